@@ -1,0 +1,18 @@
+"""A fairseq plugin that turns pretrained bidirectional encoders into text generators.
+
+Give this folder to fairseq's commands as ``--user-dir``, or use the ``s2sft`` command, which does so itself. fairseq
+looks for registries in ``tasks`` and ``models`` only, and not even there where this package is imported already:
+everything that registers itself is therefore imported here.
+"""
+
+from s2sft_fairseq import errors, runtime
+
+runtime.apply()
+errors.install_excepthook()
+
+from s2sft_fairseq import criterions, models, tasks  # noqa: E402  (the runtime must be mended first)
+# from s2sft_fairseq.data import wordpiece  # noqa: E402
+
+__version__ = "0.1.0"
+
+__all__ = ["criterions", "errors", "models", "runtime", "tasks"]

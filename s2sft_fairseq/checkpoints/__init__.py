@@ -1,0 +1,1 @@
+"""Checkpoints: safe loading, and one loader of pretrained weights per source format."""

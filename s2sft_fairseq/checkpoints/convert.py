@@ -1,0 +1,86 @@
+"""``s2sft convert``: make a pretrained encoder usable."""
+
+import argparse
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.bert import convert_bert
+from s2sft_fairseq.checkpoints.pretrained import DICTIONARY, write_pretrained
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def convert(source: Path, destination: Path) -> None:
+    """Convert the Hugging Face folder of a BERT encoder to one for ``--pretrained``.
+
+    Raises:
+        UserError: naming what is missing or does not fit.
+    """
+    config = _read_config(source)
+    dictionary = PretrainedDictionary.from_vocabulary(source / "vocab.txt")
+    conversion = convert_bert(_read_weights(source), config)
+    if len(dictionary) != config["vocab_size"]:
+        raise UserError(
+            f"{source / 'vocab.txt'} has {len(dictionary)} tokens, but the checkpoint was made with {config['vocab_size']}"
+        )
+    write_pretrained(destination, conversion)
+    dictionary.save(str(destination / DICTIONARY))
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, destination / name)
+    print(f"wrote {destination}: {len(conversion.weights)} parameters, {len(dictionary)} symbols")
+    if conversion.unused:
+        print(f"unused: {', '.join(conversion.unused)}")
+    if conversion.missing:
+        print(f"not in the source, initialised when training starts: {', '.join(conversion.missing)}")
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    path = source / "config.json"
+    if not path.is_file():
+        raise UserError(f"{source} must be a folder with config.json, vocab.txt and weights, but lacks config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} must be JSON: {error}") from None
+    if config.get("model_type", "bert") != "bert":
+        raise UserError(f"{path}: model_type must be 'bert', but is {config['model_type']!r}")
+    return config
+
+
+def _read_weights(source: Path) -> dict[str, Tensor]:
+    """Read ``model.safetensors`` or ``pytorch_model.bin``."""
+    if (source / "model.safetensors").is_file():
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+        except ImportError:
+            raise UserError("reading .safetensors needs the package safetensors: pip install safetensors") from None
+        try:
+            return load_file(source / "model.safetensors")
+        except SafetensorError as error:
+            raise UserError(f"{source / 'model.safetensors'} is damaged or no safetensors file: {error}") from None
+    if (source / "pytorch_model.bin").is_file():
+        return load_checkpoint(source / "pytorch_model.bin")
+    found = ", ".join(sorted(path.name for path in source.iterdir()))
+    raise UserError(f"{source} must hold model.safetensors or pytorch_model.bin, but holds {found}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="s2sft convert", description=__doc__)
+    parser.add_argument("source", type=Path, help="Hugging Face folder: config.json, vocab.txt, model.safetensors")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the converted encoder")
+    options = parser.parse_args(arguments)
+    convert(options.source, options.to)

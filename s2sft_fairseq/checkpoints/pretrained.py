@@ -1,0 +1,92 @@
+"""The folder of a converted encoder: what ``s2sft convert`` writes and ``--pretrained`` reads.
+
+========================  ==========================================================================================
+``model.pt``              a fairseq checkpoint with the weights
+``config.json``           ``sizes`` by the names of `UnilmConfig`, ``vocab_size``, ``newly_initialized`` parameters
+``dict.txt``              the fairseq dictionary; symbol *i* is row *i* of the embedding
+``vocab.txt``, ...        the files of the tokenizer, as they came
+========================  ==========================================================================================
+"""
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from s2sft_fairseq.checkpoints.bert import Conversion
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+MODEL, CONFIG, DICTIONARY = "model.pt", "config.json", "dict.txt"
+
+
+@dataclass(frozen=True)
+class PretrainedEncoder:
+    """A converted encoder on disk."""
+
+    folder: Path
+    sizes: dict[str, Any]
+    vocab_size: int
+    newly_initialized: list[str]
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "PretrainedEncoder":
+        """Read the description of a converted encoder.
+
+        Raises:
+            UserError: naming every file that is missing, or what is wrong with ``config.json``.
+        """
+        folder = Path(folder)
+        missing = [name for name in (MODEL, CONFIG, DICTIONARY) if not (folder / name).is_file()]
+        if missing:
+            raise UserError(
+                f"--pretrained {folder} must be a folder written by 's2sft convert', but lacks {', '.join(missing)}"
+            )
+        try:
+            described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            return cls(folder, described["sizes"], described["vocab_size"], described["newly_initialized"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{folder / CONFIG} was not written by 's2sft convert': {error!r}") from None
+
+    def load_into(self, model: nn.Module) -> None:
+        """Load the weights; what the encoder lacks keeps its initial values, and is named in the log.
+
+        Raises:
+            UserError: if the dictionary or the parameters do not fit, naming all that do not.
+        """
+        weights: dict[str, Tensor] = load_checkpoint(self.folder / MODEL)["model"]
+        own = model.state_dict()
+        known = set(self.newly_initialized)
+        model.load_state_dict({**{name: own[name] for name in own.keys() & known}, **weights})
+        logger.info(f"loaded {len(weights)} of {len(own)} parameters from {self.folder}")
+        if known:
+            logger.info(f"newly initialised, for the pretrained encoder lacks them: {', '.join(sorted(known))}")
+
+
+def write_pretrained(folder: Path, conversion: Conversion) -> None:
+    """Write ``model.pt`` and ``config.json``, each whole or not at all.
+
+    The sizes are in the fairseq checkpoint too, so that fairseq's own tools can load it.
+    """
+    model_config = {"_name": "unilm", **conversion.sizes}
+    checkpoint = {"cfg": {"_name": None, "model": model_config}, "args": None, "model": conversion.weights}
+    vocab_size = len(conversion.weights["embeddings.tokens.weight"])
+    described = {"sizes": conversion.sizes, "vocab_size": vocab_size, "newly_initialized": conversion.missing}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (MODEL, CONFIG):
+        temporary = folder / f".{name}.{os.getpid()}"
+        try:
+            if name == MODEL:
+                torch.save(checkpoint, temporary)
+            else:
+                temporary.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+            os.replace(temporary, folder / name)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,5 @@
+"""Criterions, registered with fairseq by being imported."""
+
+from s2sft_fairseq.criterions import mask_attention
+
+__all__ = ["mask_attention"]

@@ -1,0 +1,106 @@
+"""The loss of every packed objective: cross-entropy at the labelled positions, smoothed as in s2s-ft."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+from omegaconf import II
+from torch import Tensor, nn
+
+from s2sft_fairseq.errors import UserError
+
+
+def label_smoothed_divergence(log_probs: Tensor, labels: Tensor, epsilon: float, excluded: int) -> Tensor:
+    """Return the divergence KL(q || p) of the model from smoothed labels, as s2s-ft computes it.
+
+    ``q`` is ``1 - epsilon`` at the label and ``epsilon / (V - 2)`` elsewhere, but 0 at the excluded class. Without
+    smoothing this is the cross-entropy. The entropy of ``q`` is part of it, so that the loss of a perfect model is 0.
+
+    Args:
+        log_probs: (N, V), float32. N: labels, V: vocabulary.
+        labels: (N,), none of them the excluded class.
+        epsilon: smoothing in [0, 1).
+        excluded: the class that is never a label, padding.
+
+    Returns:
+        (N,).
+    """
+    nll = -log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    if epsilon == 0:
+        return nll
+    share = epsilon / (log_probs.size(1) - 2)
+    others = -log_probs.sum(dim=1) - nll + log_probs[:, excluded]
+    negative_entropy = (1 - epsilon) * math.log(1 - epsilon) + epsilon * math.log(share)
+    return (1 - epsilon) * nll + share * others + negative_entropy
+
+
+@dataclass
+class MaskAttentionConfig(FairseqDataclass):
+    """Options of the criterion."""
+
+    label_smoothing: float = field(
+        default=0.1, metadata={"help": "share of the probability that is spread over the wrong tokens; 0: none"}
+    )
+    report_accuracy: bool = field(default=False, metadata={"help": "report the share of labels that rank first"})
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("mask_attention", dataclass=MaskAttentionConfig)
+class MaskAttentionCriterion(FairseqCriterion):
+    """Scores the labels of a packed batch, whatever objective they came from."""
+
+    def __init__(self, task: FairseqTask, label_smoothing: float, report_accuracy: bool, sentence_avg: bool) -> None:
+        super().__init__(task)
+        if not 0 <= label_smoothing < 1:
+            raise UserError(f"--label-smoothing must be at least 0 and below 1, but is {label_smoothing:g}")
+        self.label_smoothing = label_smoothing
+        self.report_accuracy = report_accuracy
+        self.sentence_avg = sentence_avg
+        self.pad = task.target_dictionary.pad()
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss (summed over labels, in nats), its divisor, and what to log."""
+        labels = sample["labels"]
+        log_probs = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+        loss = label_smoothed_divergence(log_probs, labels, self.label_smoothing, self.pad)
+        with torch.no_grad():
+            nll = nn.functional.nll_loss(log_probs, labels, reduction="sum")
+        loss = loss.sum() if reduce else loss
+        sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"]
+        logged = {
+            "loss": loss.data,
+            "nll_loss": nll.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample_size,
+        }
+        if self.report_accuracy:
+            logged["n_correct"] = (log_probs.argmax(dim=1) == labels).sum()
+        return loss, sample_size, logged
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Add up what the workers logged; losses in bits (base 2), per label."""
+
+        def total(name: str) -> Any:
+            return sum(log.get(name, 0) for log in logging_outputs)
+
+        sample_size, ntokens = total("sample_size"), total("ntokens")
+        metrics.log_scalar("loss", total("loss") / sample_size / math.log(2), sample_size, round=3)
+        metrics.log_scalar("nll_loss", total("nll_loss") / ntokens / math.log(2), ntokens, round=3)
+        metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
+        if any("n_correct" in log for log in logging_outputs):
+            metrics.log_scalar("accuracy", 100.0 * total("n_correct") / ntokens, ntokens, round=1)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Whether outputs may be added up before :meth:`reduce_metrics`."""
+        return True

@@ -1,0 +1,1 @@
+"""Dictionaries, tokenizers, text files and data sets."""

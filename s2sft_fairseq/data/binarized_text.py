@@ -1,0 +1,103 @@
+"""Reading what fairseq-preprocess wrote."""
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+
+
+def find_languages(folder: Path) -> tuple[str, str]:
+    """Read the suffixes of source and target off the file names, ``<split>.<source>-<target>.<suffix>.idx``.
+
+    Raises:
+        UserError: if the folder is missing or holds no such file, or more than one pair.
+    """
+    if not folder.is_dir():
+        raise UserError(f"data folder {folder} does not exist: it must be one that fairseq-preprocess wrote")
+    parts = [path.name.split(".") for path in folder.iterdir()]
+    pairs = {tuple(part[1].split("-")) for part in parts if len(part) >= 3 and part[1].count("-") == 1}
+    if len(pairs) != 1:
+        found = ", ".join(sorted("-".join(pair) for pair in pairs)) or "none"
+        raise UserError(f"--source-lang and --target-lang must be given: {folder} holds language pairs: {found}")
+    source, target = pairs.pop()
+    return source, target
+
+
+def load_dictionary(folder: Path, source: str, target: str) -> PretrainedDictionary:
+    """Load the one dictionary that source and target share.
+
+    Raises:
+        UserError: if it is missing, or if the two sides have different ones.
+    """
+    paths = [folder / f"dict.{suffix}.txt" for suffix in dict.fromkeys((source, target))]
+    present = [path for path in paths if path.is_file()]
+    if not present:
+        raise UserError(f"{folder} must hold {' and '.join(path.name for path in paths)}, but holds neither")
+    dictionaries = [PretrainedDictionary.load(str(path)) for path in present]
+    if any(dictionary.symbols != dictionaries[0].symbols for dictionary in dictionaries):
+        sizes = " and ".join(f"{path.name} has {len(d)}" for path, d in zip(present, dictionaries, strict=True))
+        raise UserError(
+            f"source and target must share one dictionary, but differ in {folder}: {sizes} symbols; "
+            "give fairseq-preprocess --joined-dictionary and --srcdict"
+        )
+    return dictionaries[0]
+
+
+def load_split(
+    folder: Path, split: str, source: str, target: str, dictionary: PretrainedDictionary, impl: str | None, combine: bool
+) -> tuple[Any, Any | None]:
+    """Load the sources of a split, and its targets where it has any.
+
+    Args:
+        folder: where fairseq-preprocess wrote.
+        split: such as ``train``.
+        source: suffix of the sources.
+        target: suffix of the targets.
+        dictionary: for raw text.
+        impl: of the data set; read off the files if None.
+        combine: whether ``train1``, ``train2`` and so on belong to ``train``.
+
+    Raises:
+        UserError: if files are missing, truncated or of different lengths.
+    """
+    for pair in (f"{source}-{target}", f"{target}-{source}", f"{source}-None"):
+        prefix = str(folder / f"{split}.{pair}.")
+        sources = _load(prefix + source, dictionary, impl, combine)
+        if sources is not None:
+            break
+    else:
+        splits = sorted({path.name.split(".")[0] for path in folder.glob("*.idx")})
+        raise UserError(
+            f"no data for the split {split!r} ({source}-{target}) in {folder}; it has: {', '.join(splits) or 'none'}"
+        )
+    targets = _load(prefix + target, dictionary, impl, combine)
+    if targets is not None and len(sources) != len(targets):
+        raise UserError(
+            f"{prefix}{source} has {len(sources)} examples, but {prefix}{target} has {len(targets)}: "
+            "line n of the target must belong to line n of the source"
+        )
+    return sources, targets
+
+
+def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None, combine: bool) -> Any | None:
+    try:
+        dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl, combine=combine)
+    except (ValueError, OSError, AssertionError, struct.error) as error:
+        raise UserError(f"{prefix}.idx is damaged; run fairseq-preprocess again ({error})") from None
+    for part in getattr(dataset, "datasets", [dataset]):
+        if isinstance(part, MMapIndexedDataset) and len(part):
+            # fairseq would meet a missing end only when it reads it, in the middle of an epoch.
+            pointer, size = part._index._pointers[-1], part._index._sizes[-1]
+            needed = int(pointer) + int(size) * part._index.dtype().itemsize
+            found = os.path.getsize(part._path + ".bin")
+            if found < needed:
+                raise UserError(
+                    f"{part._path}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again"
+                )
+    return dataset

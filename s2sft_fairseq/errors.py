@@ -1,0 +1,66 @@
+"""Mistakes of the user's, reported in full and without a traceback."""
+
+import re
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+
+# A UserError within a traceback that reached this process as text, up to the next traceback of the chain.
+_IN_TRACEBACK = re.compile(
+    r"^(?:\w+\.)*UserError: (.*?)\s*(?=\n\n(?:During handling|The above exception) |\Z)", re.M | re.S
+)
+
+
+class UserError(Exception):
+    """A mistake that the user can mend; its text names what was needed, what was found and where.
+
+    `problems` are the single mistakes that the text reports, for a caller that adds more.
+    """
+
+    def __init__(self, text: str, problems: Iterable[str] = ()):
+        super().__init__(text)
+        self.problems = list(problems) or [text]
+
+    @classmethod
+    def of(cls, problems: Iterable[str], heading: str = "") -> "UserError":
+        """Join several problems found together into one error, a line each."""
+        lines = list(problems)
+        if len(lines) == 1 and not heading:
+            return cls(lines[0])
+        return cls("\n".join([heading or f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]), lines)
+
+
+def user_error_text(error: BaseException | None) -> str | None:
+    """The text of the `UserError` that lies behind `error`, or None where there is none.
+
+    fairseq replaces exceptions by ones of its own ("Cannot load model parameters ..."), and spawned processes and data
+    loading workers hand over their traceback as text.
+    """
+    while error is not None:
+        text = str(error)
+        if in_traceback := _IN_TRACEBACK.search(text):
+            return in_traceback[1]
+        if isinstance(error, UserError):
+            return text
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
+
+
+def install_excepthook() -> None:
+    """Print a `UserError` that nobody caught as its text alone; every other exception as before.
+
+    fairseq's own command lines know nothing of `UserError`: this is what keeps a traceback from them too.
+    """
+    previous = sys.excepthook
+    if getattr(previous, "prints_user_errors", False):
+        return
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        text = user_error_text(value)
+        if text is None:
+            previous(kind, value, trace)
+        else:
+            print(f"error: {text}", file=sys.stderr)
+
+    excepthook.prints_user_errors = True  # type: ignore[attr-defined]
+    sys.excepthook = excepthook

@@ -1,0 +1,1 @@
+"""Decoding at placeholders, with an incremental state."""

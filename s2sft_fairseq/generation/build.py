@@ -1,0 +1,96 @@
+"""From the options of fairseq-generate to a generator."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.candidates import beam_candidates, sampled_candidates
+from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
+from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
+from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+# fairseq's generation options that have no meaning here, with the value that leaves them off.
+UNSUPPORTED = {
+    "match_source_len": False,
+    "unkpen": 0,
+    "replace_unk": None,
+    "constraints": None,
+    "diverse_beam_groups": -1,
+    "diversity_rate": -1.0,
+    "print_alignment": None,
+    "print_step": False,
+    "lm_path": None,
+    "retain_dropout": False,
+}
+
+
+def build_generator(
+    models: Sequence[UnilmModel], form: SequenceForm, dictionary: PretrainedDictionary, args: Any, task: Any
+) -> SequenceGenerator | ReferenceScorer:
+    """Build a generator, or with ``--score-reference`` a scorer.
+
+    Args:
+        models: one, or an ensemble.
+        form: the layout they were trained with.
+        dictionary: their dictionary.
+        args: fairseq's `GenerationConfig`.
+        task: the options of the task.
+
+    Raises:
+        UserError: naming every option that is not supported, out of range or contradicts another.
+    """
+    if problems := _problems(args):
+        raise UserError.of(problems)
+    if args.score_reference:
+        return ReferenceScorer(models, form)
+    options = SearchOptions(
+        beam=args.beam,
+        max_len_a=args.max_len_a,
+        max_len_b=args.max_len_b,
+        min_len=args.min_len,
+        length_penalty=str(task.length_penalty),
+        lenpen=0.0 if args.unnormalized else args.lenpen,
+        temperature=args.temperature,
+        never_generated=tuple(dictionary.never_generated()),
+        exhaustive=args.no_early_stop,
+        keep_unfinished=task.keep_unfinished,
+    )
+    select = sampled_candidates(args.sampling_topk, args.sampling_topp) if args.sampling else beam_candidates
+    blocker = None
+    if args.no_repeat_ngram_size:
+        blocker = NGramBlocker(args.no_repeat_ngram_size, _ignored(task.no_repeat_ngram_ignore, dictionary))
+    return SequenceGenerator(models, form, options, select, blocker)
+
+
+def _problems(args: Any) -> list[str]:
+    found = [
+        f"--{name.replace('_', '-')} is not supported by unilm_seq2seq"
+        for name, off in UNSUPPORTED.items()
+        if getattr(args, name, off) != off
+    ]
+    if not args.sampling:
+        found += [
+            f"--{name.replace('_', '-')} needs --sampling"
+            for name in ("sampling_topk", "sampling_topp")
+            if getattr(args, name) > 0
+        ]
+    if args.temperature <= 0:
+        found.append(f"--temperature must be positive, but is {args.temperature:g}")
+    if args.beam < 1:
+        found.append(f"--beam must be at least 1, but is {args.beam}")
+    if args.nbest > args.beam:
+        found.append(f"--nbest must not exceed --beam ({args.beam}), but is {args.nbest}")
+    if args.no_repeat_ngram_size < 0:
+        found.append(f"--no-repeat-ngram-size must not be negative, but is {args.no_repeat_ngram_size}")
+    return found
+
+
+def _ignored(symbols: str | None, dictionary: PretrainedDictionary) -> list[int]:
+    names = symbols.split("|") if symbols else []
+    unknown = [name for name in names if name not in dictionary]
+    if unknown:
+        raise UserError(f"--no-repeat-ngram-ignore must name symbols of the dictionary, but {', '.join(unknown)} are not")
+    return [dictionary.index(name) for name in names]

@@ -1,0 +1,61 @@
+"""The hypotheses that have ended, the best few of each sentence."""
+
+import torch
+from torch import Tensor
+
+
+class FinishedHypotheses:
+    """The K best ended hypotheses of each of N sentences, in tensors.
+
+    N: sentences, K: hypotheses kept, T: most tokens of one.
+    """
+
+    def __init__(self, sentences: int, kept: int, max_tokens: int, device: torch.device) -> None:
+        self.scores = torch.full((sentences, kept), float("-inf"), device=device)
+        self.lengths = torch.zeros(sentences, kept, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(sentences, kept, max_tokens, dtype=torch.int64, device=device)
+        self.log_probs = torch.zeros(sentences, kept, max_tokens, device=device)
+
+    def add(self, ended: Tensor, scores: Tensor, tokens: Tensor, log_probs: Tensor) -> None:
+        """Take in those of C hypotheses of one length t that have ended, and keep the best.
+
+        Shape:
+            ended and normalised scores (N, C), tokens and log-probabilities (N, C, t).
+        """
+        length = tokens.size(2)
+        scores = scores.masked_fill(~ended, float("-inf"))
+        kept = self.scores.size(1)
+        self.scores, order = torch.cat([self.scores, scores], dim=1).topk(kept, dim=1)
+        self.lengths = torch.cat([self.lengths, torch.full_like(ended, length, dtype=torch.int64)], 1).gather(1, order)
+        room = self.tokens.size(2) - length
+        across = order.unsqueeze(-1).expand(-1, -1, self.tokens.size(2))
+        self.tokens = torch.cat([self.tokens, torch.nn.functional.pad(tokens, (0, room))], 1).gather(1, across)
+        padded = torch.nn.functional.pad(log_probs, (0, room))
+        self.log_probs = torch.cat([self.log_probs, padded], 1).gather(1, across)
+
+    def counts(self) -> Tensor:
+        """Return how many hypotheses each sentence has (N,)."""
+        return (self.scores > float("-inf")).sum(dim=1)
+
+    def worst(self) -> Tensor:
+        """Return the score that a new hypothesis must beat (N,): -inf while there is room."""
+        return self.scores[:, -1]
+
+    def keep_sentences(self, sentences: Tensor) -> None:
+        """Go on with the given sentences only."""
+        self.scores, self.lengths = self.scores[sentences], self.lengths[sentences]
+        self.tokens, self.log_probs = self.tokens[sentences], self.log_probs[sentences]
+
+    def export(self, sentence: int) -> list[dict[str, Tensor | None]]:
+        """Return the hypotheses of a sentence in fairseq's form, the best first."""
+        return [
+            {
+                "tokens": self.tokens[sentence, i, :length],
+                "score": self.scores[sentence, i],
+                "attention": None,
+                "alignment": torch.empty(0),
+                "positional_scores": self.log_probs[sentence, i, :length],
+            }
+            for i, length in enumerate(self.lengths[sentence].tolist())
+            if self.scores[sentence, i] > float("-inf")
+        ]

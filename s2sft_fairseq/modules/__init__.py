@@ -1,0 +1,1 @@
+"""Layers that all encoder-only systems share."""

@@ -1,0 +1,45 @@
+"""Relative position bias with T5's buckets, as UniLMv2 and s2s-ft use it."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def relative_position_bucket(distance: Tensor, num_bins: int, max_distance: int) -> Tensor:
+    """Map distances, position of the key minus position of the query, to bins.
+
+    The upper half of the bins is for keys behind the query. In each half the first ``num_bins // 4`` distances have a
+    bin of their own, further ones share bins of logarithmically growing width up to ``max_distance``.
+
+    Shape:
+        any, integer -> the same.
+    """
+    half = num_bins // 2
+    exact = half // 2
+    magnitude = distance.abs()
+    scale = (half - exact) / math.log(max_distance / exact)
+    # Clamped below so that the logarithm is never of 0; those distances take their own bin anyway.
+    coarse = exact + (torch.log(magnitude.clamp(min=exact).float() / exact) * scale).long()
+    bin_of_magnitude = torch.where(magnitude < exact, magnitude, coarse.clamp(max=half - 1))
+    return bin_of_magnitude + half * (distance > 0)
+
+
+class RelativePositionBias(nn.Module):
+    """One table of biases for all layers, added to the attention scores after their scaling by 1/sqrt(d)."""
+
+    def __init__(self, num_heads: int, num_bins: int, max_distance: int) -> None:
+        super().__init__()
+        self.num_bins, self.max_distance = num_bins, max_distance
+        self.weight = nn.Parameter(torch.empty(num_heads, num_bins).normal_(std=0.02))
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Look the bias up, from position ids, so that a placeholder gets that of the token it stands for.
+
+        Shape:
+            (B, Q), (B, K) -> (B, h, Q, K). B: examples, Q: queries, K: keys, h: heads.
+        """
+        distance = key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)
+        bucket = relative_position_bucket(distance, self.num_bins, self.max_distance)
+        # (h, bins) -> (bins, h), looked up -> (B, Q, K, h) -> (B, h, Q, K)
+        return nn.functional.embedding(bucket, self.weight.t()).permute(0, 3, 1, 2)

@@ -1,0 +1,84 @@
+"""How tokens are corrupted before the model sees them.
+
+The s2s-ft paper (section 2) and its program differ here; both are presets, and every probability can be set by hand.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """Probabilities of the corruption, each in [0, 1]."""
+
+    target_mask_prob: float
+    """Probability that a target token is corrupted."""
+    random_prob: float
+    """Probability that a corrupted token becomes a random one, drawn uniformly from the whole vocabulary."""
+    keep_prob: float
+    """Probability that a corrupted token stays as it is; what is left of 1 becomes the placeholder."""
+    source_mask_prob: float = 0.0
+    """Probability that a source token, special symbols apart, is corrupted."""
+    exact_count: bool = False
+    """Masked fine-tuning: corrupt exactly ``target_mask_prob`` of the target, in place of each token by chance."""
+    max_masked_tokens: int = 0
+    """Masked fine-tuning: at most so many masked tokens in one target; 0 = no limit."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, a sentence each."""
+        found = [
+            f"--{name.replace('_', '-')} must be between 0 and 1, but is {value:g}"
+            for name in ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob")
+            if not 0 <= (value := getattr(self, name)) <= 1
+        ]
+        if not found and self.random_prob + self.keep_prob > 1:
+            found.append(
+                f"--random-prob and --keep-prob must add up to 1 at most, but add up to "
+                f"{self.random_prob + self.keep_prob:g}"
+            )
+        if self.max_masked_tokens < 0:
+            found.append(f"--max-masked-tokens must not be negative, but is {self.max_masked_tokens}")
+        return found
+
+    def draw(self, tokens: np.ndarray, form: SequenceForm, rng: np.random.Generator) -> np.ndarray:
+        """Corrupt every one of the tokens (n,): keep it, or replace it by a random token or by the placeholder."""
+        chance = rng.random(len(tokens))
+        random_tokens = rng.integers(form.vocab_size, size=len(tokens))
+        replaced = np.where(chance < self.keep_prob + self.random_prob, random_tokens, form.placeholder)
+        return np.where(chance < self.keep_prob, tokens, replaced)
+
+    def corrupt(
+        self, tokens: np.ndarray, probability: float, form: SequenceForm, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Corrupt each of the tokens (n,) with the given probability."""
+        if probability <= 0:
+            return tokens
+        return np.where(rng.random(len(tokens)) < probability, self.draw(tokens, form, rng), tokens)
+
+    def corrupt_source(self, source: np.ndarray, form: SequenceForm, rng: np.random.Generator) -> np.ndarray:
+        """Corrupt a laid-out source (n,), never its special symbols."""
+        special = (source == form.cls) | (source == form.sep)
+        return np.where(special, source, self.corrupt(source, self.source_mask_prob, form, rng))
+
+
+NO_CORRUPTION = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0)
+
+_PROGRAM = Corruption(target_mask_prob=0.5, random_prob=0.1, keep_prob=0.1)
+
+PRESETS: dict[str, dict[str, Corruption]] = {
+    # s2s-ft, section 2: only masked fine-tuning corrupts the target, and what it corrupts becomes [M].
+    "paper": {
+        "causal": NO_CORRUPTION,
+        "masked": replace(NO_CORRUPTION, target_mask_prob=0.5),
+        "pseudo_masked": NO_CORRUPTION,
+    },
+    # The defaults of the s2s-ft program: 80/10/10, also for the pseudo tokens, and half of the target in every method.
+    "original": {
+        "causal": _PROGRAM,
+        "masked": replace(_PROGRAM, exact_count=True),
+        "pseudo_masked": _PROGRAM,
+    },
+}

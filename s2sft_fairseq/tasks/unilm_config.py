@@ -1,0 +1,84 @@
+"""Options of the `unilm_seq2seq` task.
+
+The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
+What is None by default is taken from the checkpoint where one is loaded, else from the default named in its help.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import II, MISSING
+
+from s2sft_fairseq.generation.length_penalty import LENGTH_PENALTIES
+from s2sft_fairseq.objectives.corruption import PRESETS
+from s2sft_fairseq.objectives.finetuning import METHODS
+
+
+@dataclass
+class UnilmSeq2SeqConfig(FairseqDataclass):
+    """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={"help": "folder written by fairseq-preprocess; several, separated by colons, are read in turn, one an "
+                  "epoch"},
+    )
+    source_lang: Optional[str] = field(
+        default=None, metadata={"help": "suffix of the source files (default: read off the data)", "argparse_alias": "-s"}
+    )
+    target_lang: Optional[str] = field(
+        default=None, metadata={"help": "suffix of the target files (default: read off the data)", "argparse_alias": "-t"}
+    )
+    finetune_method: Optional[ChoiceEnum(sorted(METHODS))] = field(  # type: ignore[valid-type]
+        default=None, metadata={"help": "how target tokens are predicted (default: pseudo_masked)"}
+    )
+    corruption: ChoiceEnum(sorted(PRESETS)) = field(  # type: ignore[valid-type]
+        default="paper",
+        metadata={
+            "help": "preset of the corruption. paper: only 'masked' corrupts the target, half of it, with the placeholder "
+            "alone. original: the program of s2s-ft, which corrupts half of the target in every method, 80 %% "
+            "placeholder, 10 %% random, 10 %% kept, pseudo tokens too"
+        },
+    )
+    target_mask_prob: Optional[float] = field(
+        default=None, metadata={"help": "probability that a target token is corrupted (default: the preset's)"}
+    )
+    random_prob: Optional[float] = field(
+        default=None, metadata={"help": "probability that a corrupted token becomes a random one (default: the preset's)"}
+    )
+    keep_prob: Optional[float] = field(
+        default=None, metadata={"help": "probability that a corrupted token is kept (default: the preset's)"}
+    )
+    source_mask_prob: Optional[float] = field(
+        default=None, metadata={"help": "probability that a source token is corrupted (default: 0)"}
+    )
+    max_masked_tokens: int = field(
+        default=0, metadata={"help": "masked fine-tuning: at most so many masked tokens a target; 0: no limit"}
+    )
+    max_source_positions: Optional[int] = field(
+        default=None, metadata={"help": "longest source, special symbols included; longer ones are cut (default: 464)"}
+    )
+    max_target_positions: Optional[int] = field(
+        default=None, metadata={"help": "longest target, special symbols included; longer ones are cut (default: 48)"}
+    )
+    source_segment: Optional[int] = field(default=None, metadata={"help": "segment id of the source (default: 0)"})
+    target_segment: Optional[int] = field(default=None, metadata={"help": "segment id of the target (default: 1)"})
+    placeholder: Optional[str] = field(
+        default=None, metadata={"help": "symbol that stands for a token to predict (default: the mask symbol)"}
+    )
+    length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
+        default="length",
+        metadata={"help": "what divides the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
+                  "** lenpen, as in s2s-ft (gnmt)"},
+    )
+    no_repeat_ngram_ignore: Optional[str] = field(
+        default=None,
+        metadata={"help": "symbols, separated by |, that --no-repeat-ngram-size leaves alone, such as '.'"},
+    )
+    keep_unfinished: bool = field(
+        default=False,
+        metadata={"help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"},
+    )
+    seed: int = II("common.seed")
+    dataset_impl: Any = II("dataset.dataset_impl")

@@ -1,0 +1,147 @@
+"""The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairseq import utils
+from fairseq.data import ListDataset
+from fairseq.tasks import FairseqTask, register_task
+from torch import Tensor
+
+from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.build import build_generator
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.tasks.layout import make_form, resolve_layout
+from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
+
+
+@register_task("unilm_seq2seq", dataclass=UnilmSeq2SeqConfig)
+class UnilmSeq2SeqTask(FairseqTask):
+    """Pairs of texts over one dictionary, one encoder-only model, three fine-tuning methods."""
+
+    form: SequenceForm
+
+    def __init__(self, cfg: UnilmSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+
+    @classmethod
+    def setup_task(cls, cfg: UnilmSeq2SeqConfig, **_: Any) -> "UnilmSeq2SeqTask":
+        """Load the dictionary; languages that are not given are read off the data.
+
+        Raises:
+            UserError: if data or dictionary are missing or ambiguous.
+        """
+        folder = Path(utils.split_paths(cfg.data)[0])
+        if cfg.source_lang is None or cfg.target_lang is None:
+            source, target = find_languages(folder)
+            cfg.source_lang, cfg.target_lang = cfg.source_lang or source, cfg.target_lang or target
+        return cls(cfg, load_dictionary(folder, cfg.source_lang, cfg.target_lang))
+
+    @classmethod
+    def load_dictionary(cls, filename: str) -> PretrainedDictionary:
+        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
+        return PretrainedDictionary.load(filename)
+
+    @classmethod
+    def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> PretrainedDictionary:
+        """Refuse to build a dictionary: that of the pretrained encoder is needed.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("--srcdict and --joined-dictionary are needed: the dict.txt of the pretrained encoder")
+
+    def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
+        """Build the model and settle the layout that it is trained, or was trained, with.
+
+        Raises:
+            UserError: if options, checkpoint, dictionary and model do not fit each other.
+        """
+        layout = resolve_layout(self.cfg, self.state.state_dict.get("layout"), from_checkpoint=from_checkpoint)
+        model = super().build_model(cfg, from_checkpoint)
+        form = make_form(layout, self.dictionary, model.cfg)
+        if getattr(self, "form", form) != form:
+            raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
+        self.form, self.method = form, METHODS[layout["finetune_method"]]
+        self.corruption = self._corruption(layout["finetune_method"])
+        self.state.merge_state_dict({"layout": layout})
+        return model
+
+    def _corruption(self, method: str) -> Corruption:
+        names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens")
+        given = {name: value for name in names if (value := getattr(self.cfg, name)) is not None}
+        corruption = replace(PRESETS[str(self.cfg.corruption)][method], **given)
+        if problems := corruption.problems():
+            raise UserError.of(problems)
+        return corruption
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
+        """Load a split; of several data folders the one whose turn it is in this epoch.
+
+        Raises:
+            UserError: if its files are missing, truncated or of different lengths, or if it lacks targets to train on.
+        """
+        folders = utils.split_paths(self.cfg.data)
+        folder = Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
+        source, target = load_split(
+            folder,
+            split,
+            self.cfg.source_lang,
+            self.cfg.target_lang,
+            self.dictionary,
+            self.cfg.dataset_impl,
+            combine,
+        )
+        self.datasets[split] = self._make_dataset(source, target, shuffle=split == "train", name=split)
+
+    def build_dataset_for_inference(
+        self, src_tokens: Sequence[Tensor], src_lengths: Sequence[int], constraints: Tensor | None = None
+    ) -> PackedPairDataset:
+        """Make a data set of sources alone, each with a final eos, for fairseq-interactive."""
+        return self._make_dataset(ListDataset(src_tokens, src_lengths), None, shuffle=False, name="input")
+
+    def _make_dataset(self, source: Any, target: Any | None, *, shuffle: bool, name: str) -> PackedPairDataset:
+        return PackedPairDataset(
+            source,
+            target,
+            self.form,
+            self.method,
+            self.corruption,
+            seed=self.cfg.seed,
+            shuffle=shuffle,
+            name=name,
+        )
+
+    def build_generator(
+        self, models: Sequence[UnilmModel], args: Any, extra_gen_cls_kwargs: dict[str, Any] | None = None, **_: Any
+    ) -> Any:
+        """Build the generator, or with ``--score-reference`` the scorer.
+
+        Raises:
+            UserError: naming every generation option that is not supported or contradicts another.
+        """
+        return build_generator(models, self.form, self.dictionary, args, self.cfg)
+
+    @property
+    def source_dictionary(self) -> PretrainedDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> PretrainedDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+    def max_positions(self) -> tuple[int, int]:
+        """Return the longest laid-out source and target; longer ones are cut."""
+        return self.form.max_source, self.form.max_target

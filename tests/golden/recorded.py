@@ -1,0 +1,131 @@
+"""The recorded numbers of the original s2s-ft program (see README.md beside this file), as our models and batches."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from s2sft_fairseq.checkpoints.bert import convert_bert
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+FOLDER = Path(__file__).parent
+VARIANTS = ("abs", "rel", "roberta")
+METHOD_OF = {"v0": "causal", "v1": "masked", "v2": "pseudo_masked"}
+MAX_SOURCE, MAX_TARGET = 20, 12
+
+
+@cache
+def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and the settings of a recording."""
+    with np.load(FOLDER / f"{name}.npz") as arrays:
+        return dict(arrays), json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def special_ids(variant: str) -> dict[str, int]:
+    if variant == "roberta":
+        return {"cls": 0, "pad": 1, "sep": 2, "placeholder": 96}
+    return {"pad": 0, "cls": 2, "sep": 3, "placeholder": 4}
+
+
+def sequence_form(variant: str, *, shifted: bool, max_source: int = MAX_SOURCE, max_target: int = MAX_TARGET) -> SequenceForm:
+    return SequenceForm(
+        **special_ids(variant), vocab_size=97, shifted=shifted, max_source=max_source, max_target=max_target
+    )
+
+
+def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
+    """Return the recorded model, its weights taken through our own converter."""
+    config = dict(load(f"train_{variant}")[1]["config"])
+    if layer_norm_eps is not None:
+        config["layer_norm_eps"] = layer_norm_eps
+    with np.load(FOLDER / f"weights_{variant}.npz") as arrays:
+        weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    conversion = convert_bert(weights, config)
+    assert not conversion.unused and not conversion.missing
+    cfg = UnilmConfig(**conversion.sizes, dropout=0.0, attention_dropout=0.0)
+    built = UnilmModel(cfg, vocab_size=97, pad=special_ids(variant)["pad"])
+    built.load_state_dict(conversion.weights)
+    # The original gives row 0 no gradient through the input look-up, whatever the padding id is.
+    built.embeddings.tokens.padding_idx = 0
+    return built.eval()
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """One recorded batch, with the ids that the original drew put into our layout."""
+
+    batch: PackedBatch
+    form: SequenceForm
+    recorded_rows: list[np.ndarray]
+    """For each example, where its labels stand among the P recorded slots, in our order."""
+
+    def inputs(self) -> dict[str, Any]:
+        columns = {
+            name + "s": torch.from_numpy(getattr(self.batch, name))
+            for name in ("token", "position", "segment", "step", "group")
+        }
+        return {**columns, "block_lengths": self.batch.block_lengths, "labelled": self.labelled}
+
+    @property
+    def labelled(self) -> torch.Tensor:
+        return torch.from_numpy(self.batch.label != self.form.pad)
+
+    @property
+    def labels(self) -> torch.Tensor:
+        return torch.from_numpy(self.batch.label)[self.labelled]
+
+
+class ReplayedDraws:
+    """Stands in for the corruption: puts the ids that the original drew where our objective would draw them."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], case: str, example: int, method: str) -> None:
+        inputs = {key.rsplit("/", 1)[1]: value[example] for key, value in arrays.items() if key.startswith(f"{case}/in/")}
+        self.method = method
+        self.source = inputs["source_ids"][: inputs["num_source_tokens"]]
+        self.target = inputs["target_ids"][: inputs["num_target_tokens"]]
+        self.pseudo = inputs.get("pseudo_ids", self.target)[: inputs["num_target_tokens"]]
+        if method == "masked":
+            positions = inputs["masked_pos"][inputs["masked_weight"].astype(bool)]
+            self.chosen = np.isin(np.arange(len(self.target)), positions)
+
+    def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Block, ...]:
+        """Pack with our objective and no corruption, then write the drawn ids over the clean ones."""
+        from s2sft_fairseq.objectives.corruption import PRESETS
+
+        corruption = PRESETS["paper"][self.method]
+        blocks = METHODS[self.method].pack(source, target, form, corruption, np.random.default_rng(0))
+        drawn = [self.source, self.target, self.pseudo][: len(blocks)]
+        replayed = [block._replace(token=ids) for block, ids in zip(blocks, drawn, strict=True)]
+        assert all(len(block.token) == len(block.position) for block in replayed)
+        if self.method == "masked":
+            clean = form.target(target)
+            replayed[1] = replayed[1]._replace(label=np.where(self.chosen, clean, form.pad))
+        return tuple(replayed)
+
+
+def training_case(variant: str, case: str) -> TrainingCase:
+    """Rebuild a recorded batch from the raw ids and what was drawn."""
+    arrays, _ = load(f"train_{variant}")
+    way = case.split("_")[0]
+    method = METHOD_OF[way]
+    form = sequence_form(variant, shifted=METHODS[method].shifted)
+    examples, rows = [], []
+    drawn_from = "v2" if case.startswith("v2_lneps") else case
+    for i in range(4):
+        draws = ReplayedDraws(arrays, drawn_from, i, method)
+        examples.append(draws.pack(arrays[f"raw/source_{i}"], arrays[f"raw/target_{i}"], form))
+        if way == "v2":
+            rows.append(np.arange(len(draws.target)))
+        else:
+            positions = arrays[f"{drawn_from}/in/masked_pos"][i]
+            slots = np.flatnonzero(arrays[f"{drawn_from}/in/masked_weight"][i])
+            rows.append(slots[np.argsort(positions[slots])])
+    return TrainingCase(collate(examples, form.pad), form, rows)
