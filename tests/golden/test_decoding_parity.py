@@ -1,0 +1,133 @@
+"""Greedy and beam decoding against the original s2s-ft program."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from recorded import VARIANTS, load, model, sequence_form
+
+from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
+from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
+from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+
+STEPS = 16
+MODES = ("mask", "shift")
+
+
+def sources(variant: str, form) -> torch.Tensor:
+    arrays, _ = load(f"decode_{variant}")
+    rows = [form.source(arrays[f"src/{i}"]) for i in range(8)]
+    padded = torch.full((8, max(map(len, rows))), form.pad)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = torch.from_numpy(ids)
+    return padded
+
+
+def decoding_form(variant: str, mode: str):
+    return sequence_form(variant, shifted=mode == "shift", max_source=48, max_target=STEPS)
+
+
+def searches(variant: str) -> list[str]:
+    return sorted({key.rsplit("/", 1)[0] for key in load(f"decode_{variant}")[0] if key.endswith("/valid_frames")})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_sources_as_they_entered(variant, mode):
+    arrays, settings = load(f"decode_{variant}")
+    form = decoding_form(variant, mode)
+    laid_out = sources(variant, form)
+    for k, members in enumerate(settings["batches"][mode]):
+        recorded = arrays[f"{mode}/batch{k}/input_ids"]
+        np.testing.assert_array_equal(laid_out[members, : recorded.shape[1]].numpy(), recorded)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("mode", MODES)
+@torch.no_grad()
+def test_greedy(variant, mode):
+    arrays, _ = load(f"decode_{variant}")
+    form = decoding_form(variant, mode)
+    decoder = IncrementalDecoder(model(variant, 1e-5), form, sources(variant, form), beams=1, max_tokens=STEPS)
+    ids, logits = [], []
+    for _ in range(STEPS):
+        logits.append(decoder.next_logits())
+        ids.append(logits[-1].argmax(dim=1))
+        decoder.append(ids[-1], torch.arange(8))
+    np.testing.assert_array_equal(torch.stack(ids, dim=1).numpy(), arrays[f"{mode}/greedy/ids"])
+    np.testing.assert_allclose(torch.stack(logits, dim=1).numpy(), arrays[f"{mode}/greedy/logits"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("variant", "mode"), list(itertools.product(VARIANTS, MODES)))
+@torch.no_grad()
+def test_greedy_search_stops_where_the_original_text_is_cut(variant, mode):
+    arrays, _ = load(f"decode_{variant}")
+    form = decoding_form(variant, mode)
+    options = SearchOptions(beam=1, min_len=0, keep_unfinished=True)
+    generator = SequenceGenerator([model(variant, 1e-5)], form, options)
+    results = generator.generate([], {"net_input": {"src_tokens": sources(variant, form)}})
+    for (best,), ids in zip(results, arrays[f"{mode}/greedy/ids"].tolist(), strict=True):
+        end = ids.index(form.sep) + 1 if form.sep in ids else STEPS
+        assert best["tokens"].tolist() == ids[:end]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@torch.no_grad()
+def test_scores_along_the_recorded_beams(variant):
+    """Follow the original's own choices, so that every step re-orders the incremental state as it did."""
+    arrays, _ = load(f"decode_{variant}")
+    compared = 0
+    for search in searches(variant):
+        mode, beams = search.split("/")[0], int(search.split("/")[1].removeprefix("beam"))
+        form = decoding_form(variant, mode)
+        words, parents, scores = (torch.from_numpy(arrays[f"{search}/{n}"]).clone() for n in ("wids", "ptrs", "scores"))
+        decoder = IncrementalDecoder(model(variant, 1e-5), form, sources(variant, form), beams=beams, max_tokens=STEPS)
+        alive = torch.ones(8, beams, dtype=torch.bool)
+        total = torch.zeros(8, beams)
+        frames = torch.from_numpy(arrays[f"{search}/valid_frames"])
+        for step in range(STEPS):
+            log_probs = torch.log_softmax(decoder.next_logits(), dim=-1).view(8, beams, -1)
+            parent, word = parents[:, step].long(), words[:, step].long()
+            rows = torch.arange(8).unsqueeze(1)
+            expected = total[rows, parent] + log_probs[rows, parent, word]
+            # Below -10000 stand children of ended hypotheses and forbidden tokens: fill, not results.
+            alive = alive[rows, parent] & (scores[:, step] > -5000) & (step < frames).unsqueeze(1)
+            torch.testing.assert_close(scores[:, step][alive], expected[alive], atol=1e-4, rtol=0)
+            compared += int(alive.sum())
+            total, alive = scores[:, step], alive & (word != form.sep)
+            decoder.append(word.flatten(), (parent + rows * beams).flatten())
+    assert compared > 1000
+
+
+def best_scores(variant: str, *, exhaustive: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return our best and the original's best score, under s2s-ft's length penalty, for all recorded cases."""
+    arrays, settings = load(f"decode_{variant}")
+    ours, theirs = [], []
+    for name, setting in settings["settings"].items():
+        mode = setting["mode"]
+        form = decoding_form(variant, mode)
+        options = SearchOptions(
+            beam=setting["beam"],
+            min_len=setting["min_len"],
+            length_penalty="gnmt",
+            lenpen=setting["length_penalty"],
+            exhaustive=exhaustive,
+            keep_unfinished=True,
+        )
+        blocker = None
+        if setting["forbid_duplicate_ngrams"]:
+            blocker = NGramBlocker(setting["ngram_size"], setting["forbid_ignore_set"])
+        generator = SequenceGenerator([model(variant, 1e-5)], form, options, ngram_blocker=blocker)
+        results = generator.generate([], {"net_input": {"src_tokens": sources(variant, form)}})
+        ours += [hypotheses[0]["score"].item() for hypotheses in results]
+        theirs += arrays[f"{name}/best_score"].tolist()
+    return np.array(ours), np.array(theirs)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_beam_search_finds_no_worse_hypotheses(variant):
+    """The searches differ on purpose: ours keeps K live hypotheses beside the ended ones."""
+    ours, theirs = best_scores(variant, exhaustive=True)
+    assert len(ours) == 8 * len(load(f"decode_{variant}")[1]["settings"])
+    assert (ours >= theirs - 1e-3).mean() >= 0.95
