@@ -19,6 +19,7 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.lm_head import LMHead
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.visibility import AttentionBlock, attention_blocks
+from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,10 @@ class UnilmModel(BaseFairseqModel):
             layer_norm_eps=cfg.layer_norm_eps,
         )
         self.apply(_initialize)
+        # As in BERT's own training, and in s2s-ft's: biases, the relative ones too, and layer norms.
+        exempt_from_decay(parameter for parameter in self.parameters() if parameter.ndim == 1)
+        if self.relative_position is not None:
+            exempt_from_decay(self.relative_position.parameters())
 
     @classmethod
     def build_model(cls, cfg: UnilmConfig, task: FairseqTask) -> "UnilmModel":

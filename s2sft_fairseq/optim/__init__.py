@@ -1,0 +1,5 @@
+"""Optimisers, registered with fairseq by being imported."""
+
+from s2sft_fairseq.optim import fused_adamw
+
+__all__ = ["fused_adamw"]
