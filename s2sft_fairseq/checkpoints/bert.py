@@ -74,7 +74,7 @@ def convert_bert(source: Mapping[str, Tensor], config: Mapping[str, Any]) -> Con
         else:
             problems.append(f"{name} is no parameter of BERT")
     try:
-        sizes = _sizes(config)
+        sizes, vocab_size = _sizes(config), config["vocab_size"]
     except KeyError as error:
         raise UserError(f"config.json must have {error.args[0]!r}, but has only {', '.join(sorted(config))}") from None
     for layer in range(sizes["encoder_layers"]):
@@ -84,7 +84,7 @@ def convert_bert(source: Mapping[str, Tensor], config: Mapping[str, Any]) -> Con
                 problems.append(f"encoder.layer.{layer}.attention.self: query, key or value has no {kind}")
             else:
                 weights[f"layers.{layer}.attention.qkv.{kind}"] = torch.cat(parts)
-    expected = parameter_shapes(sizes, config["vocab_size"])
+    expected = parameter_shapes(sizes, vocab_size)
     missing = sorted(expected.keys() - weights.keys())
     problems += [f"{name} is missing" for name in missing if not name.startswith("lm_head.") and ".qkv." not in name]
     problems += [f"{name} is unexpected: config.json has no such part" for name in sorted(weights.keys() - expected)]

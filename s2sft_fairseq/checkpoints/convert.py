@@ -27,12 +27,15 @@ def convert(source: Path, destination: Path) -> None:
     Raises:
         UserError: naming what is missing or does not fit.
     """
+    if destination.resolve() == source.resolve():
+        raise UserError(f"--to must be another folder than the source, whose config.json it would overwrite: {source}")
     config = _read_config(source)
     dictionary = PretrainedDictionary.from_vocabulary(source / "vocab.txt")
     conversion = convert_bert(_read_weights(source), config)
     if len(dictionary) != config["vocab_size"]:
         raise UserError(
-            f"{source / 'vocab.txt'} has {len(dictionary)} tokens, but the checkpoint was made with {config['vocab_size']}"
+            f"{source / 'vocab.txt'} has {len(dictionary)} tokens, "
+            f"but the checkpoint was made with {config['vocab_size']}"
         )
     write_pretrained(destination, conversion)
     dictionary.save(str(destination / DICTIONARY))
@@ -54,6 +57,8 @@ def _read_config(source: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} must be JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} must hold a JSON object, but holds a {type(config).__name__}")
     if config.get("model_type", "bert") != "bert":
         raise UserError(f"{path}: model_type must be 'bert', but is {config['model_type']!r}")
     return config

@@ -50,7 +50,13 @@ def load_dictionary(folder: Path, source: str, target: str) -> PretrainedDiction
 
 
 def load_split(
-    folder: Path, split: str, source: str, target: str, dictionary: PretrainedDictionary, impl: str | None, combine: bool
+    folder: Path,
+    split: str,
+    source: str,
+    target: str,
+    dictionary: PretrainedDictionary,
+    impl: str | None,
+    combine: bool,
 ) -> tuple[Any, Any | None]:
     """Load the sources of a split, and its targets where it has any.
 
@@ -90,6 +96,11 @@ def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None, combi
         dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl, combine=combine)
     except (ValueError, OSError, AssertionError, struct.error) as error:
         raise UserError(f"{prefix}.idx is damaged; run fairseq-preprocess again ({error})") from None
+    halves = [prefix + end for end in (".idx", ".bin")]
+    present = [path for path in halves if os.path.exists(path)]
+    if dataset is None and len(present) == 1:
+        (lost,) = set(halves) - set(present)
+        raise UserError(f"{lost} is missing beside {present[0]}; run fairseq-preprocess again")
     for part in getattr(dataset, "datasets", [dataset]):
         if isinstance(part, MMapIndexedDataset) and len(part):
             # fairseq would meet a missing end only when it reads it, in the middle of an epoch.

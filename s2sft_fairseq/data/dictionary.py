@@ -45,9 +45,7 @@ class PretrainedDictionary(Dictionary):
         Raises:
             UserError: if a special symbol is missing.
         """
-        super().__init__(
-            bos=special.bos, pad=special.pad, eos=special.eos, unk=special.unk, add_special_symbols=False
-        )
+        super().__init__(bos=special.bos, pad=special.pad, eos=special.eos, unk=special.unk, add_special_symbols=False)
         # What save() leaves out: fairseq's four symbols, where they stand first.
         self.nspecial = 4 if special is ROBERTA_SYMBOLS else 0
         for symbol, count in symbols:
@@ -83,14 +81,7 @@ class PretrainedDictionary(Dictionary):
         """
         if not isinstance(f, str):
             return cls._parse(f.read(), getattr(f, "name", "dictionary"))
-        try:
-            return cls._parse(Path(f).read_bytes().decode("utf-8"), f)
-        except FileNotFoundError:
-            raise UserError(f"dictionary {f} does not exist") from None
-        except IsADirectoryError:
-            raise UserError(f"dictionary {f} must be a file, but is a folder") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"dictionary {f} must be UTF-8, but byte {error.start} is not") from None
+        return cls._parse(_read_text("dictionary", Path(f)), f)
 
     @classmethod
     def _parse(cls, text: str, name: str) -> "PretrainedDictionary":
@@ -121,11 +112,9 @@ class PretrainedDictionary(Dictionary):
         """Load a BERT ``vocab.txt``, one token a line.
 
         Raises:
-            UserError: if the file is missing or lacks a special symbol.
+            UserError: if the file is missing, not UTF-8 or lacks a special symbol.
         """
-        if not path.is_file():
-            raise UserError(f"vocabulary {path} does not exist")
-        tokens = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        tokens = _read_text("vocabulary", path).removesuffix("\n").split("\n")
         try:
             return cls([(token.removesuffix("\r"), 1) for token in tokens], BERT_SYMBOLS)
         except UserError as error:
@@ -134,3 +123,15 @@ class PretrainedDictionary(Dictionary):
     def add_from_file(self, f: str | IO[str]) -> None:
         """Not supported: ids come from one file alone; use :meth:`load`."""
         raise NotImplementedError("ids of a pretrained vocabulary come from one file: use PretrainedDictionary.load")
+
+
+def _read_text(what: str, path: Path) -> str:
+    """Read a file as it is: line ends are not touched, for some vocabularies hold line separators as tokens."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{what} {path} does not exist") from None
+    except IsADirectoryError:
+        raise UserError(f"{what} {path} must be a file, but is a folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} must be UTF-8, but byte {error.start} is not") from None

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.finetuning import Method, context_block
 from s2sft_fairseq.objectives.packing import collate
@@ -49,7 +50,7 @@ class PackedPairDataset(FairseqDataset):
         """
         self.source, self.target, self.form = source, target, form
         self.method, self.corruption = method, corruption
-        self.seed, self.shuffle = seed, shuffle
+        self.seed, self.shuffle, self.name = seed, shuffle, name
         # In shared memory, because data loading workers that outlive an epoch hold a copy of this object.
         self.epoch = torch.ones(1, dtype=torch.int64).share_memory_()
         source_tokens = np.asarray(source.sizes) - 1
@@ -133,11 +134,27 @@ class PackedPairDataset(FairseqDataset):
         order = order[np.argsort(self.target_sizes[order], kind="stable")]
         return order[np.argsort(self.source_sizes[order], kind="stable")]
 
-    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Batch as fairseq does, without its loss of the examples left over by ``--required-batch-size-multiple``."""
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """Batch as fairseq does, without its loss of the examples left over by ``--required-batch-size-multiple``.
+
+        Raises:
+            UserError: if an example alone has more positions than ``--max-tokens``.
+        """
         if len(indices) == 0:
             return []
-        batches = list(super().batch_by_size(indices, *args, **kwargs))
+        longest = int(self.sizes[indices].max())
+        if max_tokens is not None and longest > max_tokens:
+            raise UserError(
+                f"--max-tokens must be at least {longest}, the positions of the longest packed example of {self.name}, "
+                f"but is {max_tokens}"
+            )
+        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
         batched = sum(map(len, batches))
         return batches if batched == len(indices) else [*batches, indices[batched:]]
 

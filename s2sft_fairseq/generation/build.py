@@ -42,7 +42,7 @@ def build_generator(
     Raises:
         UserError: naming every option that is not supported, out of range or contradicts another.
     """
-    if problems := _problems(args):
+    if problems := _problems(args) + _ngram_problems(args, task, dictionary):
         raise UserError.of(problems)
     if args.score_reference:
         return ReferenceScorer(models, form)
@@ -54,14 +54,15 @@ def build_generator(
         length_penalty=str(task.length_penalty),
         lenpen=0.0 if args.unnormalized else args.lenpen,
         temperature=args.temperature,
-        never_generated=tuple(dictionary.never_generated()),
+        never_generated=tuple(sorted({*dictionary.never_generated(), form.placeholder})),
         exhaustive=args.no_early_stop,
         keep_unfinished=task.keep_unfinished,
     )
     select = sampled_candidates(args.sampling_topk, args.sampling_topp) if args.sampling else beam_candidates
     blocker = None
     if args.no_repeat_ngram_size:
-        blocker = NGramBlocker(args.no_repeat_ngram_size, _ignored(task.no_repeat_ngram_ignore, dictionary))
+        ignored = [dictionary.index(name) for name in _ignored_symbols(task)]
+        blocker = NGramBlocker(args.no_repeat_ngram_size, ignored)
     return SequenceGenerator(models, form, options, select, blocker)
 
 
@@ -77,20 +78,30 @@ def _problems(args: Any) -> list[str]:
             for name in ("sampling_topk", "sampling_topp")
             if getattr(args, name) > 0
         ]
+    if args.sampling_topp > 1:
+        found.append(f"--sampling-topp must not exceed 1, but is {args.sampling_topp:g}")
     if args.temperature <= 0:
         found.append(f"--temperature must be positive, but is {args.temperature:g}")
+    found += [
+        f"--{name.replace('_', '-')} must not be negative, but is {getattr(args, name):g}"
+        for name in ("max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size")
+        if getattr(args, name) < 0
+    ]
     if args.beam < 1:
         found.append(f"--beam must be at least 1, but is {args.beam}")
     if args.nbest > args.beam:
         found.append(f"--nbest must not exceed --beam ({args.beam}), but is {args.nbest}")
-    if args.no_repeat_ngram_size < 0:
-        found.append(f"--no-repeat-ngram-size must not be negative, but is {args.no_repeat_ngram_size}")
     return found
 
 
-def _ignored(symbols: str | None, dictionary: PretrainedDictionary) -> list[int]:
-    names = symbols.split("|") if symbols else []
-    unknown = [name for name in names if name not in dictionary]
-    if unknown:
-        raise UserError(f"--no-repeat-ngram-ignore must name symbols of the dictionary, but {', '.join(unknown)} are not")
-    return [dictionary.index(name) for name in names]
+def _ngram_problems(args: Any, task: Any, dictionary: PretrainedDictionary) -> list[str]:
+    found = []
+    if task.no_repeat_ngram_ignore and not args.no_repeat_ngram_size:
+        found.append("--no-repeat-ngram-ignore needs --no-repeat-ngram-size")
+    if unknown := [name for name in _ignored_symbols(task) if name not in dictionary]:
+        found.append(f"--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks {', '.join(unknown)}")
+    return found
+
+
+def _ignored_symbols(task: Any) -> list[str]:
+    return task.no_repeat_ngram_ignore.split("|") if task.no_repeat_ngram_ignore else []

@@ -43,7 +43,8 @@ def sampled_candidates(top_k: int, top_p: float) -> CandidateSelection:
 
     def select(log_probs: Tensor, scores: Tensor) -> Candidates:
         ordered, tokens = log_probs.sort(dim=-1, descending=True)
-        probs = ordered.exp()
+        # Normalised anew, for forbidden tokens have taken their share away; a forced one may be of any probability.
+        probs = ordered.softmax(dim=-1)
         if top_k > 0:
             probs[..., top_k:] = 0
         if top_p > 0:

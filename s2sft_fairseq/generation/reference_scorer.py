@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.finetuning import reference
 from s2sft_fairseq.objectives.packing import collate
@@ -26,7 +27,12 @@ class ReferenceScorer:
         """Return for each sentence its target as the one hypothesis; ``score`` is the mean of its log-probabilities.
 
         Arguments as for :meth:`SequenceGenerator.generate`; the targets are ``sample["target"]`` (N, T).
+
+        Raises:
+            UserError: if there are no targets.
         """
+        if sample["target"] is None:
+            raise UserError("--score-reference needs targets, but the data has sources alone")
         device = sample["target"].device
         batch = collate(
             [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.generation.candidates import CandidateSelection, Candidates, beam_candidates
+from s2sft_fairseq.generation.candidates import Candidates, CandidateSelection, beam_candidates
 from s2sft_fairseq.generation.hypotheses import FinishedHypotheses
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.generation.length_penalty import length_normalizer
@@ -138,14 +138,14 @@ class _Search:
             log_probs[:, self.form.sep] = MINUS_INFINITY
         if self.ngram_blocker is not None:
             log_probs = self.ngram_blocker(self.tokens.flatten(0, 1), log_probs)
-        at_limit = self.max_len <= step
-        if self.options.keep_unfinished:
-            at_limit = at_limit & self.empty
-        log_probs = _force(log_probs, plain, torch.full_like(self.max_len, self.form.sep), at_limit)
         if self.prefix_tokens is not None and step < self.prefix_tokens.size(1):
             prefix = self.prefix_tokens[:, step]
             log_probs = _force(log_probs, plain, prefix, prefix != self.form.pad)
-        return log_probs
+        # Last, so that a prefix longer than the limit ends there too, and that of an empty source at once.
+        at_limit = self.max_len <= step
+        if self.options.keep_unfinished:
+            at_limit = at_limit & self.empty
+        return _force(log_probs, plain, torch.full_like(self.max_len, self.form.sep), at_limit)
 
     def _finish(self, candidates: Candidates, step: int) -> None:
         """Take in the hypotheses that end among the first K candidates."""

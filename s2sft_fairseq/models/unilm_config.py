@@ -65,6 +65,16 @@ SIZES: dict[str, Any] = {
 }
 
 
+LEAST = {
+    "encoder_layers": 1,
+    "encoder_embed_dim": 1,
+    "encoder_ffn_embed_dim": 1,
+    "encoder_attention_heads": 1,
+    "max_positions": 1,
+    "num_segments": 0,
+}
+
+
 def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -> None:
     """Fill every size that is not given, from the pretrained encoder or else from BERT base.
 
@@ -80,7 +90,20 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
     for name, value in known.items():
         if getattr(cfg, name) is None:
             setattr(cfg, name, value)
-    if cfg.encoder_embed_dim % cfg.encoder_attention_heads:
+    problems += [
+        f"--{name.replace('_', '-')} must be at least {least}, but is {getattr(cfg, name)}"
+        for name, least in LEAST.items()
+        if getattr(cfg, name) < least
+    ]
+    bins = cfg.relative_position_bins
+    if bins and (bins < 4 or bins % 2):
+        problems.append(f"--relative-position-bins must be 0 or an even number from 4 on, but is {bins}")
+    elif bins and cfg.max_relative_position <= bins // 4:
+        problems.append(
+            f"--max-relative-position must exceed a quarter of --relative-position-bins ({bins}), "
+            f"but is {cfg.max_relative_position}"
+        )
+    if cfg.encoder_attention_heads > 0 and cfg.encoder_embed_dim % cfg.encoder_attention_heads:
         problems.append(
             f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({cfg.encoder_attention_heads}), "
             f"but is {cfg.encoder_embed_dim}"

@@ -37,7 +37,7 @@ class LayerCache:
         return self.generated_key[:, :, :end], self.generated_value[:, :, :end]
 
     def reorder(self, rows: Tensor, num_cached: int) -> None:
-        """Make row ``i`` go on from what was row ``rows[i]``; the source stays, since a beam never leaves its sentence."""
+        """Make row ``i`` go on from what was row ``rows[i]``; a beam never leaves its sentence, so the source stays."""
         for generated in (self.generated_key, self.generated_value):
             generated[:, :, :num_cached] = generated[rows, :, :num_cached]
 

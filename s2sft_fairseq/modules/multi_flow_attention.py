@@ -74,7 +74,7 @@ class MultiFlowAttention(nn.Module):
             (N * K, Q, H).
         """
         query, key, value = self._project(x)
-        rows, num_heads, new, head_dim = query.shape
+        rows, _, _, head_dim = query.shape
         generated_key, generated_value = cache.append(key, value, num_cached)
         sentences = cache.source_key.size(0)
         beams = rows // sentences

@@ -57,7 +57,9 @@ class FusedAdamW(FairseqOptimizer):
                 "flattened parameters cannot leave biases and layer norms out of the decay"
             )
         groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **self.optimizer_config, fused=True)
+        self._optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]], **self.optimizer_config, fused=True
+        )
 
     @property
     def optimizer_config(self) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def resolve_layout(options: Any, saved: Mapping[str, Any] | None, *, from_checkp
     for name in given.keys() & saved.keys():
         if given[name] != saved[name]:
             logger.warning(
-                f"--{name.replace('_', '-')} {given[name]} overrides what the checkpoint was fine-tuned with, {saved[name]}"
+                f"--{name.replace('_', '-')} {given[name]} overrides "
+                f"what the checkpoint was fine-tuned with, {saved[name]}"
             )
     return {**DEFAULTS, **saved, **given}
 

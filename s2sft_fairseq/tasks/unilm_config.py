@@ -21,14 +21,17 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
 
     data: str = field(
         default=MISSING,
-        metadata={"help": "folder written by fairseq-preprocess; several, separated by colons, are read in turn, one an "
-                  "epoch"},
+        metadata={
+            "help": "folder written by fairseq-preprocess; several, separated by colons, are read in turn, one an epoch"
+        },
     )
     source_lang: Optional[str] = field(
-        default=None, metadata={"help": "suffix of the source files (default: read off the data)", "argparse_alias": "-s"}
+        default=None,
+        metadata={"help": "suffix of the source files (default: read off the data)", "argparse_alias": "-s"},
     )
     target_lang: Optional[str] = field(
-        default=None, metadata={"help": "suffix of the target files (default: read off the data)", "argparse_alias": "-t"}
+        default=None,
+        metadata={"help": "suffix of the target files (default: read off the data)", "argparse_alias": "-t"},
     )
     finetune_method: Optional[ChoiceEnum(sorted(METHODS))] = field(  # type: ignore[valid-type]
         default=None, metadata={"help": "how target tokens are predicted (default: pseudo_masked)"}
@@ -36,16 +39,17 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     corruption: ChoiceEnum(sorted(PRESETS)) = field(  # type: ignore[valid-type]
         default="paper",
         metadata={
-            "help": "preset of the corruption. paper: only 'masked' corrupts the target, half of it, with the placeholder "
-            "alone. original: the program of s2s-ft, which corrupts half of the target in every method, 80 %% "
-            "placeholder, 10 %% random, 10 %% kept, pseudo tokens too"
+            "help": "preset of the corruption. paper: only 'masked' corrupts the target, half of it, with the "
+            "placeholder alone. original: the program of s2s-ft, which corrupts half of the target in every method, "
+            "80 %% placeholder, 10 %% random, 10 %% kept, pseudo tokens too"
         },
     )
     target_mask_prob: Optional[float] = field(
         default=None, metadata={"help": "probability that a target token is corrupted (default: the preset's)"}
     )
     random_prob: Optional[float] = field(
-        default=None, metadata={"help": "probability that a corrupted token becomes a random one (default: the preset's)"}
+        default=None,
+        metadata={"help": "probability that a corrupted token becomes a random one (default: the preset's)"},
     )
     keep_prob: Optional[float] = field(
         default=None, metadata={"help": "probability that a corrupted token is kept (default: the preset's)"}
@@ -69,8 +73,10 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     )
     length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
         default="length",
-        metadata={"help": "what divides the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
-                  "** lenpen, as in s2s-ft (gnmt)"},
+        metadata={
+            "help": "what divides the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
+            "** lenpen, as in s2s-ft (gnmt)"
+        },
     )
     no_repeat_ngram_ignore: Optional[str] = field(
         default=None,
@@ -78,7 +84,9 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     )
     keep_unfinished: bool = field(
         default=False,
-        metadata={"help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"},
+        metadata={
+            "help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"
+        },
     )
     seed: int = II("common.seed")
     dataset_impl: Any = II("dataset.dataset_impl")

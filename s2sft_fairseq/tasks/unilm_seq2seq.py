@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
-from fairseq.data import ListDataset
+from fairseq.data import FairseqDataset, ListDataset
+from fairseq.data.iterators import EpochBatchIterating
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.build import build_generator
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -69,6 +70,10 @@ class UnilmSeq2SeqTask(FairseqTask):
         """
         layout = resolve_layout(self.cfg, self.state.state_dict.get("layout"), from_checkpoint=from_checkpoint)
         model = super().build_model(cfg, from_checkpoint)
+        # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would need the
+        # folder of the pretrained encoder for ever.
+        for name in ("pretrained", *SIZES):
+            setattr(cfg, name, getattr(model.cfg, name))
         form = make_form(layout, self.dictionary, model.cfg)
         if getattr(self, "form", form) != form:
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
@@ -102,6 +107,8 @@ class UnilmSeq2SeqTask(FairseqTask):
             self.cfg.dataset_impl,
             combine,
         )
+        if target is None and split == "train":
+            raise UserError(f"{folder} has no targets ({self.cfg.target_lang}) to train on for the split {split!r}")
         self.datasets[split] = self._make_dataset(source, target, shuffle=split == "train", name=split)
 
     def build_dataset_for_inference(
@@ -121,6 +128,16 @@ class UnilmSeq2SeqTask(FairseqTask):
             shuffle=shuffle,
             name=name,
         )
+
+    def get_batch_iterator(self, dataset: FairseqDataset, **options: Any) -> EpochBatchIterating:
+        """Make the batches of an epoch; the data loading workers end with it.
+
+        fairseq would let them outlive an iterator that is made anew for each epoch: one more idle process an epoch, and
+        a wait of seconds with a traceback whenever some of them are collected.
+        """
+        iterator = super().get_batch_iterator(dataset, **options)
+        iterator.persistent_workers = False
+        return iterator
 
     def build_generator(
         self, models: Sequence[UnilmModel], args: Any, extra_gen_cls_kwargs: dict[str, Any] | None = None, **_: Any

@@ -35,7 +35,9 @@ def special_ids(variant: str) -> dict[str, int]:
     return {"pad": 0, "cls": 2, "sep": 3, "placeholder": 4}
 
 
-def sequence_form(variant: str, *, shifted: bool, max_source: int = MAX_SOURCE, max_target: int = MAX_TARGET) -> SequenceForm:
+def sequence_form(
+    variant: str, *, shifted: bool, max_source: int = MAX_SOURCE, max_target: int = MAX_TARGET
+) -> SequenceForm:
     return SequenceForm(
         **special_ids(variant), vocab_size=97, shifted=shifted, max_source=max_source, max_target=max_target
     )
@@ -87,7 +89,9 @@ class ReplayedDraws:
     """Stands in for the corruption: puts the ids that the original drew where our objective would draw them."""
 
     def __init__(self, arrays: dict[str, np.ndarray], case: str, example: int, method: str) -> None:
-        inputs = {key.rsplit("/", 1)[1]: value[example] for key, value in arrays.items() if key.startswith(f"{case}/in/")}
+        inputs = {
+            key.rsplit("/", 1)[1]: value[example] for key, value in arrays.items() if key.startswith(f"{case}/in/")
+        }
         self.method = method
         self.source = inputs["source_ids"][: inputs["num_source_tokens"]]
         self.target = inputs["target_ids"][: inputs["num_target_tokens"]]

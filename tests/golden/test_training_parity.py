@@ -46,7 +46,9 @@ def test_what_is_recorded():
 @pytest.mark.parametrize("way", ["v0", "v1", "v2"])
 def test_layouts_without_randomness(variant, way, setting):
     arrays, _ = load(f"train_{variant}")
-    recorded = {key.split("/")[-1]: value for key, value in arrays.items() if key.startswith(f"layout/{way}_{setting}/")}
+    recorded = {
+        key.split("/")[-1]: value for key, value in arrays.items() if key.startswith(f"layout/{way}_{setting}/")
+    }
     method = METHODS[METHOD_OF[way]]
     form = sequence_form(variant, shifted=method.shifted)
     keep = 1.0 if setting == "keep" else 0.0

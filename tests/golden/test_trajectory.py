@@ -32,8 +32,8 @@ class OriginalAdamW:
                 p.sub_(group["lr"] * group["weight_decay"] * p)
 
 
-# Ours: what the other place of epsilon and the other order of the decay leave of the loss after eight steps, as measured
-# (6.6e-5 abs, 6.7e-5 rel, 2.5e-4 roberta). With the original's own formula nothing but rounding is left.
+# Ours: what the other place of epsilon and the other order of the decay leave of the loss after eight steps, as
+# measured (6.6e-5 abs, 6.7e-5 rel, 2.5e-4 roberta). With the original's own formula nothing but rounding is left.
 @pytest.mark.parametrize(("formula", "tolerance"), [("ours", 5e-4), ("original", 2e-5)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_eight_steps(variant, formula, tolerance):

@@ -1,0 +1,105 @@
+"""Load checkpoints without running code from them.
+
+Since PyTorch 2.6 `torch.load` builds plain values and tensors only, and refuses every other type by name. fairseq's own
+checkpoints hold a few types beyond these, all of them plain records; they are registered here, and nothing else is.
+"""
+
+import argparse
+import collections
+import os
+import re
+import typing
+
+import numpy as np
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import meters
+from omegaconf import DictConfig, ListConfig
+from omegaconf.base import ContainerMetadata, Metadata
+from omegaconf.nodes import AnyNode
+from torch.serialization import add_safe_globals, get_unsafe_globals_in_checkpoint
+
+from s2sft_fairseq.errors import UserError
+
+_NUMPY_DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
+_METERS = (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter)
+_NUMPY_CORE = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
+
+
+def safe_types() -> list:
+    """The types that fairseq checkpoints hold beyond PyTorch's own list: classes, or (class, its name in the file)."""
+    return [
+        argparse.Namespace,  # cfg["model"], and the whole configuration before fairseq 0.10
+        # Meters and scores kept as numpy values; numpy 2 moved numpy.core to numpy._core.
+        np.ndarray,
+        np.dtype,
+        *(type(np.dtype(name)) for name in _NUMPY_DTYPES),
+        *((_NUMPY_CORE._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+        *((_NUMPY_CORE.scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+        # Meters as objects, before fairseq 0.9; the module has moved since.
+        *_METERS,
+        *((meter, f"fairseq.meters.{meter.__name__}") for meter in _METERS),
+        # The state that rank 0 sends to the other ranks on resuming holds its configuration as omegaconf objects.
+        distributed_utils._TensorPlaceholder,
+        DictConfig,
+        ListConfig,
+        ContainerMetadata,
+        Metadata,
+        AnyNode,
+        collections.defaultdict,
+        (typing.Any, "typing.Any"),
+        dict,
+        list,
+        int,
+    ]
+
+
+def register_safe_types() -> None:
+    """Let `torch.load` build `safe_types()`, in this process, wherever it is called from."""
+    add_safe_globals(safe_types())
+
+
+def load_checkpoint(path: str | os.PathLike) -> dict:
+    """Load a checkpoint onto the CPU, as it is in the file.
+
+    Raises:
+        UserError: the file is missing, is damaged, is no checkpoint, or holds a type that is not safe to load.
+    """
+    path = os.fspath(path)
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such checkpoint file")
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: a checkpoint file is needed, this is a folder or a device")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged pickle or archive fails in any way whatever, from KeyError to OSError
+        refused = _refused_types(path, error)
+        raise UserError(_refusal(path, refused) if refused else _unreadable(path, error)) from error
+    if not isinstance(state, dict):
+        raise UserError(f"{path}: a checkpoint holds a dictionary, this file holds a {type(state).__name__}")
+    return state
+
+
+def _refused_types(path: str, error: Exception) -> list[str]:
+    """The full names of the types in the file that safe loading does not allow, as far as they can be found."""
+    try:
+        names = get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # not the zip format of PyTorch >= 1.6, or too damaged to be listed
+        names = re.findall(r"GLOBAL (\S+)", str(error))
+    return sorted(names)
+
+
+def _refusal(path: str, types: list[str]) -> str:
+    return (
+        f"{path}: refused, it holds {', '.join(types)}. Only tensors, plain Python values and fairseq's own records "
+        "are loaded, as other types can run code on being read. If the file is your own, write it again without them."
+    )
+
+
+def _unreadable(path: str, error: Exception) -> str:
+    return (
+        f"{path} ({os.path.getsize(path):,} bytes): not a PyTorch checkpoint, or a truncated or damaged one "
+        f"({type(error).__name__}). Copy it again, or give an earlier checkpoint."
+    )

@@ -1,0 +1,95 @@
+"""The console command `s2sft`: fairseq's command lines with this plugin imported first, and commands of its own."""
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from functools import partial
+
+from s2sft_fairseq.commands import fairseq_command
+from s2sft_fairseq.errors import user_error_text
+
+# A line per subcommand: its help, and the function of the remaining arguments, or the module that has it as `main`.
+COMMANDS = {
+    "preprocess": ("binarize tokenized source and target files", "s2sft_fairseq.commands.preprocess"),
+    "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
+    "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
+    "generate": ("generate from binarized data", partial(fairseq_command.run, "generate")),
+    "interactive": ("generate from tokenized lines as they come", partial(fairseq_command.run, "interactive")),
+    "score": ("compute BLEU of one file against another", "s2sft_fairseq.commands.score"),
+    "hydra-train": ("fine-tune a model, configured by Hydra", fairseq_command.run_hydra_train),
+}
+
+# These print their results: the log goes to the other stream.
+_LOG_TO_STDERR = ("generate", "interactive", "score")
+
+INTERRUPTED = 130  # what shells report for a command ended by Ctrl-C
+USER_ERROR = 2
+
+
+def usage() -> str:
+    """The help text of `s2sft` itself."""
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {text}" for name, (text, _) in COMMANDS.items())
+    return (
+        f"usage: s2sft COMMAND [OPTIONS]\n\ncommands:\n{commands}\n\n"
+        "s2sft COMMAND --help lists the options of a command; those of train, generate and so on are fairseq's,\n"
+        "together with those of the --task, --arch and --criterion that are given beside --help.\n"
+        "S2SFT_DEBUG=1 in the environment shows where an error came from."
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand; `arguments` are the process's own by default. Returns the exit status."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if name not in COMMANDS:
+        print(f"error: s2sft has no command {name}: {', '.join(COMMANDS)}", file=sys.stderr)
+        return USER_ERROR
+    return _run(name, rest)
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    sys.argv = [f"s2sft {name}", *arguments]  # argparse prints this name
+    logging.basicConfig(
+        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        level=os.environ.get("LOGLEVEL", "INFO").upper(),
+        stream=sys.stderr if name in _LOG_TO_STDERR else sys.stdout,
+        force=True,  # fairseq's tasks configure the log when they are imported
+    )
+    _, run = COMMANDS[name]
+    try:
+        if isinstance(run, str):
+            run = importlib.import_module(run).main
+        run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"s2sft {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        text = user_error_text(error) or _stated_by_fairseq(error)
+        if text is None or os.environ.get("S2SFT_DEBUG", "0") != "0":
+            traceback.print_exc()
+        print(f"error: {text or repr(error)}", file=sys.stderr)
+        return 1 if text is None else USER_ERROR
+    return 0
+
+
+def _stated_by_fairseq(error: Exception) -> str | None:
+    """The text of an error by which fairseq itself tells of a mistake: a file, or an assertion about the options."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    frames = list(traceback.walk_tb(error.__traceback__))
+    module = frames[-1][0].f_globals.get("__name__", "")
+    return str(error) or None if isinstance(error, AssertionError) and module.startswith("fairseq") else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""fairseq's command lines, with this package as their plugin."""
+
+import argparse
+import importlib
+import os
+import sys
+
+import s2sft_fairseq
+from s2sft_fairseq.errors import UserError
+
+DEFAULT_TASK = "unilm_seq2seq"
+
+
+def run(name: str, arguments: list[str]) -> None:
+    """Run `fairseq-NAME` (`train`, `validate`, `generate`, ...) with `complete(arguments)`."""
+    set_arguments(complete(arguments))
+    importlib.import_module(f"fairseq_cli.{name}").cli_main()
+
+
+def run_hydra_train(arguments: list[str]) -> None:
+    """Run `fairseq-hydra-train` with the plugin as `common.user_dir`, which `arguments` may name too."""
+    overrides = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
+    set_arguments([*arguments, f"common.user_dir={_user_dir(overrides.get('common.user_dir'))}"])
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # without it Hydra prints its own traceback and exits
+    importlib.import_module("fairseq_cli.hydra_train").cli_main()
+
+
+def complete(arguments: list[str]) -> list[str]:
+    """`arguments` with `--user-dir` set to this package and, where none is given, `--task unilm_seq2seq`.
+
+    Raises:
+        UserError: a `--user-dir` that does not exist, or is another copy of this package.
+    """
+    parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), add_help=False, allow_abbrev=False)
+    parser.add_argument("--user-dir")
+    parser.add_argument("--task")
+    given, _ = parser.parse_known_args(arguments)
+    task = [] if given.task else ["--task", DEFAULT_TASK]
+    return [*task, *arguments, "--user-dir", _user_dir(given.user_dir)]  # of several --user-dir the last one counts
+
+
+def set_arguments(arguments: list[str]) -> None:
+    """Make `arguments` those of this process: fairseq reads `sys.argv` in several places."""
+    sys.argv[1:] = arguments
+
+
+def _user_dir(given: str | None) -> str:
+    """The folder to pass as `--user-dir`: this package, or a second plugin of the user's, imported beside it."""
+    own = s2sft_fairseq.__path__[0]
+    if given is None:
+        return own
+    if not os.path.isdir(given):
+        raise UserError(f"--user-dir {given}: no such folder (from {os.getcwd()})")
+    if os.path.samefile(given, own):
+        return own
+    if os.path.basename(os.path.abspath(given)) == os.path.basename(own):
+        raise UserError(
+            f"--user-dir {given} is another copy of the package that runs, {own}: leave the option out, "
+            f"or run that copy's own command (python -m s2sft_fairseq in {os.path.dirname(os.path.abspath(given))})"
+        )
+    return given

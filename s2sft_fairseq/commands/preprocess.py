@@ -1,0 +1,83 @@
+"""`s2sft preprocess`: every mistake in the options and the text files is reported before anything is written."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fairseq import options
+from fairseq.tasks import get_task
+
+from s2sft_fairseq.commands import fairseq_command
+from s2sft_fairseq.data.text_files import check_texts
+from s2sft_fairseq.errors import UserError
+
+
+def main(arguments: list[str]) -> None:
+    """Check what `fairseq-preprocess` would read and write, then run it.
+
+    Raises:
+        UserError: all problems of the options and of all files at once.
+    """
+    fairseq_command.set_arguments(fairseq_command.complete(arguments))
+    problems = find_problems(options.get_preprocessing_parser().parse_args())
+    if problems:
+        raise UserError.of(problems, heading="nothing was written:")
+    fairseq_command.run("preprocess", arguments)
+
+
+def find_problems(args: argparse.Namespace) -> list[str]:
+    """Everything wrong with the options of `fairseq-preprocess` and with the files that they name."""
+    problems = [*_languages(args), *_dictionaries(args)]
+    try:
+        check_texts(text_files(args))
+    except UserError as error:
+        problems += error.problems
+    return problems
+
+
+def text_files(args: argparse.Namespace) -> Iterator[Sequence[Path]]:
+    """The source file of every prefix, together with the target file where there is one."""
+    languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    # fairseq takes one training prefix, and several, separated by commas, of the other two.
+    prefixes = [args.trainpref] if args.trainpref else []
+    prefixes += [prefix for option in (args.validpref, args.testpref) if option for prefix in option.split(",")]
+    for prefix in prefixes:
+        yield [Path(f"{prefix}.{language}" if language else prefix) for language in languages]
+
+
+def _languages(args: argparse.Namespace) -> Iterator[str]:
+    if args.only_source:
+        return
+    if not (args.source_lang and args.target_lang):
+        yield (
+            "--source-lang and --target-lang are needed, the endings of the file names (train.SRC, train.TGT); "
+            "or --only-source"
+        )
+    elif args.source_lang == args.target_lang:
+        yield f"--source-lang and --target-lang are both {args.source_lang}: source and target need a file each"
+
+
+def _dictionaries(args: argparse.Namespace) -> Iterator[str]:
+    for option in ("srcdict", "tgtdict", "alignfile"):
+        path = getattr(args, option)
+        if path and not Path(path).is_file():
+            yield f"--{option} {path}: no such file"
+    if args.joined_dictionary and args.srcdict and args.tgtdict:
+        yield "--joined-dictionary takes one dictionary for both sides: give --srcdict or --tgtdict, not both"
+    sides = [(args.srcdict, args.source_lang)] + ([] if args.only_source else [(args.tgtdict, args.target_lang)])
+    for given, language in sides:
+        written = Path(args.destdir, f"dict.{language}.txt" if language else "dict.txt")
+        if not given and written.exists():
+            yield f"{written} exists, from an earlier run: remove it, or give another --destdir"
+    given = [dictionary for dictionary, _ in sides if dictionary]
+    if len(given) < (1 if args.joined_dictionary else len(sides)):
+        yield from _making_a_dictionary(args)
+
+
+def _making_a_dictionary(args: argparse.Namespace) -> Iterator[str]:
+    if not args.trainpref:
+        yield "--trainpref is needed where --srcdict or --tgtdict is not given: a dictionary is made from its text"
+    try:
+        get_task(args.task).build_dictionary([])  # of no text: only to ask whether this task makes dictionaries
+    except UserError as error:
+        yield from error.problems

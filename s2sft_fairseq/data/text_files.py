@@ -1,0 +1,142 @@
+"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does.
+
+fairseq opens text with universal newlines (fairseq/file_chunker_utils.py): ``\\n``, ``\\r\\n`` and a lone ``\\r`` end a
+line; U+2028, U+0085, form feeds and the like, at which `str.splitlines` would break, do not. With ``--workers`` above 1
+it seeks to byte offsets and then repeats lines of a file that holds any ``\\r``, without a word: so none may get there.
+Invalid UTF-8 makes it fail with a traceback that names no line.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from s2sft_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+SHOWN_LINES = 10
+
+
+@dataclass(frozen=True)
+class TextStats:
+    """What a text file holds: its lines, and how many of them are empty or only white space."""
+
+    path: Path
+    lines: int
+    empty_lines: int
+
+
+def check_text(path: Path, *, allow_crlf: bool = False) -> TextStats:
+    """Check one file; see `check_texts`."""
+    return check_texts([[path]], allow_crlf=allow_crlf)[0]
+
+
+def check_parallel(source: Path, target: Path, *, allow_crlf: bool = False) -> tuple[TextStats, TextStats]:
+    """Check a source and its line-aligned target; see `check_texts`."""
+    source_stats, target_stats = check_texts([[source, target]], allow_crlf=allow_crlf)
+    return source_stats, target_stats
+
+
+def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -> list[TextStats]:
+    """Check every file of every group of line-aligned files, and that the files of a group have equally many lines.
+
+    Empty lines are examples like others: they keep their place, and are only counted and logged.
+
+    Args:
+        groups: files of one group belong together line by line.
+        allow_crlf: accept ``\\r\\n`` as a line end: for readers that write ``\\n``, never before fairseq-preprocess.
+
+    Returns:
+        One `TextStats` a file, in the order given.
+
+    Raises:
+        UserError: names all problems of all files: missing or empty files, lines that are not UTF-8 or hold a carriage
+            return or NUL (the first 10 and their number), different line counts.
+    """
+    stats: list[TextStats] = []
+    problems: list[str] = []
+    for group in groups:
+        found = []
+        for path in group:
+            try:
+                found.append(_inspect(path, allow_crlf, problems))
+            except OSError as error:
+                problems.append(f"{path}: cannot be read: {error.strerror}")
+        if len({file.lines for file in found}) > 1:
+            counts = ", ".join(f"{file.path} has {file.lines}" for file in found)
+            problems.append(f"line-aligned files must have equally many lines, but {counts}")
+        stats += found
+    if problems:
+        raise UserError.of(problems)
+    for file in stats:
+        empty = f", {file.empty_lines} of them empty (kept in order)" if file.empty_lines else ""
+        logger.info("%s: %d lines%s", file.path, file.lines, empty)
+    return stats
+
+
+def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
+    """Count the lines of `path` and append what is wrong with it to `problems`."""
+    lines = empty = 0
+    # fairseq counts a lone carriage return as a line end, but these files are refused: numbers are those of an editor.
+    wrong: dict[str, list[int]] = {}
+    with path.open("rb") as file:
+        for lines, line in enumerate(file, 1):
+            text = line.removesuffix(b"\n")
+            if text.endswith(b"\r") and text != line and allow_crlf:
+                text = text[:-1]
+            if lines == 1 and text.startswith(b"\xef\xbb\xbf"):
+                problems.append(f"{path}: starts with a byte order mark (U+FEFF); save it as UTF-8 without one")
+            if b"\r" in text:
+                wrong.setdefault(_carriage_return_problem(text, allow_crlf), []).append(lines)
+            if b"\0" in text:
+                wrong.setdefault("hold NUL characters (is the file UTF-16?)", []).append(lines)
+            try:
+                empty += not text.decode("utf-8").strip()
+            except UnicodeDecodeError:
+                wrong.setdefault("are not valid UTF-8", []).append(lines)
+    if not lines:
+        problems.append(f"{path}: is empty, at least one line is needed")
+    for what, numbers in wrong.items():
+        shown = ", ".join(map(str, numbers[:SHOWN_LINES])) + (", ..." if len(numbers) > SHOWN_LINES else "")
+        problems.append(f"{path}: {len(numbers)} line(s) {what}: line {shown}")
+    return TextStats(path, lines, empty)
+
+
+def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
+    if not allow_crlf and text.endswith(b"\r") and text.count(b"\r") == 1:
+        return "end in \\r\\n where \\n alone is needed (fairseq-preprocess misreads them with several workers)"
+    return "hold a carriage return that ends no line (fairseq-preprocess would break the line there)"
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a checked file, without their ends."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield line.removesuffix("\n")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> int:
+    """Write lines to a temporary name, then rename: an interrupted run leaves the former file whole.
+
+    Returns:
+        The number of lines written.
+
+    Raises:
+        ValueError: if a line holds a line end.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            for line in lines:
+                if "\n" in line or "\r" in line:
+                    raise ValueError(f"line {count + 1} for {path} holds a line end: {line!r}")
+                file.write(line + "\n")
+                count += 1
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count

@@ -1,0 +1,42 @@
+"""What fairseq needs to run on today's Python, PyTorch and NumPy, applied when the plugin is imported.
+
+One small mend a module, which names what breaks and has an `apply()`. Spawned workers import the plugin again, and so
+apply them too.
+"""
+
+import functools
+import logging
+
+# A speech task of fairseq's announces on import that an optional package is missing.
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+from s2sft_fairseq.runtime import (  # noqa: E402
+    arch_option,
+    bf16_option,
+    checkpoint_errors,
+    data_workers,
+    distributed_cpu,
+    fp16_cpu,
+    help_option,
+    numpy_names,
+    warning_filters,
+)
+
+MENDS = (
+    warning_filters,
+    numpy_names,
+    checkpoint_errors,
+    arch_option,
+    bf16_option,
+    help_option,
+    fp16_cpu,
+    distributed_cpu,
+    data_workers,
+)
+
+
+@functools.cache
+def apply() -> None:
+    """Apply every mend, once in a process however often it is called."""
+    for mend in MENDS:
+        mend.apply()

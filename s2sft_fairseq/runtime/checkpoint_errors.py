@@ -1,0 +1,68 @@
+"""fairseq's own loading of checkpoints: safe types registered, and every bad file reported by name."""
+
+import functools
+import os
+from collections.abc import Callable
+
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types
+from s2sft_fairseq.errors import UserError
+
+
+def _explain_bad_file(load_to_cpu: Callable) -> Callable:
+    @functools.wraps(load_to_cpu)
+    def load_checkpoint_to_cpu(path: str, *args: object, **kwargs: object) -> dict:
+        try:
+            return load_to_cpu(path, *args, **kwargs)
+        except Exception:
+            state = load_checkpoint(PathManager.get_local_path(path))  # a UserError where the file is to blame
+            if "model" not in state or not (state.get("cfg") or state.get("args")):
+                entries = ", ".join(list(map(str, state))[:5]) or "nothing"
+                raise UserError(
+                    f"{path}: not a fairseq checkpoint, which has a 'model' and a 'cfg'; this file holds {entries}"
+                    + (", ..." if len(state) > 5 else "")
+                ) from None
+            raise
+
+    return load_checkpoint_to_cpu
+
+
+def _explain_missing_model(load_ensemble: Callable) -> Callable:
+    @functools.wraps(load_ensemble)
+    def load_model_ensemble_and_task(*args: object, **kwargs: object) -> tuple:
+        try:
+            return load_ensemble(*args, **kwargs)
+        except OSError as error:
+            if str(error).startswith("Model file not found"):
+                raise UserError(f"{error} (--path)") from None
+            raise
+
+    return load_model_ensemble_and_task
+
+
+def _require_restore_file(load_for_training: Callable) -> Callable:
+    """fairseq starts from scratch, with one line in the log, where a `--restore-file` that was asked for is missing."""
+
+    @functools.wraps(load_for_training)
+    def load_checkpoint(cfg: object, trainer: object, **kwargs: object) -> tuple:
+        for option, path in (
+            ("--restore-file", cfg.restore_file if cfg.restore_file != "checkpoint_last.pt" else None),
+            ("--finetune-from-model", cfg.finetune_from_model),
+        ):
+            if path is not None and not trainer.checkpoint_suffix and not PathManager.exists(path):
+                raise UserError(f"{option} {path}: no such checkpoint file (from {os.getcwd()})")
+        return load_for_training(cfg, trainer, **kwargs)
+
+    return load_checkpoint
+
+
+def apply() -> None:
+    """Register the safe types and put the explanations around fairseq's three loading functions."""
+    register_safe_types()
+    checkpoint_utils.load_checkpoint_to_cpu = _explain_bad_file(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_model_ensemble_and_task = _explain_missing_model(
+        checkpoint_utils.load_model_ensemble_and_task
+    )
+    checkpoint_utils.load_checkpoint = _require_restore_file(checkpoint_utils.load_checkpoint)

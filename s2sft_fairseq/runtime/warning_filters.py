@@ -1,0 +1,26 @@
+"""Warnings that fairseq's use of Hydra and PyTorch raises, and that the user of a command cannot act upon."""
+
+import sys
+import warnings
+
+# Each is the beginning of a message, as a regular expression.
+MESSAGES = (
+    r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
+    r"\s*The version_base parameter is not specified",
+    r"\s*In 'config': Usage of deprecated keyword in package header",
+    r"\s*'config' is validated against ConfigStore schema with the same name",
+    r"\s*The strict flag in the compose API is deprecated",
+    r"'pin_memory' argument is set as true but no accelerator is found",
+    r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated",
+    r"torch\.cuda\.amp\.GradScaler is enabled, but CUDA is not available",  # fp16_cpu says it
+    r"CUDA is not available or torch_xla is imported\. Disabling autocast",
+    r"`broadcast_buffers` is deprecated",
+    r"Support for mismatched key_padding_mask and attn_mask is deprecated",
+)
+
+
+def apply() -> None:
+    """Silence `MESSAGES`, unless the user asked for warnings with `python -W` or `PYTHONWARNINGS`."""
+    if all("semaphore_tracker" in option for option in sys.warnoptions):  # fairseq sets this one for its workers
+        for message in MESSAGES:
+            warnings.filterwarnings("ignore", message=message)

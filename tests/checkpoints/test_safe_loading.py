@@ -1,0 +1,178 @@
+"""Checkpoints load without running code, and every bad file is refused by name."""
+
+import argparse
+import collections
+import io
+import os
+import pathlib
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import meters
+from omegaconf import OmegaConf
+
+import s2sft_fairseq
+from s2sft_fairseq.checkpoints import safe_loading
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
+
+WEIGHTS = {"weight": torch.arange(10_000.0)}
+
+
+class Foreign:
+    """A type that no fairseq checkpoint holds."""
+
+
+class Attack:
+    """Runs a command where it is unpickled without care."""
+
+    def __reduce__(self):
+        return os.system, ("touch attacked",)
+
+
+def save(path, state, **options):
+    torch.save(state, path, **options)
+    return path
+
+
+def renamed(path, old, new):
+    """Write the pickle inside of a checkpoint anew with another module name, as an older release would have it."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in entries.items():
+            if name.endswith("data.pkl"):
+                assert content.count(old) >= 1
+                content = content.replace(old, new)
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_what_fairseq_saves_comes_back(tmp_path, new_format):
+    state = {
+        "args": None,
+        "cfg": {"model": argparse.Namespace(arch="unilm_tiny", lr=[0.1]), "common": {"seed": 1}},
+        "model": collections.OrderedDict(WEIGHTS),
+        "extra_state": {
+            "metrics": [("default", [(1, "bleu", "SumMeter", {"sum": np.array([1, 2]), "round": None})])],
+            "best": np.float64(0.5),
+            "flags": [np.bool_(True), np.int64(3), np.float32(2.5), np.int32(4), np.float16(1.5), np.uint8(7)],
+        },
+    }
+    loaded = load_checkpoint(save(tmp_path / "a.pt", state, _use_new_zipfile_serialization=new_format))
+    assert loaded["cfg"] == state["cfg"]
+    assert torch.equal(loaded["model"]["weight"], WEIGHTS["weight"])
+    assert loaded["extra_state"]["best"] == 0.5
+    assert loaded["extra_state"]["flags"] == state["extra_state"]["flags"]
+    assert np.array_equal(loaded["extra_state"]["metrics"][0][1][0][3]["sum"], [1, 2])
+
+
+@pytest.mark.parametrize("value", [np.array([1.5, 2.5]), np.float64(1.5)], ids=["array", "scalar"])
+def test_numpy_values_saved_with_numpy_1(tmp_path, value):
+    path = renamed(save(tmp_path / "old.pt", {"value": value}), b"numpy._core.", b"numpy.core.")
+    assert np.array_equal(load_checkpoint(path)["value"], value)
+
+
+@pytest.mark.parametrize("meter", [meters.AverageMeter(), meters.TimeMeter(), meters.StopwatchMeter()])
+def test_meters_of_old_releases(tmp_path, meter):
+    path = save(tmp_path / "meter.pt", {"meter": meter})
+    assert type(load_checkpoint(path)["meter"]) is type(meter)
+    renamed(path, b"fairseq.logging.meters", b"fairseq.meters")
+    assert vars(load_checkpoint(path)["meter"]) == vars(meter)
+
+
+def test_state_that_rank_0_sends_to_the_others():
+    state = {
+        "cfg": OmegaConf.create({"model": {"layers": [1, 2]}, "lr": [0.1], "none": None}),
+        "model": WEIGHTS,
+        "args": argparse.Namespace(a=1),
+    }
+    tensors = []
+    buffer = io.BytesIO()
+    torch.save(distributed_utils._split_tensors_from_obj(state, tensors), buffer)
+    buffer.seek(0)
+    received = distributed_utils._put_tensors_in_obj(torch.load(buffer, map_location="cpu"), tensors)
+    assert received["cfg"] == state["cfg"]
+    assert received["cfg"].model.layers == [1, 2]
+    assert received["model"]["weight"] is tensors[0]
+
+
+def test_refuses_other_types_and_names_all_of_them(tmp_path):
+    path = save(tmp_path / "foreign.pt", {"model": WEIGHTS, "a": Foreign(), "b": pathlib.PurePosixPath("x")})
+    names = rf"pathlib\.PurePosixPath, {Foreign.__module__}\.Foreign\."
+    with pytest.raises(UserError, match=rf"foreign\.pt: refused, it holds {names} Only tensors.*write it again"):
+        load_checkpoint(path)
+
+
+def test_the_package_never_leaves_safe_mode():
+    files = [path for path in pathlib.Path(s2sft_fairseq.__path__[0]).rglob("*.py") if "torch.load(" in path.read_text()]
+    assert pathlib.Path(safe_loading.__file__) in files
+    for path in files:
+        assert "weights_only=False" not in path.read_text(), path
+
+
+def test_refuses_other_types_in_the_format_before_pytorch_1_6(tmp_path):
+    path = save(tmp_path / "old.pt", {"a": Foreign()}, _use_new_zipfile_serialization=False)
+    with pytest.raises(UserError, match=rf"old\.pt: refused, it holds {Foreign.__module__}\.Foreign\."):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_runs_no_code(tmp_path, monkeypatch, new_format):
+    monkeypatch.chdir(tmp_path)
+    path = save(tmp_path / "attack.pt", {"model": Attack()}, _use_new_zipfile_serialization=new_format)
+    with pytest.raises(UserError, match=r"attack\.pt: refused, it holds posix\.system\."):
+        load_checkpoint(path)
+    assert not (tmp_path / "attacked").exists()
+
+
+def damaged_files():
+    buffer, old = io.BytesIO(), io.BytesIO()
+    torch.save(WEIGHTS, buffer)
+    torch.save(WEIGHTS, old, _use_new_zipfile_serialization=False)
+    whole, old_whole = buffer.getvalue(), old.getvalue()
+    flipped = bytearray(whole)
+    for place in (70, 80, 90):  # in the pickle
+        flipped[place] ^= 0xFF
+    other_zip = io.BytesIO()
+    with zipfile.ZipFile(other_zip, "w") as archive:
+        archive.writestr("folder/a.txt", "a")
+    return {
+        "empty": b"",
+        "ten_bytes": whole[:10],
+        "half": whole[: len(whole) // 2],
+        "without_its_end": whole[:-5],
+        "flipped_bits": bytes(flipped),
+        "old_format_half": old_whole[: len(old_whole) // 2],
+        "old_format_fifty_bytes": old_whole[:50],
+        "text": b"hello world\n" * 100,
+        "web_page": b"<!DOCTYPE html>\n" * 100,
+        "pickle": pickle.dumps({"a": 1}, protocol=2),
+        "zip": other_zip.getvalue(),
+        "zeros": bytes(5000),
+    }
+
+
+@pytest.mark.parametrize(("name", "content"), damaged_files().items(), ids=damaged_files())
+def test_names_a_damaged_file_and_its_size(tmp_path, name, content):
+    path = tmp_path / f"{name}.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}\.pt \({len(content):,} bytes\): not a PyTorch checkpoint, or a trunc"):
+        load_checkpoint(path)
+
+
+def test_names_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(UserError, match=r"nothing\.pt: no such checkpoint file"):
+        load_checkpoint(tmp_path / "nothing.pt")
+    with pytest.raises(UserError, match=rf"{tmp_path.name}: a checkpoint file is needed, this is a folder"):
+        load_checkpoint(tmp_path)
+
+
+def test_refuses_what_is_not_a_dictionary(tmp_path):
+    with pytest.raises(UserError, match=r"tensor\.pt: a checkpoint holds a dictionary, this file holds a Tensor"):
+        load_checkpoint(save(tmp_path / "tensor.pt", torch.ones(3)))

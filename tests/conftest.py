@@ -1,0 +1,165 @@
+"""Shared fixtures: a tiny corpus, and the command lines run in processes of their own or within the test's.
+
+A process takes seconds to import PyTorch and fairseq. Prefer `call_command`; use `run_command` where the process itself
+matters: what it prints on which stream, its exit status, signals, several ranks.
+"""
+
+import logging
+import os
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.logging import metrics
+
+from s2sft_fairseq import cli
+from s2sft_fairseq.runtime import warning_filters
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TINY_MODEL = (
+    *("--arch", "unilm_tiny", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
+    *("--encoder-ffn-embed-dim", "32", "--encoder-attention-heads", "2", "--max-positions", "64"),
+)
+# What every training on `tiny_data` needs beyond the data, a --save-dir and a --max-update; on the CPU, to be repeatable.
+TINY_TRAINING = (
+    *TINY_MODEL,
+    *("--criterion", "mask_attention", "--optimizer", "adam", "--lr", "0.01", "--batch-size", "8"),
+    *("--max-source-positions", "16", "--max-target-positions", "16", "--cpu"),
+    *("--no-epoch-checkpoints", "--log-format", "simple", "--log-interval", "1", "--num-workers", "0"),
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """One PyTorch thread: faster for tiny models, and the same order of additions everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of a process that finds this checkout's package first, with `changes`."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
+
+
+@pytest.fixture
+def run_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Run any process in `tmp_path`: ``run_process(*words, status=0, stdin="", **environment)``.
+
+    The result has `stdout` and `stderr` as text; another exit status than `status` (None: any) fails the test and shows
+    both.
+    """
+
+    def run(*words: object, status: int | None = 0, stdin: str = "", **changes: str) -> subprocess.CompletedProcess:
+        done = subprocess.run(
+            [str(word) for word in words],
+            cwd=tmp_path,
+            env=environment(**changes),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        if status is not None and done.returncode != status:
+            output = f"{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}"
+            pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}, expected {status}\n{output}")
+        return done
+
+    return run
+
+
+@pytest.fixture
+def run_command(run_process: Callable[..., subprocess.CompletedProcess]) -> Callable[..., subprocess.CompletedProcess]:
+    """Run ``s2sft WORDS`` in a process of its own; see `run_process`."""
+
+    def run(*words: object, **options: object) -> subprocess.CompletedProcess:
+        return run_process(sys.executable, "-m", "s2sft_fairseq", *words, **options)
+
+    return run
+
+
+@pytest.fixture
+def call_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., SimpleNamespace]]:
+    """Run ``s2sft WORDS`` within this process, in `tmp_path`: ``call_command(*words, status=0)``.
+
+    The result has `status`, `stdout` and `stderr`; another exit status than `status` (None: any) fails the test.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    level = root.level
+
+    def call(*words: object, status: int | None = 0) -> SimpleNamespace:
+        # What fairseq keeps in module globals, for the one run that it expects in a process.
+        metrics.reset()
+        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            warning_filters.apply()  # pytest has taken them away
+            try:
+                done = cli.main([str(word) for word in words])
+            except SystemExit as exit_:
+                done = exit_.code
+        out, err = capsys.readouterr()
+        if status is not None and done != status:
+            pytest.fail(f"s2sft {' '.join(map(str, words))}: {done}, expected {status}\n{out[-4000:]}\n{err[-4000:]}")
+        return SimpleNamespace(status=done, stdout=out, stderr=err)
+
+    yield call
+    root.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `train`, `valid` and `test`, `.src` and `.tgt` each, and `dict.txt`, a BERT-like dictionary.
+
+    50, 10 and 10 pairs of 3 to 8 letters a to j and the same letters reversed.
+    """
+    folder = tmp_path_factory.mktemp("tiny_corpus")
+    draw = random.Random(1)
+    letters = "abcdefghij"
+    for split, pairs in (("train", 50), ("valid", 10), ("test", 10)):
+        sources = [draw.choices(letters, k=draw.randint(3, 8)) for _ in range(pairs)]
+        for language, lines in (("src", sources), ("tgt", [line[::-1] for line in sources])):
+            text = "".join(f"{' '.join(line)}\n" for line in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+    (folder / "dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8")
+    return folder
+
+
+def preprocess_options(corpus: Path, destination: Path) -> list[str]:
+    """The options of ``s2sft preprocess`` that binarize `tiny_corpus`."""
+    return [
+        *("--source-lang", "src", "--target-lang", "tgt", "--destdir", str(destination)),
+        *("--trainpref", f"{corpus}/train", "--validpref", f"{corpus}/valid", "--testpref", f"{corpus}/test"),
+        *("--srcdict", f"{corpus}/dict.txt", "--joined-dictionary"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_corpus`, binarized by ``s2sft preprocess``."""
+    folder = tmp_path_factory.mktemp("tiny_data")
+    command = [sys.executable, "-m", "s2sft_fairseq", "preprocess", *preprocess_options(tiny_corpus, folder)]
+    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def tiny_options() -> SimpleNamespace:
+    """Options for command lines: `model` and `training`, tuples of words, and `preprocess(corpus, destination)`."""
+    return SimpleNamespace(model=TINY_MODEL, training=TINY_TRAINING, preprocess=preprocess_options)

@@ -1,0 +1,144 @@
+"""Text files are counted as fairseq-preprocess reads them, and what it would misread is refused."""
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from fairseq.file_chunker_utils import Chunker, find_offsets
+
+from s2sft_fairseq.data.text_files import check_parallel, check_text, check_texts, read_lines, write_lines
+from s2sft_fairseq.errors import UserError
+
+
+def read_as_fairseq(path: Path, workers: int) -> list[str]:
+    offsets = find_offsets(str(path), workers)
+    lines: list[str] = []
+    for start, end in zip(offsets, offsets[1:], strict=False):
+        with Chunker(str(path), start, end) as chunk:
+            lines += chunk
+    return lines
+
+
+def written(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+TEXTS = {
+    "plain": "one\ntwo\n",
+    "no line end at the end": "one\ntwo",
+    "empty lines": "\n\none\n\n \n\t\n",
+    "separators that Python's splitlines knows": "a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg\x1dh\x1ei\n" * 5,
+    "wide characters": "é中😀 " * 50 + "\n" + "😀\n" * 30,
+    "longer than a buffer": "word " * 5000 + "\nend\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_lines_are_those_of_fairseq_preprocess(tmp_path, text, workers):
+    path = written(tmp_path, "x.src", text.encode())
+    expected = [line.removesuffix("\n") for line in read_as_fairseq(path, workers)]
+    assert list(read_lines(path)) == expected
+    assert check_text(path).lines == len(expected)
+
+
+def test_why_carriage_returns_are_refused(tmp_path):
+    """With several workers fairseq-preprocess repeats lines of a file with them, without a word."""
+    path = written(tmp_path, "x.src", b"\r\n" * 6)
+    counts = {workers: len(read_as_fairseq(path, workers)) for workers in (1, 4)}
+    assert counts[1] == 6
+    assert counts[4] > 6
+
+
+def test_empty_lines_are_kept_and_logged(tmp_path, caplog):
+    path = written(tmp_path, "x.src", b"one\n\n  \ntwo\n\n")
+    with caplog.at_level(logging.INFO):
+        stats = check_text(path)
+    assert (stats.lines, stats.empty_lines) == (5, 3)
+    assert list(read_lines(path)) == ["one", "", "  ", "two", ""]
+    assert f"{path}: 5 lines, 3 of them empty (kept in order)" in caplog.text
+
+
+def test_windows_line_ends(tmp_path):
+    path = written(tmp_path, "x.src", b"one\r\n\r\ntwo\r\n")
+    assert check_text(path, allow_crlf=True).empty_lines == 1
+    assert list(read_lines(path)) == ["one", "", "two"]
+    with pytest.raises(UserError, match=re.escape(f"{path}: 3 line(s) end in \\r\\n where \\n alone is needed")):
+        check_text(path)
+
+
+@pytest.mark.parametrize("content", [b"one\ntwo\rthree\n", b"one\ntwo\r\r\n", b"one\ntwo\r"])
+@pytest.mark.parametrize("allow_crlf", [False, True])
+def test_a_carriage_return_that_ends_no_line(tmp_path, content, allow_crlf):
+    path = written(tmp_path, "x.src", content)
+    expected = r"1 line\(s\) (hold a carriage return that ends no line|end in .* alone is needed).*: line 2$"
+    with pytest.raises(UserError, match=expected):
+        check_text(path, allow_crlf=allow_crlf)
+
+
+def test_invalid_utf8_names_the_first_lines_and_their_number(tmp_path):
+    path = written(tmp_path, "x.src", b"good\n" + b"bad \xff\n" * 12 + b"half \xc3\n")
+    expected = f"{path}: 13 line(s) are not valid UTF-8: line 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ..."
+    with pytest.raises(UserError, match=re.escape(expected)):
+        check_text(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is empty, at least one line is needed"),
+        (b"\xef\xbb\xbfone\n", r"starts with a byte order mark \(U\+FEFF\)"),
+        ("one\n".encode("utf-16-le"), r"hold NUL characters \(is the file UTF-16\?\): line 1"),
+    ],
+)
+def test_other_files_that_are_no_text(tmp_path, content, problem):
+    with pytest.raises(UserError, match=problem):
+        check_text(written(tmp_path, "x.src", content))
+
+
+def test_source_and_target_of_different_line_counts(tmp_path):
+    source, target = written(tmp_path, "x.src", b"1\n2\n3\n"), written(tmp_path, "x.tgt", b"1\n2")
+    expected = f"must have equally many lines, but {source} has 3, {target} has 2"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        check_parallel(source, target)
+
+
+def test_parallel_files(tmp_path):
+    source, target = written(tmp_path, "x.src", b"1\n\n3\n"), written(tmp_path, "x.tgt", b"1\n2\n\n")
+    stats = check_parallel(source, target)
+    assert [(file.path, file.lines, file.empty_lines) for file in stats] == [(source, 3, 1), (target, 3, 1)]
+
+
+def test_all_problems_of_all_files_at_once(tmp_path):
+    source, target = written(tmp_path, "x.src", b"1\n\xff\n3\r4\n"), written(tmp_path, "x.tgt", b"1\n2\n")
+    missing = tmp_path / "y.src"
+    with pytest.raises(UserError) as caught:
+        check_texts([[source, target], [missing, tmp_path]])
+    expected = [
+        f"{source}: 1 line(s) hold a carriage return",
+        f"{source}: 1 line(s) are not valid UTF-8: line 2",
+        f"line-aligned files must have equally many lines, but {source} has 3, {target} has 2",
+        f"{missing}: cannot be read: No such file or directory",
+        f"{tmp_path}: cannot be read: Is a directory",
+    ]
+    assert len(caught.value.problems) == len(expected)
+    for text in expected:
+        assert sum(problem.startswith(text) for problem in caught.value.problems) == 1, text
+
+
+def test_write_lines(tmp_path):
+    path = tmp_path / "new" / "x.tgt"
+    assert write_lines(path, ["one", "", "zwei ä\u2028"]) == 3
+    assert path.read_bytes() == "one\n\nzwei ä\u2028\n".encode()
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r"])
+def test_nothing_is_lost_when_writing_fails(tmp_path, line_end):
+    path = written(tmp_path, "x.tgt", b"old\n")
+    with pytest.raises(ValueError, match="line 2 .* holds a line end"):
+        write_lines(path, ["new", f"with{line_end}end"])
+    assert path.read_bytes() == b"old\n"
+    assert list(tmp_path.iterdir()) == [path]

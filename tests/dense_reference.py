@@ -1,0 +1,89 @@
+"""The model, computed in the plainest way: every query scores every key, and the visibility rule is a Python loop.
+
+Written from the text of the rule alone; nothing of the package's attention is used, only the weights of the model.
+Sequences come one by one and without any padding.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.objectives.packing import PackedExample
+
+
+def sees(query_step: int, query_group: int, key_step: int, key_group: int) -> bool:
+    """A query sees a key exactly when ...; group 0 is content, a group above 0 a placeholder."""
+    if key_group > 0:
+        return query_group > 0 and query_group == key_group
+    if query_group > 0:
+        return key_step < query_step
+    return key_step <= query_step
+
+
+def visibility_matrix(example: PackedExample) -> np.ndarray:
+    """Which key (column) each query (row) of an example sees, boolean (L, L)."""
+    steps = np.concatenate([block.step for block in example]).tolist()
+    groups = np.concatenate([block.group for block in example]).tolist()
+    length = len(steps)
+    matrix = np.zeros((length, length), dtype=bool)
+    for query in range(length):
+        for key in range(length):
+            matrix[query, key] = sees(steps[query], groups[query], steps[key], groups[key])
+    return matrix
+
+
+def bucket(distance: int, num_bins: int, max_distance: int) -> int:
+    """T5's bin of the position of the key less that of the query, in double precision."""
+    half = num_bins // 2
+    side = half if distance > 0 else 0
+    distance = abs(distance)
+    exact = half // 2
+    if distance < exact:
+        return side + distance
+    # Rounded at the twelfth digit, so that a bin that begins at a whole distance begins exactly there.
+    further = round(math.log(distance / exact) / math.log(max_distance / exact) * (half - exact), 12)
+    return side + min(exact + math.floor(further), half - 1)
+
+
+def dense_states(model: UnilmModel, example: PackedExample) -> Tensor:
+    """The states of the last layer (L, H) of one example without padding."""
+    token, position, segment = (
+        torch.from_numpy(np.concatenate([getattr(block, name) for block in example]))
+        for name in ("token", "position", "segment")
+    )
+    embeddings = model.embeddings
+    x = embeddings.tokens.weight[token] + embeddings.positions.weight[position]
+    if embeddings.segments is not None:
+        x = x + embeddings.segments.weight[segment]
+    x = embeddings.layer_norm(x)
+
+    allowed = torch.from_numpy(visibility_matrix(example))
+    bias = torch.zeros(model.cfg.encoder_attention_heads, *allowed.shape, dtype=x.dtype)
+    if model.relative_position is not None:
+        bins, furthest = model.cfg.relative_position_bins, model.cfg.max_relative_position
+        places = position.tolist()
+        table = torch.tensor([[bucket(key - query, bins, furthest) for key in places] for query in places])
+        bias = bias + model.relative_position.weight[:, table]
+    for layer in model.layers:
+        x = layer.attention_layer_norm(x + _attend(layer.attention, x, allowed, bias))
+        x = layer.final_layer_norm(x + layer.fc2(layer.activation(layer.fc1(x))))
+    return x
+
+
+def _attend(attention: torch.nn.Module, x: Tensor, allowed: Tensor, bias: Tensor) -> Tensor:
+    width = x.size(1)
+    size = width // attention.num_heads
+    query, key, value = (
+        torch.nn.functional.linear(x, weight, offset)
+        for weight, offset in zip(attention.qkv.weight.split(width), attention.qkv.bias.split(width), strict=True)
+    )
+    heads = []
+    for head in range(attention.num_heads):
+        of_head = slice(head * size, (head + 1) * size)
+        scores = query[:, of_head] @ key[:, of_head].t() / math.sqrt(size) + bias[head]
+        exponents = torch.where(allowed, scores, float("-inf")).softmax(dim=1)
+        heads.append(exponents @ value[:, of_head])
+    return attention.output(torch.cat(heads, dim=1))

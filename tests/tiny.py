@@ -1,0 +1,85 @@
+"""Tiny models, dictionaries and pairs that the unit tests share."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.packing import PackedBatch
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+VOCAB_SIZE = 50
+PAD, UNK, CLS, SEP, MASK = range(5)
+FIRST_WORD = 5
+
+TINY_SIZES: dict[str, Any] = {
+    "encoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 2,
+    "max_positions": 64,
+    "num_segments": 2,
+}
+
+
+def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:
+    """The layout for a method, with BERT's special symbols first in the vocabulary."""
+    settings = {
+        "cls": CLS,
+        "sep": SEP,
+        "pad": PAD,
+        "placeholder": MASK,
+        "vocab_size": VOCAB_SIZE,
+        "shifted": METHODS[method].shifted,
+        "max_source": 24,
+        "max_target": 16,
+    }
+    return SequenceForm(**{**settings, **changes})
+
+
+def tiny_config(*, relative: bool = False, **sizes: Any) -> UnilmConfig:
+    """Complete options of a tiny model without dropout."""
+    bias = {"relative_position_bins": 8, "max_relative_position": 16} if relative else {}
+    options = {**TINY_SIZES, **bias, "dropout": 0.0, "attention_dropout": 0.0, **sizes}
+    cfg = UnilmConfig(**options)
+    complete_sizes(cfg)
+    return cfg
+
+
+def tiny_model(seed: int = 0, *, vocab_size: int = VOCAB_SIZE, relative: bool = False, **sizes: Any) -> UnilmModel:
+    """A random model whose weights are large enough for its probabilities to be far from uniform."""
+    model = UnilmModel(tiny_config(relative=relative, **sizes), vocab_size=vocab_size, pad=PAD)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            is_scale = "layer_norm" in name and name.endswith("weight")
+            parameter.copy_(1 + 0.2 * noise if is_scale else 0.4 * noise)
+    return model.eval()
+
+
+def tiny_dictionary(size: int = VOCAB_SIZE) -> PretrainedDictionary:
+    """A BERT-like dictionary: the five special symbols, then ``w5``, ``w6`` and so on."""
+    symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(FIRST_WORD, size))]
+    return PretrainedDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
+
+
+def words(rng: np.random.Generator, length: int) -> np.ndarray:
+    """Random ids of ordinary words (length,)."""
+    return rng.integers(FIRST_WORD, VOCAB_SIZE, size=length)
+
+
+def model_inputs(batch: PackedBatch) -> dict[str, Any]:
+    """The arguments that `UnilmModel.encode` takes from a packed batch."""
+    columns = ("token", "position", "segment", "step", "group")
+    tensors = {f"{name}s": torch.from_numpy(getattr(batch, name)) for name in columns}
+    return {**tensors, "block_lengths": batch.block_lengths}
+
+
+def padded(rows: list[np.ndarray]) -> torch.Tensor:
+    """Rows of ids, padded on their right to one tensor."""
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=PAD)
