@@ -11,7 +11,8 @@ runtime.apply()
 errors.install_excepthook()
 
 from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (the runtime must be mended first)
+from s2sft_fairseq.data import wordpiece  # noqa: E402
 
 __version__ = "0.1.0"
 
-__all__ = ["criterions", "errors", "models", "optim", "runtime", "tasks"]
+__all__ = ["criterions", "errors", "models", "optim", "runtime", "tasks", "wordpiece"]

@@ -24,7 +24,6 @@ built_here=(fairseq-fixed antlr4-python3-runtime rouge-score)
 cd "$root"
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
 # Compiling all of the packages takes as long as installing them. The first import compiles what is used, and keeps it.
-export PIP_NO_COMPILE=1
 unset PYTHONDONTWRITEBYTECODE
 
 say() { echo "setup: $*"; }
@@ -133,27 +132,27 @@ problems=$(find_problems)
 [ -z "$problems" ] || fail "this machine lacks something:"$'\n'"$problems"
 
 say "making $venv with Python $("$python" -c 'import sys; print(sys.version.split()[0], sys.executable)')"
-mkdir -p "$venv"
-rm -f "$stamp"
-"$python" -m venv --clear "$venv" || fail "$python -m venv failed"
-mkdir "$work"
+rm -f "$stamp" # first, lest half an environment be taken for a whole one
+rm -rf "$venv"
+mkdir -p "$work"
 export TMPDIR=$work # large downloads pass through here, on the disk whose space was checked
 log=$venv/setup.log
 trap 'fail "interrupted; run it again to set up anew"' INT
 
-run "build tools" "$log" pip install --no-deps -c constraints.txt cython numpy setuptools
+run "virtual environment" "$log" "$python" -m venv "$venv"
+run "build tools" "$log" pip install --no-compile --no-deps -c constraints.txt cython numpy setuptools
 set -m # a process group of its own, so that it ends with this script
 say "building ${built_here[*]} meanwhile"
 build_wheels >"$venv/setup-build.log" 2>&1 </dev/null &
 builder=$!
 set +m
 trap 'kill -- "-$builder" 2>/dev/null || true' EXIT
-run "PyTorch" "$log" pip install -c constraints.txt torch
+run "PyTorch" "$log" pip install --no-compile -c constraints.txt torch
 grep -vE "^($(IFS='|'; echo "${built_here[*]}"))==" constraints.txt >"$work/others.txt"
-run "other packages" "$log" pip install --no-deps --no-build-isolation -r "$work/others.txt"
+run "other packages" "$log" pip install --no-compile --no-deps --no-build-isolation -r "$work/others.txt"
 run "rest of the build" "$venv/setup-build.log" wait "$builder"
 trap - EXIT
-run "fairseq and s2sft_fairseq" "$log" pip install --no-deps --no-build-isolation "$work"/wheels/*.whl -e .
+run "fairseq and s2sft_fairseq" "$log" pip install --no-compile --no-deps --no-build-isolation "$work"/wheels/*.whl -e .
 run "first import" "$log" "$venv/bin/python" -c 'import s2sft_fairseq.cli
 import fairseq.data.data_utils_fast, fairseq.data.token_block_utils_fast, fairseq.libbleu
 import matplotlib.pyplot, rouge_score.rouge_scorer, safetensors.torch, tokenizers, transformers.models.bert.modeling_bert'

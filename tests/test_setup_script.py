@@ -13,7 +13,7 @@ SOURCES = ("constraints.txt", "setup.cfg", "pyproject.toml", "scripts/setup.sh")
 STAND_IN = """#!/usr/bin/env bash
 case "$*" in
     *_base_executable*) echo "3.11.7 {path}" ;;
-    "-m venv --clear "*) echo venv >>"{calls}"; rm -rf "$4"/*; mkdir -p "$4/bin"; cp "{path}" "$4/bin/python" ;;
+    "-m venv "*) echo venv >>"{calls}"; mkdir -p "$3/bin"; cp "{path}" "$3/bin/python" ;;
     "-m pip "*) echo "$*" >>"{calls}"; [[ $* != *"${{FAILS:-nothing}}"* ]] || {{ echo "cannot"; exit 1; }} ;;
     *"import s2sft_fairseq"* | *importlib.metadata*) echo ready ;;
     *) exec "{real}" "$@" ;;

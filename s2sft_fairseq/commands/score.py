@@ -12,6 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.scoring import bleu
 from fairseq_cli.score import get_parser
 
+from s2sft_fairseq.data.text_files import check_texts, read_lines
 from s2sft_fairseq.errors import UserError
 
 
@@ -22,13 +23,7 @@ def main(arguments: list[str]) -> None:
         UserError: a file is missing, is not UTF-8 or is empty, or the two have different numbers of lines.
     """
     args = get_parser().parse_args(arguments)
-    hypotheses = sys.stdin.read().splitlines() if args.sys == "-" else _lines("--sys", args.sys)
-    references = _lines("--ref", args.ref)
-    if len(hypotheses) != len(references) or not references:
-        raise UserError(
-            f"--sys {args.sys} and --ref {args.ref} need one line each per sentence: they have {len(hypotheses):,} and "
-            f"{len(references):,} lines"
-        )
+    hypotheses, references = _read(args.sys, args.ref)
     if args.sacrebleu:
         scorer = sacrebleu.BLEU(lowercase=args.ignore_case)
         print(scorer.corpus_score(hypotheses, [references]))
@@ -48,10 +43,17 @@ def main(arguments: list[str]) -> None:
         print(scorer.result_string(args.order))
 
 
-def _lines(option: str, path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{option} {path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{option} {path}: not UTF-8 (byte {error.start:,})") from None
+def _read(hypothesis_path: str, reference_path: str) -> tuple[list[str], list[str]]:
+    """The lines of both files; `-` are the hypotheses on the standard input."""
+    paths = [Path(path) for path in (hypothesis_path, reference_path) if path != "-"]
+    check_texts([paths], allow_crlf=True)
+    references = list(read_lines(paths[-1]))
+    if hypothesis_path != "-":
+        return list(read_lines(paths[0])), references
+    hypotheses = [line.removesuffix("\n") for line in sys.stdin]
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"each reference needs a hypothesis: {reference_path} has {len(references)} lines, the standard input "
+            f"{len(hypotheses)}"
+        )
+    return hypotheses, references

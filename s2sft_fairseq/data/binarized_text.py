@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import data_utils
+from fairseq.data import ConcatDataset, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
@@ -72,17 +72,38 @@ def load_split(
     Raises:
         UserError: if files are missing, truncated or of different lengths.
     """
-    for pair in (f"{source}-{target}", f"{target}-{source}", f"{source}-None"):
-        prefix = str(folder / f"{split}.{pair}.")
-        sources = _load(prefix + source, dictionary, impl, combine)
-        if sources is not None:
+    parts: list[tuple[Any, Any | None]] = []
+    while (part := _load_part(folder, f"{split}{len(parts) or ''}", source, target, dictionary, impl)) is not None:
+        parts.append(part)
+        if not combine:
             break
-    else:
+    if not parts:
         splits = sorted({path.name.split(".")[0] for path in folder.glob("*.idx")})
         raise UserError(
             f"no data for the split {split!r} ({source}-{target}) in {folder}; it has: {', '.join(splits) or 'none'}"
         )
-    targets = _load(prefix + target, dictionary, impl, combine)
+    if len(parts) == 1:
+        return parts[0]
+    sources, targets = zip(*parts, strict=True)
+    with_targets = [dataset for dataset in targets if dataset is not None]
+    if with_targets and len(with_targets) < len(parts):
+        raise UserError(
+            f"of the {len(parts)} parts of the split {split!r} in {folder} only {len(with_targets)} have targets ({target})"
+        )
+    return ConcatDataset(sources), ConcatDataset(with_targets) if with_targets else None
+
+
+def _load_part(
+    folder: Path, split: str, source: str, target: str, dictionary: PretrainedDictionary, impl: str | None
+) -> tuple[Any, Any | None] | None:
+    for pair in (f"{source}-{target}", f"{target}-{source}", f"{source}-None"):
+        prefix = str(folder / f"{split}.{pair}.")
+        sources = _load(prefix + source, dictionary, impl)
+        if sources is not None:
+            break
+    else:
+        return None
+    targets = _load(prefix + target, dictionary, impl)
     if targets is not None and len(sources) != len(targets):
         raise UserError(
             f"{prefix}{source} has {len(sources)} examples, but {prefix}{target} has {len(targets)}: "
@@ -91,24 +112,21 @@ def load_split(
     return sources, targets
 
 
-def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None, combine: bool) -> Any | None:
+def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None) -> Any | None:
     try:
-        dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl, combine=combine)
+        dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl)
     except (ValueError, OSError, AssertionError, struct.error) as error:
-        raise UserError(f"{prefix}.idx is damaged; run fairseq-preprocess again ({error})") from None
+        raise UserError(f"{prefix}.idx or .bin is empty or damaged; run fairseq-preprocess again ({error})") from None
     halves = [prefix + end for end in (".idx", ".bin")]
     present = [path for path in halves if os.path.exists(path)]
     if dataset is None and len(present) == 1:
         (lost,) = set(halves) - set(present)
         raise UserError(f"{lost} is missing beside {present[0]}; run fairseq-preprocess again")
-    for part in getattr(dataset, "datasets", [dataset]):
-        if isinstance(part, MMapIndexedDataset) and len(part):
-            # fairseq would meet a missing end only when it reads it, in the middle of an epoch.
-            pointer, size = part._index._pointers[-1], part._index._sizes[-1]
-            needed = int(pointer) + int(size) * part._index.dtype().itemsize
-            found = os.path.getsize(part._path + ".bin")
-            if found < needed:
-                raise UserError(
-                    f"{part._path}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again"
-                )
+    if isinstance(dataset, MMapIndexedDataset) and len(dataset):
+        # fairseq would meet a missing end only when it reads it, in the middle of an epoch.
+        pointer, size = dataset._index._pointers[-1], dataset._index._sizes[-1]
+        needed = int(pointer) + int(size) * dataset._index.dtype().itemsize
+        found = os.path.getsize(prefix + ".bin")
+        if found < needed:
+            raise UserError(f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again")
     return dataset

@@ -29,20 +29,19 @@ class MultiFlowAttention(nn.Module):
             x (B, L, H) -> (B, L, H).
         """
         query, key, value = self._project(x)
-        attended = torch.cat(
-            [
-                scaled_dot_product_attention(
-                    query[:, :, start:end],
-                    key[:, :, :end],
-                    value[:, :, :end],
-                    attn_mask=bias,
-                    dropout_p=self.dropout if self.training else 0.0,
-                )
-                for start, end, bias in blocks
-            ],
-            dim=2,
-        )
-        return self.output(_merge_heads(attended))
+        # Cut by split() and merged before they are joined: slicing and joining by hand would copy everything once more.
+        queries = query.split([block.end - block.start for block in blocks], dim=2)
+        attended = [
+            scaled_dot_product_attention(
+                block_query,
+                _prefix(key, block.end),
+                _prefix(value, block.end),
+                attn_mask=block.bias,
+                dropout_p=self.dropout if self.training else 0.0,
+            )
+            for block_query, block in zip(queries, blocks, strict=True)
+        ]
+        return self.output(torch.cat([_merge_heads(states) for states in attended], dim=1))
 
     def prefill(self, x: Tensor, blocks: Sequence[AttentionBlock], cache: LayerCache) -> Tensor:
         """Attend within the context and keep its keys and values.
@@ -100,6 +99,11 @@ class MultiFlowAttention(nn.Module):
         projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key, value = projected.unbind(0)
         return query, key, value
+
+
+def _prefix(x: Tensor, length: int) -> Tensor:
+    """Return the first positions (B, h, length, d); all of them as they are, for even a whole slice costs a copy."""
+    return x if length == x.size(2) else x[:, :, :length]
 
 
 def _merge_heads(x: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
-from fairseq.data import FairseqDataset, ListDataset
-from fairseq.data.iterators import EpochBatchIterating
+from fairseq.data import ListDataset
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
@@ -128,16 +127,6 @@ class UnilmSeq2SeqTask(FairseqTask):
             shuffle=shuffle,
             name=name,
         )
-
-    def get_batch_iterator(self, dataset: FairseqDataset, **options: Any) -> EpochBatchIterating:
-        """Make the batches of an epoch; the data loading workers end with it.
-
-        fairseq would let them outlive an iterator that is made anew for each epoch: one more idle process an epoch, and
-        a wait of seconds with a traceback whenever some of them are collected.
-        """
-        iterator = super().get_batch_iterator(dataset, **options)
-        iterator.persistent_workers = False
-        return iterator
 
     def build_generator(
         self, models: Sequence[UnilmModel], args: Any, extra_gen_cls_kwargs: dict[str, Any] | None = None, **_: Any

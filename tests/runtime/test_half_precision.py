@@ -22,8 +22,19 @@ def losses(output):
     return [float(loss) for loss in re.findall(r"train_inner \| .* loss=([\d.]+)", output)]
 
 
+@pytest.fixture
+def train(call_command, tiny_data, tiny_options):
+    """Train to an update in a given precision; returns what is printed."""
+
+    def run(precision, update):
+        options = (*tiny_options.training, "--save-dir", "saved", "--disable-validation", precision)
+        return call_command("train", tiny_data, *options, "--max-update", update).stdout
+
+    return run
+
+
 @pytest.mark.parametrize(
-    ("option", "warning"),
+    ("precision", "warning"),
     [
         ("--bf16", None),
         ("--memory-efficient-bf16", None),
@@ -32,18 +43,20 @@ def losses(output):
         ("--amp", "--amp has no effect on the CPU, training runs in 32 bits: use --bf16 for 16 bits"),
     ],
 )
-def test_commands(call_command, tiny_data, tiny_options, caplog, option, warning):
-    train = ("train", tiny_data, *tiny_options.training, "--save-dir", "saved", option)
-    first = losses(call_command(*train, "--max-update", 2).stdout)
-    logged = [record.getMessage() for record in caplog.records if record.name == fp16_cpu.__name__]
-    second = call_command(*train, "--max-update", 4).stdout
-    assert "Loaded checkpoint saved/checkpoint_last.pt (epoch 1 @ 2 updates)" in second
-    assert len(first) == len(losses(second)) == 2
-    assert losses(second)[-1] < first[0]
+def test_trains(train, precision, warning):
+    output = train(precision, 5)
+    assert losses(output)[-1] < losses(output)[0]
+    assert re.findall(rf"WARNING \| {fp16_cpu.__name__} \| (.*)", output) == ([warning] if warning else [])
     saved = load_checkpoint("saved/checkpoint_last.pt")
     assert all(value.dtype == torch.float32 for value in saved["model"].values() if value.is_floating_point())
 
-    read = (tiny_data, "--path", "saved/checkpoint_last.pt", "--batch-size", 8, "--cpu", option)
+
+@pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
+def test_resumes_validates_and_generates(train, call_command, tiny_data, precision):
+    train(precision, 2)
+    resumed = train(precision, 4)
+    assert "Loaded checkpoint saved/checkpoint_last.pt (epoch 1 @ 2 updates)" in resumed
+    assert len(losses(resumed)) == 2
+    read = (tiny_data, "--path", "saved/checkpoint_last.pt", "--batch-size", 8, "--cpu", precision)
     assert "valid on 'valid' subset | loss" in call_command("validate", *read).stdout
     assert call_command("generate", *read, "--beam", 2).stdout.count("H-") == 10
-    assert set(logged) == ({warning} if warning else set())

@@ -44,6 +44,11 @@ def test_keeps_every_other_message(monkeypatch, message):
     assert seen([message]) == [message, message]
 
 
+def test_fairseqs_own_setting_for_its_workers_is_no_such_request(monkeypatch):
+    monkeypatch.setattr(sys, "warnoptions", ["ignore:semaphore_tracker:UserWarning"])
+    assert seen(SILENCED) == []
+
+
 def test_keeps_all_where_the_user_asked_for_warnings(monkeypatch):
     monkeypatch.setattr(sys, "warnoptions", ["default"])
     assert seen(SILENCED[:1]) == SILENCED[:1] * 2

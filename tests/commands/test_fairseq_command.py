@@ -1,0 +1,59 @@
+"""The arguments that fairseq's commands get: the plugin's folder, and its task unless another is given."""
+
+from pathlib import Path
+
+import pytest
+
+import s2sft_fairseq
+from s2sft_fairseq.commands.fairseq_command import complete
+from s2sft_fairseq.errors import UserError
+
+OWN = s2sft_fairseq.__path__[0]
+
+
+def test_adds_the_plugin_and_its_task():
+    assert complete(["data", "--cpu"]) == ["--task", "unilm_seq2seq", "data", "--cpu", "--user-dir", OWN]
+
+
+@pytest.mark.parametrize("task", [["--task", "translation"], ["--task=translation"]])
+def test_keeps_the_task_that_is_given(task):
+    assert complete([*task, "data"]) == [*task, "data", "--user-dir", OWN]
+
+
+@pytest.mark.parametrize("form", ["s2sft_fairseq", "s2sft_fairseq/", "./s2sft_fairseq", OWN])
+def test_the_plugin_may_be_given_too(monkeypatch, form):
+    monkeypatch.chdir(Path(OWN).parent)
+    assert complete(["--user-dir", form])[-2:] == ["--user-dir", OWN]
+
+
+def test_a_link_to_the_plugin_is_the_plugin(tmp_path):
+    (tmp_path / "link").symlink_to(OWN)
+    assert complete([f"--user-dir={tmp_path}/link"])[-2:] == ["--user-dir", OWN]
+
+
+def test_refuses_a_folder_that_does_not_exist():
+    with pytest.raises(UserError, match=r"--user-dir no/such/plugin: no such folder"):
+        complete(["--user-dir", "no/such/plugin"])
+
+
+def test_refuses_another_copy(tmp_path):
+    (tmp_path / "s2sft_fairseq").mkdir()
+    with pytest.raises(UserError, match=rf"another copy of the package that runs, {OWN}: .*python -m s2sft_fairseq in"):
+        complete(["--user-dir", str(tmp_path / "s2sft_fairseq")])
+
+
+def test_a_second_plugin_is_imported_beside_ours(call_command, tmp_path):
+    plugin = tmp_path / "their_plugin"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(
+        "from fairseq.criterions import FairseqCriterion, register_criterion\n"
+        "@register_criterion('their_criterion')\n"
+        "class TheirCriterion(FairseqCriterion):\n"
+        "    @staticmethod\n"
+        "    def add_args(parser):\n"
+        "        parser.add_argument('--their-option')\n"
+    )
+    words = ("--user-dir", "their_plugin", "--criterion", "their_criterion", "--arch", "unilm_tiny", "--help")
+    output = call_command("train", *words).stdout
+    assert "--their-option" in output
+    assert "--finetune-method" in output

@@ -1,0 +1,64 @@
+"""`s2sft score` gives fairseq's and sacreBLEU's figures, also where fairseq-score fails."""
+
+import io
+import sys
+
+import pytest
+import sacrebleu
+from fairseq_cli import score as fairseq_score
+
+HYPOTHESES = ["The cat sat on the mat .", "a dog barks at me", ""]
+REFERENCES = ["the cat sat on the mat .", "a dog barks loudly at me", "nothing"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, lines in (("sys", HYPOTHESES), ("ref", REFERENCES)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "--sys", "sys", "--ref", "ref"
+
+
+@pytest.mark.parametrize("options", [[], ["--ignore-case"], ["--order", "2"]])
+def test_the_figure_of_fairseq(call_command, files, capsys, monkeypatch, options):
+    ours = call_command("score", *files, *options).stdout
+    monkeypatch.setattr(sys, "argv", ["fairseq-score", *files, *options])
+    fairseq_score.cli_main()
+    assert ours == capsys.readouterr().out.splitlines()[-1] + "\n"
+    assert ours.startswith("BLEU")
+
+
+def test_ignoring_case_matters(call_command, files):
+    assert call_command("score", *files).stdout != call_command("score", *files, "--ignore-case").stdout
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_figure_of_sacrebleu(call_command, files, lowercase):
+    score, signature = call_command("score", *files, "--sacrebleu", *["--ignore-case"] * lowercase).stdout.splitlines()
+    assert score == str(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], lowercase=lowercase))
+    assert signature.startswith("nrefs:1|case:lc" if lowercase else "nrefs:1|case:mixed")
+
+
+def test_a_figure_for_each_sentence(call_command, files):
+    lines = call_command("score", *files, "--sentence-bleu").stdout.splitlines()
+    assert [line.split(" ", 2)[:2] for line in lines] == [["0", "BLEU4"], ["1", "BLEU4"], ["2", "BLEU4"]]
+    first, second = (float(line.split("= ")[1].split(",")[0]) for line in lines[:2])
+    assert first > second > 0
+
+
+def test_hypotheses_on_the_standard_input(call_command, files, monkeypatch):
+    expected = call_command("score", *files).stdout
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(HYPOTHESES)))
+    assert call_command("score", "--ref", "ref").stdout == expected
+    monkeypatch.setattr(sys, "stdin", io.StringIO(HYPOTHESES[0]))
+    assert "ref has 3 lines, the standard input 1" in call_command("score", "--ref", "ref", status=2).stderr
+
+
+def test_refuses_different_numbers_of_lines(call_command, files, tmp_path):
+    (tmp_path / "sys").write_text("one\n")
+    assert "sys has 1, ref has 3" in call_command("score", *files, status=2).stderr
+
+
+def test_names_a_missing_file(call_command):
+    stderr = call_command("score", "--sys", "nothing", "--ref", "nowhere", status=2).stderr
+    assert "nothing: cannot be read" in stderr
+    assert "nowhere: cannot be read" in stderr

@@ -1,0 +1,180 @@
+"""Dictionaries keep the ids of the pretrained vocabulary, whatever its tokens are."""
+
+import io
+import pickle
+
+import pytest
+import torch
+from tiny import tiny_dictionary
+
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+
+BERT = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "."]
+ROBERTA_FILE = ["the", "Ġof", "."]
+
+
+def write(path, symbols, end="\n"):
+    path.write_bytes("".join(f"{symbol} {count}{end}" for count, symbol in enumerate(symbols, 1)).encode())
+    return str(path)
+
+
+def specials(dictionary):
+    return dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.mask()
+
+
+@pytest.fixture
+def bert(tmp_path):
+    return PretrainedDictionary.load(write(tmp_path / "dict.txt", BERT))
+
+
+@pytest.fixture
+def roberta(tmp_path):
+    return PretrainedDictionary.load(write(tmp_path / "dict.txt", ROBERTA_FILE))
+
+
+def test_bert_symbols_stay_where_they_are(bert):
+    assert bert.symbols == BERT
+    assert specials(bert) == (3, 0, 4, 2, 5)
+    assert bert.never_generated() == [0, 2, 3, 5]
+    assert bert.nspecial == 0
+    assert [bert.index(symbol) for symbol in BERT] == list(range(len(BERT)))
+    assert bert.index("absent") == bert.unk()
+
+
+def test_roberta_symbols_come_first_and_mask_last(roberta):
+    assert roberta.symbols == ["<s>", "<pad>", "</s>", "<unk>", *ROBERTA_FILE, "<mask>"]
+    assert specials(roberta) == (0, 1, 2, 3, 7)
+    assert roberta.never_generated() == [0, 1, 3, 7]
+
+
+def test_a_mask_symbol_in_a_roberta_file_stays_there(tmp_path):
+    symbols = ["the", "<mask>", "."]
+    dictionary = PretrainedDictionary.load(write(tmp_path / "dict.txt", symbols))
+    assert dictionary.symbols == ["<s>", "<pad>", "</s>", "<unk>", *symbols]
+    assert dictionary.mask() == 5
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_round_trip(kind, request, tmp_path):
+    dictionary = request.getfixturevalue(kind)
+    saved = str(tmp_path / "saved" / "dict.txt")
+    dictionary.save(saved)
+    for again in (PretrainedDictionary.load(saved), pickle.loads(pickle.dumps(dictionary))):
+        assert again.symbols == dictionary.symbols
+        assert again.indices == dictionary.indices
+        assert again.count == dictionary.count
+        assert specials(again) == specials(dictionary)
+    with open(saved, encoding="utf-8", newline="") as file:
+        assert PretrainedDictionary.load(file).symbols == dictionary.symbols
+    assert PretrainedDictionary.load(io.StringIO("[PAD] 1\n[UNK] 1\n[CLS] 1\n[SEP] 1\n[MASK] 1")).pad() == 0
+
+
+def test_fairseq_encodes_and_decodes_with_it(bert, roberta):
+    ids = bert.encode_line("the ##s nowhere .", add_if_not_exist=False)
+    assert ids.tolist() == [6, 7, 2, 8, 4]
+    assert bert.string(ids) == "the ##s [UNK] ."
+    assert bert.string(torch.tensor([3, 6, 4, 0]), extra_symbols_to_ignore={bert.pad()}) == "the"
+    ids = roberta.encode_line("Ġof nowhere", add_if_not_exist=False)
+    assert ids.tolist() == [5, 3, 2]
+    assert roberta.string(ids) == "Ġof <unk>"
+
+
+def test_a_symbol_that_comes_twice_keeps_both_ids(tmp_path):
+    symbols = [*BERT, "[unused1]", "last"]
+    dictionary = PretrainedDictionary.load(write(tmp_path / "dict.txt", symbols))
+    assert dictionary.symbols == symbols
+    assert dictionary.index("[unused1]") == 1
+    assert dictionary.index("last") == len(symbols) - 1
+    assert dictionary[9] == "[unused1]"
+    dictionary.save(str(tmp_path / "again.txt"))
+    assert PretrainedDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
+
+
+# What str.splitlines() and str.split() take for the end of a line or of a word.
+STRANGE = ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\u3000", "\xa0", "a\u2028b", "\u200b", "\ufeff"]
+
+
+def test_strange_spaces_are_tokens(tmp_path):
+    symbols = [*BERT, *STRANGE, "end"]
+    dictionary = PretrainedDictionary.load(write(tmp_path / "dict.txt", symbols))
+    assert dictionary.symbols == symbols
+    dictionary.save(str(tmp_path / "again.txt"))
+    assert PretrainedDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(symbols), encoding="utf-8", newline="")
+    assert PretrainedDictionary.from_vocabulary(vocabulary).symbols == symbols
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_vocabulary(tmp_path, end, last):
+    """Lines may end in either way, and the last one may lack its end."""
+    text = end.join(BERT) + (end if last else "")
+    (tmp_path / "vocab.txt").write_bytes(text.encode())
+    dictionary = PretrainedDictionary.from_vocabulary(tmp_path / "vocab.txt")
+    assert dictionary.symbols == BERT
+    assert set(dictionary.count) == {1}
+
+
+def test_windows_line_ends_and_flags_of_fairseq(tmp_path):
+    path = write(tmp_path / "dict.txt", BERT, end="\r\n")
+    assert PretrainedDictionary.load(path).symbols == BERT
+    path = write(tmp_path / "flags.txt", BERT, end=" #fairseq:overwrite\n")
+    assert PretrainedDictionary.load(path).symbols == BERT
+
+
+def test_malformed_lines_are_named_with_their_numbers(tmp_path):
+    path = tmp_path / "dict.txt"
+    path.write_text("[PAD] 1\nword\n[UNK] many\n\n[CLS] -1\nfine 3\n 4\nthe \u0661\n", encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        PretrainedDictionary.load(str(path))
+    assert str(raised.value).splitlines() == [
+        f"6 malformed lines in dictionary {path}:",
+        f"  - {path}, line 2: needs '<symbol> <count>', found 'word'",
+        f"  - {path}, line 3: needs '<symbol> <count>', found '[UNK] many'",
+        f"  - {path}, line 4: needs '<symbol> <count>', found ''",
+        f"  - {path}, line 5: needs '<symbol> <count>', found '[CLS] -1'",
+        f"  - {path}, line 7: needs '<symbol> <count>', found ' 4'",
+        f"  - {path}, line 8: needs '<symbol> <count>', found 'the \u0661'",
+    ]
+
+
+def test_a_whole_vocabulary_in_place_of_a_dictionary(tmp_path):
+    """The commonest mistake: the first ten lines are named, not thirty thousand."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", *map(str, range(999))]))
+    with pytest.raises(UserError, match="^1000 malformed lines in dictionary") as raised:
+        PretrainedDictionary.load(str(tmp_path / "vocab.txt"))
+    assert len(str(raised.value).splitlines()) == 11
+
+
+def test_missing_special_symbols(tmp_path):
+    needed = r"must hold \[CLS\], \[PAD\], \[SEP\], \[UNK\], \[MASK\], but lacks \[CLS\], \[MASK\]$"
+    path = write(tmp_path / "dict.txt", ["[PAD]", "[UNK]", "[SEP]", "word"])
+    with pytest.raises(UserError, match=f"^{path}: the dictionary {needed}"):
+        PretrainedDictionary.load(path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[SEP]\nword\n")
+    with pytest.raises(UserError, match=rf"vocab\.txt: the dictionary {needed}"):
+        PretrainedDictionary.from_vocabulary(tmp_path / "vocab.txt")
+    with pytest.raises(UserError, match="but lacks </s>"):
+        PretrainedDictionary([("<s>", 1), ("<pad>", 1), ("<unk>", 1), ("<mask>", 1)], ROBERTA_SYMBOLS)
+    assert tiny_dictionary().pad_word == BERT_SYMBOLS.pad
+
+
+def test_unreadable_files(tmp_path):
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("[PAD] 1\ncafé 2\n".encode("latin-1"))
+    (tmp_path / "folder").mkdir()
+    loaders = {"dictionary": lambda path: PretrainedDictionary.load(str(path)), "vocabulary": PretrainedDictionary.from_vocabulary}
+    for what, load in loaders.items():
+        with pytest.raises(UserError, match=rf"^{what} .*absent\.txt does not exist$"):
+            load(tmp_path / "absent.txt")
+        with pytest.raises(UserError, match=rf"^{what} .*folder must be a file, but is a folder$"):
+            load(tmp_path / "folder")
+        with pytest.raises(UserError, match=rf"^{what} .*latin\.txt must be UTF-8, but byte 11 is not$"):
+            load(latin)
+
+
+def test_ids_come_from_one_file_alone():
+    with pytest.raises(NotImplementedError, match=r"PretrainedDictionary\.load"):
+        tiny_dictionary().add_from_file("more.txt")

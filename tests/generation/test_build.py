@@ -1,0 +1,134 @@
+"""From the options of fairseq-generate to a generator, and what is said of options that do not go."""
+
+from types import SimpleNamespace
+
+import pytest
+from fairseq.dataclass.configs import GenerationConfig
+from tiny import CLS, MASK, PAD, UNK, tiny_dictionary, tiny_form, tiny_model
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.build import UNSUPPORTED, build_generator
+from s2sft_fairseq.generation.candidates import beam_candidates
+from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
+from s2sft_fairseq.generation.sequence_generator import SearchOptions
+
+
+def build(task=None, form=None, **options):
+    settings = {"length_penalty": "length", "keep_unfinished": False, "no_repeat_ngram_ignore": None, **(task or {})}
+    return build_generator(
+        [tiny_model()], form or tiny_form(), tiny_dictionary(), GenerationConfig(**options), SimpleNamespace(**settings)
+    )
+
+
+def test_defaults_are_those_of_fairseq():
+    generator = build()
+    assert generator.options == SearchOptions(
+        beam=5, max_len_a=0, max_len_b=200, min_len=1, lenpen=1, temperature=1.0, never_generated=(PAD, UNK, CLS, MASK)
+    )
+    assert generator.select is beam_candidates
+    assert generator.ngram_blocker is None
+
+
+def test_every_option_arrives():
+    generator = build(
+        {"length_penalty": "gnmt", "keep_unfinished": True, "no_repeat_ngram_ignore": "w7|w9"},
+        beam=3,
+        nbest=3,
+        max_len_a=1.5,
+        max_len_b=7,
+        min_len=2,
+        lenpen=0.8,
+        temperature=1.3,
+        no_early_stop=True,
+        no_repeat_ngram_size=3,
+    )
+    assert generator.options == SearchOptions(
+        beam=3,
+        max_len_a=1.5,
+        max_len_b=7,
+        min_len=2,
+        length_penalty="gnmt",
+        lenpen=0.8,
+        temperature=1.3,
+        never_generated=(PAD, UNK, CLS, MASK),
+        exhaustive=True,
+        keep_unfinished=True,
+    )
+    assert generator.ngram_blocker.size == 3
+    assert generator.ngram_blocker.ignore.tolist() == [7, 9]
+
+
+def test_unnormalized_scores():
+    assert build(unnormalized=True, lenpen=2.0).options.lenpen == 0
+
+
+def test_sampling():
+    assert build(sampling=True, sampling_topk=3, sampling_topp=1.0).select is not beam_candidates
+
+
+def test_score_reference():
+    assert isinstance(build(score_reference=True), ReferenceScorer)
+
+
+def test_a_placeholder_of_its_own_is_never_generated():
+    assert build(form=tiny_form(placeholder=11)).options.never_generated == (PAD, UNK, CLS, MASK, 11)
+
+
+@pytest.mark.parametrize("name", list(UNSUPPORTED))
+def test_defaults_of_unsupported_options_are_known(name):
+    assert getattr(GenerationConfig(), name) == UNSUPPORTED[name]
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(UserError) as raised:
+        build(
+            {"no_repeat_ngram_ignore": "w7|foo|bar"},
+            match_source_len=True,
+            unkpen=0.5,
+            replace_unk="@@ ",
+            constraints="ordered",
+            diverse_beam_groups=2,
+            diversity_rate=0.5,
+            print_alignment="hard",
+            print_step=True,
+            lm_path="lm.pt",
+            retain_dropout=True,
+            sampling_topk=5,
+            sampling_topp=1.5,
+            temperature=0.0,
+            max_len_a=-0.5,
+            max_len_b=-1,
+            min_len=-2,
+            no_repeat_ngram_size=-3,
+            beam=0,
+            nbest=2,
+        )
+    assert raised.value.problems == [
+        "--match-source-len is not supported by unilm_seq2seq",
+        "--unkpen is not supported by unilm_seq2seq",
+        "--replace-unk is not supported by unilm_seq2seq",
+        "--constraints is not supported by unilm_seq2seq",
+        "--diverse-beam-groups is not supported by unilm_seq2seq",
+        "--diversity-rate is not supported by unilm_seq2seq",
+        "--print-alignment is not supported by unilm_seq2seq",
+        "--print-step is not supported by unilm_seq2seq",
+        "--lm-path is not supported by unilm_seq2seq",
+        "--retain-dropout is not supported by unilm_seq2seq",
+        "--sampling-topk needs --sampling",
+        "--sampling-topp needs --sampling",
+        "--sampling-topp must not exceed 1, but is 1.5",
+        "--temperature must be positive, but is 0",
+        "--max-len-a must not be negative, but is -0.5",
+        "--max-len-b must not be negative, but is -1",
+        "--min-len must not be negative, but is -2",
+        "--no-repeat-ngram-size must not be negative, but is -3",
+        "--beam must be at least 1, but is 0",
+        "--nbest must not exceed --beam (0), but is 2",
+        "--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks foo, bar",
+    ]
+    assert str(raised.value).startswith("21 problems:\n  - --match-source-len is not")
+
+
+def test_an_ignore_list_needs_something_that_ignores():
+    with pytest.raises(UserError, match=r"^--no-repeat-ngram-ignore needs --no-repeat-ngram-size$"):
+        build({"no_repeat_ngram_ignore": "w7"})

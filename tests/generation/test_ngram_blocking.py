@@ -1,0 +1,42 @@
+"""No n-gram twice: the tensor version against plain Python."""
+
+import numpy as np
+import pytest
+import torch
+from naive_search import repeats_ngram
+
+from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
+
+VOCAB = 4
+
+
+@pytest.mark.parametrize("ignore", [(), (2,), (0, 3)])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_equals_plain_python(size, ignore):
+    rng = np.random.default_rng(size)
+    blocker = NGramBlocker(size, list(ignore))
+    forbidden_ones = 0
+    for length in range(13):
+        tokens = rng.integers(0, VOCAB, (150, length))
+        log_probs = torch.randn(150, VOCAB)
+        expected = log_probs.clone()
+        for row, history in enumerate(tokens.tolist()):
+            for candidate in range(VOCAB):
+                if repeats_ngram(tuple(history), candidate, size, ignore):
+                    expected[row, candidate] = float("-inf")
+                    forbidden_ones += 1
+        torch.testing.assert_close(blocker(torch.from_numpy(tokens), log_probs), expected, atol=0, rtol=0)
+    assert forbidden_ones > 20
+
+
+def test_what_was_forbidden_before_stays_forbidden():
+    log_probs = torch.tensor([[0.0, float("-inf"), 0.0]])
+    out = NGramBlocker(1)(torch.tensor([[2]]), log_probs)
+    assert out.tolist() == [[0.0, float("-inf"), float("-inf")]]
+
+
+def test_the_rule_by_hand():
+    out = NGramBlocker(2, [3])(torch.tensor([[1, 2, 1], [3, 2, 3], [1, 3, 1]]), torch.zeros(3, 4))
+    forbidden = torch.isinf(out)
+    # "1 2" came before: no second 2 behind 1. "3 2" came too, but 3 is ignored, first or last.
+    assert forbidden.tolist() == [[False, False, True, False], [False] * 4, [False] * 4]

@@ -1,0 +1,73 @@
+"""Scores of references are those that generating them would give."""
+
+import numpy as np
+import pytest
+import torch
+from naive_search import next_log_probs
+from tiny import CLS, MASK, PAD, SEP, UNK, padded, tiny_form, tiny_model, words
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
+from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+from s2sft_fairseq.objectives.finetuning import METHODS
+
+SOURCE_LENGTHS, TARGET_LENGTHS = (6, 0, 3, 11), (4, 2, 0, 8)
+
+
+@pytest.fixture
+def pairs():
+    rng = np.random.default_rng(31)
+    return [(words(rng, s), words(rng, t)) for s, t in zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)]
+
+
+def sample_of(form, pairs):
+    return {
+        "net_input": {"src_tokens": padded([form.source(source) for source, _ in pairs])},
+        "target": padded([form.target(target) for _, target in pairs]),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_step_by_step(pairs, method, count):
+    form = tiny_form(method)
+    models = [tiny_model(seed, relative=seed == 1) for seed in range(count)]
+    results = ReferenceScorer(models, form).generate(models, sample_of(form, pairs))
+    for (source, target), (hypothesis,) in zip(pairs, results, strict=True):
+        clean = form.target(target)
+        assert hypothesis["tokens"].tolist() == clean.tolist()
+        expected = [
+            next_log_probs(models, form, source, [tuple(clean[:i])], 1.0)[0, token] for i, token in enumerate(clean)
+        ]
+        np.testing.assert_allclose(hypothesis["positional_scores"].numpy(), expected, atol=1e-4, rtol=0)
+        assert hypothesis["score"].item() == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_generated_targets_get_their_own_scores_back(pairs, method):
+    form = tiny_form(method)
+    models = [tiny_model(2), tiny_model(3)]
+    options = SearchOptions(beam=3, max_len_b=9, never_generated=(PAD, UNK, CLS, MASK))
+    sample = sample_of(form, pairs)
+    best = [hypotheses[0] for hypotheses in SequenceGenerator(models, form, options).generate(models, sample)]
+    scored = ReferenceScorer(models, form).generate(
+        models, {**sample, "target": padded([hypothesis["tokens"].numpy() for hypothesis in best])}
+    )
+    for generated, (again,) in zip(best, scored, strict=True):
+        assert again["tokens"].tolist() == generated["tokens"].tolist()
+        torch.testing.assert_close(again["positional_scores"], generated["positional_scores"], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(again["score"], generated["score"], atol=1e-5, rtol=1e-5)
+
+
+def test_cut_references(pairs):
+    form = tiny_form(max_source=6, max_target=4)
+    models = [tiny_model(4)]
+    results = ReferenceScorer(models, form).generate(models, sample_of(form, pairs))
+    assert [len(hypothesis["tokens"]) for (hypothesis,) in results] == [4, 3, 1, 4]
+    assert all(hypothesis["tokens"][-1] == SEP for (hypothesis,) in results)
+
+
+def test_sources_alone_cannot_be_scored(pairs):
+    form = tiny_form()
+    with pytest.raises(UserError, match="^--score-reference needs targets, but the data has sources alone$"):
+        ReferenceScorer([], form).generate([], {**sample_of(form, pairs), "target": None})

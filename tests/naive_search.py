@@ -1,0 +1,121 @@
+"""Beam search in plain Python: lists, one full packed pass a step, nothing cached, one sentence at a time."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tiny import model_inputs
+
+from s2sft_fairseq.generation.sequence_generator import SearchOptions
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.objectives.finetuning import reference
+from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+NEVER = -math.inf
+
+
+class Hypothesis(NamedTuple):
+    """What one hypothesis holds so far."""
+
+    total: float
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+class Finished(NamedTuple):
+    """An ended hypothesis with its normalised score."""
+
+    score: float
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+@torch.no_grad()
+def next_log_probs(
+    models: Sequence[UnilmModel], form: SequenceForm, source: np.ndarray, prefixes: list[tuple[int, ...]], temperature: float
+) -> np.ndarray:
+    """The log-probabilities (prefixes, V) behind each prefix: the logarithm of the mean probability of the models."""
+    examples = [reference(source, np.array(prefix, dtype=np.int64), form) for prefix in prefixes]
+    batch = collate(examples, form.pad)
+    probabilities = []
+    for model in models:
+        logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != form.pad))
+        last = logits.view(len(prefixes), -1, logits.size(-1))[:, -1].double().numpy() / temperature
+        exponents = np.exp(last - last.max(axis=1, keepdims=True))
+        probabilities.append(exponents / exponents.sum(axis=1, keepdims=True))
+    return np.log(sum(probabilities) / len(models))
+
+
+def repeats_ngram(tokens: tuple[int, ...], candidate: int, size: int, ignore: Sequence[int]) -> bool:
+    """Whether the candidate would complete an n-gram that the tokens hold already; the ignored ones never do."""
+    end = [*tokens[len(tokens) - size + 1 :], candidate]
+    if len(tokens) < size - 1 or any(token in ignore for token in end):
+        return False
+    return any(list(tokens[i : i + size]) == end for i in range(len(tokens) - size + 1))
+
+
+def naive_search(
+    models: Sequence[UnilmModel],
+    form: SequenceForm,
+    options: SearchOptions,
+    source: np.ndarray,
+    prefix: Sequence[int] = (),
+    ngram_size: int = 0,
+    ngram_ignore: Sequence[int] = (),
+) -> list[Finished]:
+    """The best hypotheses of one source (ids without special symbols), the best first."""
+    if len(source) == 0:
+        max_len = 0
+    else:
+        limit = int(options.max_len_a * len(form.source(source)) + options.max_len_b)
+        max_len = min(limit, form.max_target - 1)
+    live, finished = [Hypothesis(0.0, (), ())], []
+    for step in range(max_len + 1):
+        each = next_log_probs(models, form, source, [hypothesis.tokens for hypothesis in live], options.temperature)
+        must_end = step == max_len and (len(source) == 0 or not options.keep_unfinished)
+        candidates = []
+        for hypothesis, log_probs in zip(live, each, strict=True):
+            for token, log_prob in enumerate(log_probs.tolist()):
+                if must_end:
+                    allowed = token == form.sep
+                elif step < len(prefix):
+                    allowed = token == prefix[step]
+                else:
+                    allowed = token not in options.never_generated
+                    allowed = allowed and not (token == form.sep and step < options.min_len)
+                    if ngram_size:
+                        allowed = allowed and not repeats_ngram(hypothesis.tokens, token, ngram_size, ngram_ignore)
+                if allowed:
+                    candidates.append(
+                        Hypothesis(
+                            hypothesis.total + log_prob, (*hypothesis.tokens, token), (*hypothesis.log_probs, log_prob)
+                        )
+                    )
+        candidates = sorted(candidates, reverse=True)[: 2 * options.beam]
+        for total, tokens, log_probs in candidates[: options.beam]:
+            if tokens[-1] == form.sep or (options.keep_unfinished and step == max_len):
+                finished.append(Finished(total / normalizer(step + 1, options), tokens, log_probs))
+        finished = sorted(finished, reverse=True)[: options.beam]
+        live = [candidate for candidate in candidates if candidate.tokens[-1] != form.sep][: options.beam]
+        if not live or done(finished, live, step + 1, max_len, options):
+            break
+    return finished
+
+
+def normalizer(length: int, options: SearchOptions) -> float:
+    base = (5 + length) / 6 if options.length_penalty == "gnmt" else length
+    return base**options.lenpen
+
+
+def done(finished: list[Finished], live: list[Hypothesis], length: int, max_len: int, options: SearchOptions) -> bool:
+    """Whether nothing better can come."""
+    if len(finished) < options.beam:
+        return False
+    if not options.exhaustive:
+        return True
+    best = max(hypothesis.total for hypothesis in live)
+    possible = [best / normalizer(further, options) for further in range(length + 1, max_len + 2)]
+    return all(finished[-1].score >= score for score in possible)
