@@ -8,6 +8,7 @@ import traceback
 from functools import partial
 
 from s2sft_fairseq.commands import fairseq_command
+from s2sft_fairseq.commands.fairseq_errors import stated_by_fairseq
 from s2sft_fairseq.errors import user_error_text
 
 # A line per subcommand: its help, and the function of the remaining arguments, or the module that has it as `main`.
@@ -62,6 +63,7 @@ def _run(name: str, arguments: list[str]) -> int:
         stream=sys.stderr if name in _LOG_TO_STDERR else sys.stdout,
         force=True,  # fairseq's tasks configure the log when they are imported
     )
+    sys.stdout.reconfigure(line_buffering=True)  # for whoever reads interactive's answers through a pipe
     _, run = COMMANDS[name]
     try:
         if isinstance(run, str):
@@ -75,21 +77,12 @@ def _run(name: str, arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        text = user_error_text(error) or _stated_by_fairseq(error)
+        text = user_error_text(error) or stated_by_fairseq(error)
         if text is None or os.environ.get("S2SFT_DEBUG", "0") != "0":
             traceback.print_exc()
         print(f"error: {text or repr(error)}", file=sys.stderr)
         return 1 if text is None else USER_ERROR
     return 0
-
-
-def _stated_by_fairseq(error: Exception) -> str | None:
-    """The text of an error by which fairseq itself tells of a mistake: a file, or an assertion about the options."""
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-    frames = list(traceback.walk_tb(error.__traceback__))
-    module = frames[-1][0].f_globals.get("__name__", "")
-    return str(error) or None if isinstance(error, AssertionError) and module.startswith("fairseq") else None
 
 
 if __name__ == "__main__":

@@ -82,6 +82,12 @@ print(hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).
         "$root" constraints.txt setup.cfg pyproject.toml scripts/setup.sh
 }
 
+# pinned NAME...: their lines in constraints.txt.
+pinned() {
+    local IFS='|'
+    grep -E "^($*)==" constraints.txt
+}
+
 pip() { "$venv/bin/python" -m pip "$@"; }
 
 # fairseq's setup.py needs PyTorch for three C++ extensions only, which take most of the time to build and which nothing
@@ -107,7 +113,7 @@ class BuildExtension(build_ext):
 PY
     unset CUDA_HOME
     PYTHONPATH=$work/stub pip wheel --no-cache-dir --no-deps --no-build-isolation --use-pep517 \
-        -c constraints.txt -w "$work/wheels" "${built_here[@]}"
+        -w "$work/wheels" $(pinned "${built_here[@]}")
 }
 
 python=$(find_python)
@@ -140,15 +146,15 @@ log=$venv/setup.log
 trap 'fail "interrupted; run it again to set up anew"' INT
 
 run "virtual environment" "$log" "$python" -m venv "$venv"
-run "build tools" "$log" pip install --no-compile --no-deps -c constraints.txt cython numpy setuptools
+run "build tools" "$log" pip install --no-compile --no-deps $(pinned cython numpy setuptools)
 set -m # a process group of its own, so that it ends with this script
 say "building ${built_here[*]} meanwhile"
 build_wheels >"$venv/setup-build.log" 2>&1 </dev/null &
 builder=$!
 set +m
 trap 'kill -- "-$builder" 2>/dev/null || true' EXIT
-run "PyTorch" "$log" pip install --no-compile -c constraints.txt torch
-grep -vE "^($(IFS='|'; echo "${built_here[*]}"))==" constraints.txt >"$work/others.txt"
+run "PyTorch" "$log" pip install --no-compile -c constraints.txt $(pinned torch)
+grep -vxF "$(pinned "${built_here[@]}")" constraints.txt >"$work/others.txt"
 run "other packages" "$log" pip install --no-compile --no-deps --no-build-isolation -r "$work/others.txt"
 run "rest of the build" "$venv/setup-build.log" wait "$builder"
 trap - EXIT

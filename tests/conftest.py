@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,12 +24,13 @@ from s2sft_fairseq import cli
 from s2sft_fairseq.runtime import warning_filters
 
 ROOT = Path(__file__).resolve().parents[1]
+S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 
 TINY_MODEL = (
     *("--arch", "unilm_tiny", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
     *("--encoder-ffn-embed-dim", "32", "--encoder-attention-heads", "2", "--max-positions", "64"),
 )
-# What every training on `tiny_data` needs beyond the data, a --save-dir and a --max-update; on the CPU, to be repeatable.
+# What a training on `tiny_data` needs beyond the data, a --save-dir and a --max-update; on the CPU, to be repeatable.
 TINY_TRAINING = (
     *TINY_MODEL,
     *("--criterion", "mask_attention", "--optimizer", "adam", "--lr", "0.01", "--batch-size", "8"),
@@ -52,40 +54,38 @@ def environment(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
 
 
+def run_in(
+    folder: Path, *words: object, status: int | None = 0, stdin: str = "", **changes: str
+) -> subprocess.CompletedProcess:
+    """Run a process in `folder`, with `changes` to its environment; the result has `stdout` and `stderr` as text.
+
+    Another exit status than `status` (None: any) fails the test and shows both.
+    """
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env=environment(**changes),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if status is not None and done.returncode != status:
+        output = f"{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}"
+        pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}, expected {status}\n{output}")
+    return done
+
+
 @pytest.fixture
 def run_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
-    """Run any process in `tmp_path`: ``run_process(*words, status=0, stdin="", **environment)``.
-
-    The result has `stdout` and `stderr` as text; another exit status than `status` (None: any) fails the test and shows
-    both.
-    """
-
-    def run(*words: object, status: int | None = 0, stdin: str = "", **changes: str) -> subprocess.CompletedProcess:
-        done = subprocess.run(
-            [str(word) for word in words],
-            cwd=tmp_path,
-            env=environment(**changes),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        if status is not None and done.returncode != status:
-            output = f"{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}"
-            pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}, expected {status}\n{output}")
-        return done
-
-    return run
+    """Run any process in `tmp_path`: ``run_process(*words, status=0, stdin="", **environment)``, see `run_in`."""
+    return partial(run_in, tmp_path)
 
 
 @pytest.fixture
-def run_command(run_process: Callable[..., subprocess.CompletedProcess]) -> Callable[..., subprocess.CompletedProcess]:
-    """Run ``s2sft WORDS`` in a process of its own; see `run_process`."""
-
-    def run(*words: object, **options: object) -> subprocess.CompletedProcess:
-        return run_process(sys.executable, "-m", "s2sft_fairseq", *words, **options)
-
-    return run
+def run_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Run ``s2sft WORDS`` in a process of its own: ``run_command(*words, status=0, ...)``, see `run_in`."""
+    return partial(run_in, tmp_path, *S2SFT)
 
 
 @pytest.fixture
@@ -154,12 +154,36 @@ def preprocess_options(corpus: Path, destination: Path) -> list[str]:
 def tiny_data(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny_corpus`, binarized by ``s2sft preprocess``."""
     folder = tmp_path_factory.mktemp("tiny_data")
-    command = [sys.executable, "-m", "s2sft_fairseq", "preprocess", *preprocess_options(tiny_corpus, folder)]
-    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    run_in(folder, *S2SFT, "preprocess", *preprocess_options(tiny_corpus, folder))
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_options() -> SimpleNamespace:
     """Options for command lines: `model` and `training`, tuples of words, and `preprocess(corpus, destination)`."""
     return SimpleNamespace(model=TINY_MODEL, training=TINY_TRAINING, preprocess=preprocess_options)
+
+
+@pytest.fixture(scope="session")
+def tiny_training(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A training of 3 updates on `tiny_data`, in a process of its own: its `checkpoint`, `stdout` and `stderr`."""
+    folder = tmp_path_factory.mktemp("tiny_training")
+    done = run_in(folder, *S2SFT, "train", tiny_data, *TINY_TRAINING, "--max-update", 3, "--save-dir", ".")
+    return SimpleNamespace(checkpoint=folder / "checkpoint_last.pt", stdout=done.stdout, stderr=done.stderr)
+
+
+@pytest.fixture
+def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Start ``s2sft WORDS`` with pipes for its three streams, to talk to it or to interrupt it; killed at the end."""
+    started = []
+
+    def start(*words: object) -> subprocess.Popen:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [*S2SFT, *(str(word) for word in words)]
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

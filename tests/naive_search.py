@@ -35,7 +35,11 @@ class Finished(NamedTuple):
 
 @torch.no_grad()
 def next_log_probs(
-    models: Sequence[UnilmModel], form: SequenceForm, source: np.ndarray, prefixes: list[tuple[int, ...]], temperature: float
+    models: Sequence[UnilmModel],
+    form: SequenceForm,
+    source: np.ndarray,
+    prefixes: list[tuple[int, ...]],
+    temperature: float,
 ) -> np.ndarray:
     """The log-probabilities (prefixes, V) behind each prefix: the logarithm of the mean probability of the models."""
     examples = [reference(source, np.array(prefix, dtype=np.int64), form) for prefix in prefixes]

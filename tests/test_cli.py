@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from fairseq import utils
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.errors import UserError
@@ -60,9 +59,64 @@ def test_a_bug_keeps_its_traceback(call_raising):
 
 
 def test_a_file_that_cannot_be_opened(call_raising):
-    assert call_raising(lambda: open("nothing"), status=2).stderr == "error: nothing: No such file or directory\n"
+    assert call_raising(Path("nothing").read_text, status=2).stderr == "error: nothing: No such file or directory\n"
 
 
-def test_an_assertion_of_fairseq_about_the_options(call_raising):
-    stderr = call_raising(lambda: utils.resolve_max_positions(), status=2).stderr if False else None
-    assert stderr is None
+def test_interrupted(call_raising):
+    assert call_raising(KeyboardInterrupt(), status=130).stderr == "s2sft raise: interrupted\n"
+
+
+def test_a_closed_pipe_is_no_error(call_raising, monkeypatch):
+    redirected = []
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: redirected.append(descriptors))
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
+    assert call_raising(BrokenPipeError(), status=1).stderr == ""
+    assert [target for _, target in redirected] == [1]
+
+
+def test_training_prints_no_warnings(tiny_training):
+    assert tiny_training.checkpoint.exists()
+    assert tiny_training.stderr == ""
+    assert "WARNING" not in tiny_training.stdout
+    assert "num_updates: 3 >= max_update: 3" in tiny_training.stdout
+
+
+def test_generate_prints_its_results_alone_and_no_warnings(tiny_training, run_command, tiny_data):
+    read = (tiny_data, "--path", tiny_training.checkpoint)
+    done = run_command("generate", *read, "--beam", 2, "--batch-size", 8, "--cpu")
+    lines = done.stdout.splitlines()
+    assert {line[:2] for line in lines[:-1]} == {"S-", "T-", "H-", "D-", "P-"}
+    assert sum(line.startswith("H-") for line in lines) == 10
+    assert lines[-1].startswith("Generate test with beam=2")
+    assert all(" | INFO | " in line for line in done.stderr.splitlines())
+
+
+def test_interactive_answers_line_by_line_until_it_is_interrupted(tiny_training, start_command, tiny_data):
+    process = start_command("interactive", tiny_data, "--path", tiny_training.checkpoint, "--beam", 2, "--cpu")
+    for number in range(2):
+        process.stdin.write("a b c\n")
+        process.stdin.flush()
+        answer = [process.stdout.readline() for _ in range(5)]
+        assert answer[0] == f"S-{number}\ta b c\n"
+        assert [line[:2] for line in answer] == ["S-", "W-", "H-", "D-", "P-"]
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == "s2sft interactive: interrupted"
+    assert "Traceback" not in stderr
+
+
+def test_hydra_train(call_command, tiny_data, tmp_path):
+    model = ("model=unilm", "+model.encoder_layers=1", "+model.encoder_embed_dim=16", "+model.encoder_ffn_embed_dim=32")
+    options = ("criterion=mask_attention", "optimizer=adam", "optimization.lr=[0.01]", "dataset.batch_size=8")
+    folders = (f"task.data={tiny_data}", f"checkpoint.save_dir={tmp_path}/saved", f"hydra.run.dir={tmp_path}/run")
+    words = ("task=unilm_seq2seq", *model, "+model.encoder_attention_heads=2", *options, *folders)
+    call_command("hydra-train", *words, "optimization.max_update=2", "common.cpu=true")
+    assert (tmp_path / "saved" / "checkpoint_last.pt").exists()
+
+
+def test_a_mistake_in_hydra_train(call_command, tmp_path):
+    words = ("task=unilm_seq2seq", "task.data=/no/such/data", "model=unilm", f"hydra.run.dir={tmp_path}/run")
+    done = call_command("hydra-train", *words, "dataset.batch_size=8", status=2)
+    assert done.stderr.splitlines()[-1].startswith("error: data folder /no/such/data does not exist")
+    assert "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
 """The text of a UserError reaches the user, wherever it was raised and whatever wrapped it."""
 
+import os
 import pickle
 import sys
 import traceback
@@ -7,6 +8,7 @@ import traceback
 import pytest
 import torch
 
+from s2sft_fairseq import errors
 from s2sft_fairseq.errors import UserError, install_excepthook, user_error_text
 
 
@@ -26,7 +28,7 @@ def test_survives_pickling():
 
 
 def raised(raise_it):
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         raise_it()
     return caught.value
 
@@ -83,18 +85,23 @@ def test_found_in_the_exception_of_a_data_loading_worker():
     assert user_error_text(error) == "example 0 is bad\nsay why"
 
 
+SPAWNING = """
+import torch
+from errors import UserError, install_excepthook
+
+def work(rank):
+    raise UserError('first line\\nsecond line')
+
+if __name__ == '__main__':
+    install_excepthook()
+    torch.multiprocessing.spawn(work, nprocs=1)
+"""
+
+
 def test_spawned_process_reports_without_a_traceback(run_process, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch\n"
-        "from s2sft_fairseq.errors import UserError, install_excepthook\n"
-        "def work(rank):\n"
-        "    raise UserError('first line\\nsecond line')\n"
-        "if __name__ == '__main__':\n"
-        "    install_excepthook()\n"
-        "    torch.multiprocessing.spawn(work, nprocs=1)\n"
-    )
-    done = run_process(sys.executable, program, status=1)
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    # The module alone: importing the whole package takes seconds, in each of the two processes.
+    done = run_process(sys.executable, "spawning.py", status=1, PYTHONPATH=os.path.dirname(errors.__file__))
     assert done.stderr == "error: first line\nsecond line\n"
 
 

@@ -91,7 +91,7 @@ def test_another_copy_than_the_imported_one_is_refused_by_fairseq(results):
     assert "is not globally unique" in results[0]["another_copy"]
 
 
-# fairseq starts one process a GPU: two are pretended, in the processes that it starts too, for they run this file again.
+# fairseq starts one process a GPU: two are pretended, in the processes that it starts too, as they run this file again.
 SPAWNING = """
 import torch
 torch.cuda.device_count = lambda: 2

@@ -1,7 +1,7 @@
 """The folder of a converted encoder: what ``s2sft convert`` writes and ``--pretrained`` reads.
 
 ========================  ==========================================================================================
-``model.pt``              a fairseq checkpoint with the weights
+``model.pt``              the weights, by the names of the parameters of the `unilm` model
 ``config.json``           ``sizes`` by the names of `UnilmConfig`, ``vocab_size``, ``newly_initialized`` parameters
 ``dict.txt``              the fairseq dictionary; symbol *i* is row *i* of the embedding
 ``vocab.txt``, ...        the files of the tokenizer, as they came
@@ -71,12 +71,7 @@ class PretrainedEncoder:
 
 
 def write_pretrained(folder: Path, conversion: Conversion) -> None:
-    """Write ``model.pt`` and ``config.json``, each whole or not at all.
-
-    The sizes are in the fairseq checkpoint too, so that fairseq's own tools can load it.
-    """
-    model_config = {"_name": "unilm", **conversion.sizes}
-    checkpoint = {"cfg": {"_name": None, "model": model_config}, "args": None, "model": conversion.weights}
+    """Write ``model.pt`` and ``config.json``, each whole or not at all."""
     vocab_size = len(conversion.weights["embeddings.tokens.weight"])
     described = {"sizes": conversion.sizes, "vocab_size": vocab_size, "newly_initialized": conversion.missing}
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +79,7 @@ def write_pretrained(folder: Path, conversion: Conversion) -> None:
         temporary = folder / f".{name}.{os.getpid()}"
         try:
             if name == MODEL:
-                torch.save(checkpoint, temporary)
+                torch.save({"model": conversion.weights}, temporary)
             else:
                 temporary.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
             os.replace(temporary, folder / name)

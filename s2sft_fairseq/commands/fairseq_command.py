@@ -9,11 +9,18 @@ import s2sft_fairseq
 from s2sft_fairseq.errors import UserError
 
 DEFAULT_TASK = "unilm_seq2seq"
+_READ_A_MODEL = ("validate", "generate", "interactive")
 
 
 def run(name: str, arguments: list[str]) -> None:
-    """Run `fairseq-NAME` (`train`, `validate`, `generate`, ...) with `complete(arguments)`."""
+    """Run `fairseq-NAME` (`train`, `validate`, `generate`, ...) with `complete(arguments)`.
+
+    Raises:
+        UserError: an option without which the command cannot run is missing, or see `complete`.
+    """
     set_arguments(complete(arguments))
+    if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and _given(arguments, "--path") is None:
+        raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
     importlib.import_module(f"fairseq_cli.{name}").cli_main()
 
 
@@ -31,12 +38,16 @@ def complete(arguments: list[str]) -> list[str]:
     Raises:
         UserError: a `--user-dir` that does not exist, or is another copy of this package.
     """
+    task = ["--task", DEFAULT_TASK] if _given(arguments, "--task") is None else []
+    user_dir = _user_dir(_given(arguments, "--user-dir"))
+    return [*task, *arguments, "--user-dir", user_dir]  # of several --user-dir the last one counts
+
+
+def _given(arguments: list[str], option: str) -> str | None:
+    """The value of an option, read as fairseq reads it; None where it is not given."""
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), add_help=False, allow_abbrev=False)
-    parser.add_argument("--user-dir")
-    parser.add_argument("--task")
-    given, _ = parser.parse_known_args(arguments)
-    task = [] if given.task else ["--task", DEFAULT_TASK]
-    return [*task, *arguments, "--user-dir", _user_dir(given.user_dir)]  # of several --user-dir the last one counts
+    parser.add_argument(option, dest="value")
+    return parser.parse_known_args(arguments)[0].value
 
 
 def set_arguments(arguments: list[str]) -> None:

@@ -67,8 +67,14 @@ class MaskAttentionCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss (summed over labels, in nats), its divisor, and what to log."""
+        """Return the loss (summed over labels, in nats), its divisor, and what to log.
+
+        Raises:
+            UserError: if there are no labels, for the data has sources alone.
+        """
         labels = sample["labels"]
+        if len(labels) == 0:
+            raise UserError("a loss needs targets, but the data has sources alone")
         log_probs = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
         loss = label_smoothed_divergence(log_probs, labels, self.label_smoothing, self.pad)
         with torch.no_grad():

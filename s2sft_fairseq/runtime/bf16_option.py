@@ -7,15 +7,23 @@ from collections.abc import Callable
 
 from fairseq import options
 
+from s2sft_fairseq.errors import UserError
+
 
 def _without_tpu(parse: Callable) -> Callable:
     @functools.wraps(parse)
     def parse_args_and_arch(
         parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: object, **kwargs: object
     ) -> argparse.Namespace | tuple[argparse.Namespace, list[str]]:
-        parsed = parse(parser, input_args, *args, **kwargs)
+        tpu = "--tpu" in (sys.argv if input_args is None else input_args)
+        try:
+            parsed = parse(parser, input_args, *args, **kwargs)
+        except ValueError as error:
+            if not tpu and "--fp16 and --tpu" in str(error):
+                raise UserError("--fp16 and --bf16 exclude each other: give one of them") from None
+            raise
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
-        if getattr(namespace, "bf16", False) and "--tpu" not in (sys.argv if input_args is None else input_args):
+        if getattr(namespace, "bf16", False) and not tpu:
             namespace.tpu = False
         return parsed
 

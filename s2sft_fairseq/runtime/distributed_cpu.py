@@ -1,7 +1,7 @@
 """Several training processes on the CPU.
 
-fairseq starts one process a GPU. Without a GPU it starts none and trains nothing, or fails on a division by zero; and under
-torchrun without `--distributed-world-size` it lets every process train alone, all writing the same checkpoints.
+fairseq starts one process a GPU. Without a GPU it starts none and trains nothing, or fails on a division by zero; and
+under torchrun without `--distributed-world-size` it lets every process train alone, all writing the same checkpoints.
 """
 
 import functools

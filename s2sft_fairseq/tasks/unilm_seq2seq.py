@@ -28,6 +28,7 @@ from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 class UnilmSeq2SeqTask(FairseqTask):
     """Pairs of texts over one dictionary, one encoder-only model, three fine-tuning methods."""
 
+    layout: dict[str, Any]
     form: SequenceForm
 
     def __init__(self, cfg: UnilmSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
@@ -69,17 +70,21 @@ class UnilmSeq2SeqTask(FairseqTask):
         """
         layout = resolve_layout(self.cfg, self.state.state_dict.get("layout"), from_checkpoint=from_checkpoint)
         model = super().build_model(cfg, from_checkpoint)
-        # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would need the
-        # folder of the pretrained encoder for ever.
-        for name in ("pretrained", *SIZES):
-            setattr(cfg, name, getattr(model.cfg, name))
+        if not from_checkpoint:
+            # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would need
+            # the folder of the pretrained encoder for ever.
+            for name in ("pretrained", *SIZES):
+                setattr(cfg, name, getattr(model.cfg, name))
         form = make_form(layout, self.dictionary, model.cfg)
         if getattr(self, "form", form) != form:
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
-        self.form, self.method = form, METHODS[layout["finetune_method"]]
+        self.layout, self.form, self.method = layout, form, METHODS[layout["finetune_method"]]
         self.corruption = self._corruption(layout["finetune_method"])
-        self.state.merge_state_dict({"layout": layout})
         return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the task: the layout in use, not that of a checkpoint which was resumed."""
+        return {**super().state_dict(), "layout": self.layout}
 
     def _corruption(self, method: str) -> Corruption:
         names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens")

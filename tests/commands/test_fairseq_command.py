@@ -42,6 +42,12 @@ def test_refuses_another_copy(tmp_path):
         complete(["--user-dir", str(tmp_path / "s2sft_fairseq")])
 
 
+@pytest.mark.parametrize("command", ["validate", "generate", "interactive"])
+def test_a_model_to_read_is_needed(call_command, command):
+    stderr = call_command(command, "data", status=2).stderr
+    assert stderr.startswith("error: --path is needed: the checkpoint file, or for an ensemble several of them")
+
+
 def test_a_second_plugin_is_imported_beside_ours(call_command, tmp_path):
     plugin = tmp_path / "their_plugin"
     plugin.mkdir()

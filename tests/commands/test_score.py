@@ -47,7 +47,7 @@ def test_a_figure_for_each_sentence(call_command, files):
 
 def test_hypotheses_on_the_standard_input(call_command, files, monkeypatch):
     expected = call_command("score", *files).stdout
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(HYPOTHESES)))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in HYPOTHESES)))
     assert call_command("score", "--ref", "ref").stdout == expected
     monkeypatch.setattr(sys, "stdin", io.StringIO(HYPOTHESES[0]))
     assert "ref has 3 lines, the standard input 1" in call_command("score", "--ref", "ref", status=2).stderr

@@ -165,7 +165,10 @@ def test_unreadable_files(tmp_path):
     latin = tmp_path / "latin.txt"
     latin.write_bytes("[PAD] 1\ncafé 2\n".encode("latin-1"))
     (tmp_path / "folder").mkdir()
-    loaders = {"dictionary": lambda path: PretrainedDictionary.load(str(path)), "vocabulary": PretrainedDictionary.from_vocabulary}
+    loaders = {
+        "dictionary": lambda path: PretrainedDictionary.load(str(path)),
+        "vocabulary": PretrainedDictionary.from_vocabulary,
+    }
     for what, load in loaders.items():
         with pytest.raises(UserError, match=rf"^{what} .*absent\.txt does not exist$"):
             load(tmp_path / "absent.txt")

@@ -104,8 +104,7 @@ def test_what_is_cut_is_counted(caplog):
             sources=(5, 6, 7, 30), targets=(4, 3, 9, 5), form=tiny_form(max_source=8, max_target=5), name="train"
         )
     assert [record.getMessage() for record in caplog.records] == [
-        "train: 2 of 4 sources are cut to 8 positions (--max-source-positions), "
-        "2 targets to 5 (--max-target-positions)"
+        "train: 2 of 4 sources are cut to 8 positions (--max-source-positions), 2 targets to 5 (--max-target-positions)"
     ]
     assert data.source_sizes.tolist() == [7, 8, 8, 8]
     assert data.target_sizes.tolist() == [5, 4, 5, 5]
@@ -141,7 +140,9 @@ def test_batches_by_tokens():
 def test_an_example_that_no_batch_can_hold():
     data = dataset(name="valid")
     longest = max(data.sizes)
-    message = f"^--max-tokens must be at least {longest}, the positions of the longest packed example of valid, but is 9$"
+    message = (
+        f"^--max-tokens must be at least {longest}, the positions of the longest packed example of valid, but is 9$"
+    )
     with pytest.raises(UserError, match=message):
         data.batch_by_size(data.ordered_indices(), max_tokens=9)
     assert data.batch_by_size(data.ordered_indices(), max_tokens=longest)
@@ -184,7 +185,9 @@ SOURCES, TARGETS = [9] * 12, [8] * 12
 def tokens(loader):
     """All token columns by example."""
     return {
-        index: row for batch in loader for index, row in zip(batch["id"].tolist(), batch["net_input"]["tokens"].tolist(), strict=True)
+        index: row
+        for batch in loader
+        for index, row in zip(batch["id"].tolist(), batch["net_input"]["tokens"].tolist(), strict=True)
     }
 
 

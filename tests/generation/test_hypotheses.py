@@ -45,7 +45,9 @@ def test_sentences_that_leave():
     finished, expected = run(7, leave_at=3)
     assert len(expected) == 2
     for sentence, hypotheses in enumerate(expected):
-        assert [h["tokens"].tolist() for h in finished.export(sentence)] == [tokens for _, tokens, _ in hypotheses[:KEPT]]
+        assert [h["tokens"].tolist() for h in finished.export(sentence)] == [
+            tokens for _, tokens, _ in hypotheses[:KEPT]
+        ]
 
 
 def test_nothing_yet():
@@ -54,5 +56,7 @@ def test_nothing_yet():
     assert finished.worst().tolist() == [float("-inf")] * 2
     assert finished.export(0) == []
     # A candidate that did not end is not taken in, whatever its score.
-    finished.add(torch.tensor([[False], [True]]), torch.tensor([[9.0], [-1.0]]), torch.ones(2, 1, 1).long(), torch.ones(2, 1, 1))
+    finished.add(
+        torch.tensor([[False], [True]]), torch.tensor([[9.0], [-1.0]]), torch.ones(2, 1, 1).long(), torch.ones(2, 1, 1)
+    )
     assert finished.counts().tolist() == [0, 1]

@@ -107,7 +107,9 @@ def test_when_the_search_ends_and_what_is_ranked_are_independent(models, sources
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method(sources, method, relative):
     results = assert_as_naive([eager_model(5, relative=relative)], BASE, sources, method=method)
-    assert len({len(h["tokens"]) for hypotheses in results for h in hypotheses}) > 2, "nothing but one length was tested"
+    assert len({len(h["tokens"]) for hypotheses in results for h in hypotheses}) > 2, (
+        "nothing but one length was tested"
+    )
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])
@@ -154,7 +156,9 @@ def test_prefixes(models, sources, prefixes, exhaustive, keep_unfinished):
 def test_ngram_blocking(sources, size, ignore):
     # Few words, so that hypotheses repeat themselves.
     model = eager_model(6, eos=-1.0)
-    options = replace(BASE, min_len=6, max_len_b=10, never_generated=(*SPECIALS, *range(10, 20), *range(24, VOCAB_SIZE)))
+    options = replace(
+        BASE, min_len=6, max_len_b=10, never_generated=(*SPECIALS, *range(10, 20), *range(24, VOCAB_SIZE))
+    )
     blocked = assert_as_naive([model], options, sources, size=size, ignore=ignore)
     free = search([model], options, sources)
     assert [h[0]["tokens"].tolist() for h in blocked] != [h[0]["tokens"].tolist() for h in free]
@@ -307,7 +311,9 @@ def test_samples_are_those_of_the_seed(models, sources):
 def test_scores_of_samples_are_those_of_the_model(models, sources):
     """Not those of the narrowed distribution they were drawn from."""
     torch.manual_seed(2)
-    for source, hypotheses in zip(sources, search(models[:1], BASE, sources, select=sampled_candidates(3, 0.5)), strict=True):
+    for source, hypotheses in zip(
+        sources, search(models[:1], BASE, sources, select=sampled_candidates(3, 0.5)), strict=True
+    ):
         for hypothesis in hypotheses:
             tokens = tuple(hypothesis["tokens"].tolist())
             for i, log_prob in enumerate(hypothesis["positional_scores"].tolist()):

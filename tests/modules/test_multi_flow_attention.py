@@ -78,7 +78,9 @@ def test_step_equals_plain_attention(attention, beams, new, heads_differ):
     bias[1, :, :, source_length - 1] = float("-inf")
 
     cache = LayerCache()
-    context = attention.prefill(source, [AttentionBlock(0, source_length, bias[:, :, :source_length, :source_length])], cache)
+    context = attention.prefill(
+        source, [AttentionBlock(0, source_length, bias[:, :, :source_length, :source_length])], cache
+    )
     cache.allocate(rows, steps * new)
     outputs = []
     for step in range(steps):

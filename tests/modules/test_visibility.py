@@ -79,7 +79,9 @@ def test_model_equals_the_dense_reference(kinds, segments, relative):
         ours, dense = gradients(model, states, seed), gradients(model, expected, seed)
         for name, gradient in dense.items():
             # The padding row of the embedding never gets a gradient; a bias on all keys of a query has no effect.
-            torch.testing.assert_close(ours[name], gradient, atol=1e-9, rtol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
+            torch.testing.assert_close(
+                ours[name], gradient, atol=1e-9, rtol=1e-9, msg=lambda text, n=name: f"{n}: {text}"
+            )
 
 
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
@@ -121,7 +123,9 @@ def test_no_query_sees_a_key_of_a_later_block(method, preset):
     form, corruption = tiny_form(method), PRESETS[preset][method]
     for _ in range(5):
         examples = [
-            METHODS[method].pack(words(rng, rng.integers(0, 30)), words(rng, rng.integers(0, 20)), form, corruption, rng)
+            METHODS[method].pack(
+                words(rng, rng.integers(0, 30)), words(rng, rng.integers(0, 20)), form, corruption, rng
+            )
             for _ in range(6)
         ]
         batch = collate(examples, PAD)

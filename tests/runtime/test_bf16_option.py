@@ -3,6 +3,8 @@
 import pytest
 from fairseq import options
 
+from s2sft_fairseq.errors import UserError
+
 OPTIONS = ["data", "--arch", "unilm_tiny"]
 
 
@@ -20,6 +22,13 @@ def test_bf16_alone(option):
 @pytest.mark.parametrize("words", [["--tpu"], ["--tpu", "--bf16"]])
 def test_a_tpu_that_was_asked_for(words):
     assert parse(*words).tpu
+
+
+def test_fp16_as_well():
+    with pytest.raises(UserError, match="--fp16 and --bf16 exclude each other: give one of them"):
+        parse("--fp16", "--bf16")
+    with pytest.raises(ValueError, match="--fp16 and --tpu"):
+        parse("--fp16", "--tpu")
 
 
 def test_neither():

@@ -10,7 +10,6 @@ from fairseq.data import FairseqDataset
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set")
 
 

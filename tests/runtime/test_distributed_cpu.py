@@ -106,8 +106,8 @@ def free_port():
         return opened.getsockname()[1]
 
 
-# What torchrun starts, for one command after the other, in processes forked once everything is imported: that takes most
-# of the time.
+# What torchrun starts, for one command after the other, in processes forked once everything is imported: that takes
+# most of the time.
 TWO_RANKS = """
 import json, os, sys
 import torch._dynamo  # which PyTorch's optimizers import
@@ -131,7 +131,8 @@ for port, words in json.loads(sys.argv[1]):
 def test_two_ranks_resume_where_they_stopped(run_process, tiny_data, tiny_options, tmp_path):
     train = ("train", str(tiny_data), *tiny_options.training, "--batch-size", "4", "--max-update", "4")
     whole = (*train, "--save-dir", "whole", "--save-interval-updates", "2")
-    resumed = (*train, "--save-dir", "resumed", "--restore-file", "whole/checkpoint_1_2.pt", "--ddp-backend", "legacy_ddp")
+    resume = ("--restore-file", "whole/checkpoint_1_2.pt", "--ddp-backend", "legacy_ddp")
+    resumed = (*train, "--save-dir", "resumed", *resume)
     commands = json.dumps([(free_port(), whole), (free_port(), resumed)])
     done = run_process(sys.executable, "-c", TWO_RANKS, commands)
     assert done.stderr == ""

@@ -1,0 +1,154 @@
+"""The criterion against a dense Kullback-Leibler divergence, its divisor, and what it logs."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.logging import metrics
+from tiny import PAD, VOCAB_SIZE, model_inputs, tiny_dictionary, tiny_form, tiny_model, words
+
+from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion, label_smoothed_divergence
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.corruption import PRESETS
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.packing import collate
+
+TASK = SimpleNamespace(target_dictionary=tiny_dictionary())
+
+
+def criterion(label_smoothing=0.1, report_accuracy=False, sentence_avg=False):
+    return MaskAttentionCriterion(TASK, label_smoothing, report_accuracy, sentence_avg)
+
+
+def dense_divergence(log_probs, label, epsilon, excluded):
+    """KL(q || p) with the whole of q written out."""
+    count = len(log_probs)
+    total = 0.0
+    for token in range(count):
+        q = 1 - epsilon if token == label else 0.0 if token == excluded else epsilon / (count - 2)
+        if q > 0:
+            total += q * (math.log(q) - log_probs[token])
+    return total
+
+
+@pytest.mark.parametrize("excluded", [0, 4])
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7])
+def test_divergence(epsilon, excluded):
+    torch.manual_seed(0)
+    log_probs = (3 * torch.randn(30, 11)).double().log_softmax(dim=1)
+    labels = torch.tensor([label for label in range(11) if label != excluded] * 3)
+    ours = label_smoothed_divergence(log_probs, labels, epsilon, excluded)
+    expected = [
+        dense_divergence(row, label, epsilon, excluded)
+        for row, label in zip(log_probs.tolist(), labels.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_perfect_model_has_no_loss():
+    epsilon, labels = 0.2, torch.tensor([1, 3])
+    wanted = torch.full((2, 5), epsilon / 3, dtype=torch.float64)
+    wanted[:, 0] = 1e-300
+    wanted.scatter_(1, labels.unsqueeze(1), 1 - epsilon)
+    np.testing.assert_allclose(label_smoothed_divergence(wanted.log(), labels, epsilon, 0).numpy(), 0, atol=1e-12)
+
+
+def sample(count=3, method="pseudo_masked"):
+    rng = np.random.default_rng(1)
+    form, corruption = tiny_form(method), PRESETS["paper"][method]
+    examples = [METHODS[method].pack(words(rng, 4 + i), words(rng, 2 + i), form, corruption, rng) for i in range(count)]
+    batch = collate(examples, PAD)
+    labelled = torch.from_numpy(batch.label != PAD)
+    return {
+        "net_input": {**model_inputs(batch), "labelled": labelled, "src_tokens": None, "src_lengths": None},
+        "labels": torch.from_numpy(batch.label)[labelled],
+        "ntokens": int(labelled.sum()),
+        "nsentences": count,
+    }
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_loss_of_a_batch(method, smoothing):
+    model, batch = tiny_model(1), sample(method=method)
+    loss, sample_size, logged = criterion(smoothing)(model, batch)
+    with torch.no_grad():
+        log_probs = model(**batch["net_input"]).double().log_softmax(dim=1).tolist()
+    labels = batch["labels"].tolist()
+    dense = [dense_divergence(row, label, smoothing, PAD) for row, label in zip(log_probs, labels, strict=True)]
+    nll = -sum(row[label] for row, label in zip(log_probs, labels, strict=True))
+    assert loss.item() == pytest.approx(sum(dense), rel=1e-5)
+    assert sample_size == batch["ntokens"] == len(labels)
+    assert logged["loss"].item() == pytest.approx(sum(dense), rel=1e-5)
+    assert logged["nll_loss"].item() == pytest.approx(nll, rel=1e-5)
+    assert {name: logged[name] for name in ("ntokens", "nsentences", "sample_size")} == {
+        "ntokens": len(labels),
+        "nsentences": 3,
+        "sample_size": len(labels),
+    }
+    assert loss.requires_grad
+    assert not logged["loss"].requires_grad
+    assert not logged["nll_loss"].requires_grad
+    assert "n_correct" not in logged
+
+
+def test_loss_by_label():
+    model, batch = tiny_model(1), sample()
+    whole, _, _ = criterion()(model, batch)
+    each, _, _ = criterion()(model, batch, reduce=False)
+    assert each.shape == batch["labels"].shape
+    torch.testing.assert_close(each.sum(), whole)
+
+
+def test_sentence_avg_divides_by_sentences():
+    _, sample_size, logged = criterion(sentence_avg=True)(tiny_model(1), sample())
+    assert sample_size == logged["sample_size"] == 3
+
+
+def test_accuracy():
+    model, batch = tiny_model(1), sample()
+    with torch.no_grad():
+        best = model(**batch["net_input"]).argmax(dim=1)
+    batch["labels"] = best.clone()
+    batch["labels"][::2] = (best[::2] + 1) % VOCAB_SIZE
+    _, _, logged = criterion(report_accuracy=True)(model, batch)
+    assert logged["n_correct"] == len(best) // 2
+
+
+def test_what_is_reported():
+    """Sums over workers; losses in bits; the loss per unit of the divisor, the likelihood always per token."""
+    logs = [
+        {"loss": torch.tensor(8.0), "nll_loss": torch.tensor(6.0), "ntokens": 4, "sample_size": 2, "n_correct": 3},
+        {"loss": torch.tensor(2.0), "nll_loss": torch.tensor(1.0), "ntokens": 1, "sample_size": 3, "n_correct": 0},
+    ]
+    with metrics.aggregate() as reported:
+        MaskAttentionCriterion.reduce_metrics(logs)
+    values = reported.get_smoothed_values()
+    assert values["loss"] == pytest.approx(10 / 5 / math.log(2), abs=1e-3)
+    assert values["nll_loss"] == pytest.approx(7 / 5 / math.log(2), abs=1e-3)
+    assert values["ppl"] == pytest.approx(math.exp(7 / 5), abs=1e-2)
+    assert values["accuracy"] == pytest.approx(60.0)
+    assert MaskAttentionCriterion.logging_outputs_can_be_summed()
+    with metrics.aggregate() as reported:
+        MaskAttentionCriterion.reduce_metrics([{k: v for k, v in log.items() if k != "n_correct"} for log in logs])
+    assert "accuracy" not in reported.get_smoothed_values()
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 1.5])
+def test_impossible_smoothing(smoothing):
+    with pytest.raises(UserError, match=rf"^--label-smoothing must be at least 0 and below 1, but is {smoothing:g}$"):
+        criterion(smoothing)
+
+
+def test_sources_alone_have_no_loss():
+    batch = sample()
+    batch["labels"] = batch["labels"][:0]
+    with pytest.raises(UserError, match="^a loss needs targets, but the data has sources alone$"):
+        criterion()(tiny_model(1), batch)
+
+
+def test_it_is_registered():
+    assert CRITERION_REGISTRY["mask_attention"] is MaskAttentionCriterion

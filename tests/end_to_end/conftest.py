@@ -1,0 +1,136 @@
+"""A toy task that a tiny model learns in seconds, and the models that learned it, each trained once in a session."""
+
+import functools
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "s2sft_fairseq"
+LETTERS = "abcdefgh"
+SYMBOLS = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *"abcdefghijklmnopqrstuvwxyz",
+    *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"),
+    *(".", ","),
+]
+
+# Lines of every length that the limits allow and beyond, empty ones among them; the references are no reversals.
+MIXED_SOURCES = ["a b c", "", "d e f g", "  ", "h h", "a", "a b zebra d", "b " * 40, "c d e f g h", "a b", "c d", "", "e"]
+MIXED_TARGETS = ["b a", "a", "", "c d", "e f g", "h h", "", "a " * 20, "g f", "a b", "d e", "", "f"]
+
+# 200 updates at 3e-3 are enough for each of the three methods.
+TOY_LAYOUT = ("--max-source-positions", "24", "--max-target-positions", "12")
+TOY_MODEL = (
+    *("--arch", "unilm_tiny", "--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--encoder-attention-heads", "2", "--max-positions", "64", "--dropout", "0", "--attention-dropout", "0"),
+)
+TOY_TRAINING = (
+    *(*TOY_MODEL, *TOY_LAYOUT, "--criterion", "mask_attention", "--label-smoothing", "0", "--report-accuracy"),
+    *("--optimizer", "adam", "--lr", "0.003", "--lr-scheduler", "polynomial_decay", "--warmup-updates", "20"),
+    *("--total-num-update", "250", "--max-update", "250", "--batch-size", "20", "--cpu", "--num-workers", "0"),
+    *("--no-epoch-checkpoints", "--save-interval", "99", "--save-interval-updates", "125"),
+    *("--validate-interval", "99", "--validate-interval-updates", "0", "--log-format", "simple"),
+)
+
+
+def start(folder: Path, *words: object, stdin: str = "") -> SimpleNamespace:
+    """Run a process in `folder` that must succeed; `stdout`, `stderr` and both together as `output`."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    output = done.stdout + done.stderr
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}\n{output[-4000:]}")
+    return SimpleNamespace(stdout=done.stdout, stderr=done.stderr, output=output)
+
+
+def fairseq(folder: Path, name: str, *words: object, stdin: str = "") -> SimpleNamespace:
+    """Run fairseq's own console command ``fairseq-NAME`` with this package as its ``--user-dir``."""
+    command = Path(sys.executable).with_name(f"fairseq-{name}")
+    return start(folder, command, *words, "--user-dir", PLUGIN, "--task", "unilm_seq2seq", stdin=stdin)
+
+
+@pytest.fixture(scope="session")
+def fairseq_command() -> Callable[..., SimpleNamespace]:
+    """Run ``fairseq-NAME`` with the plugin as ``--user-dir``: ``fairseq_command(folder, name, *words, stdin="")``."""
+    return fairseq
+
+
+@pytest.fixture(scope="session")
+def run_in() -> Callable[..., SimpleNamespace]:
+    """Run any process that must succeed: ``run_in(folder, *words, stdin="")``."""
+    return start
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """The toy task, four letters to be written in reverse order: folders `raw` and `data`, `dictionary`, `preprocessed`.
+
+    200 pairs in ``train``, 13 in ``valid``, 5 in ``test``, and 13 strange ones in ``test1``. `preprocessed` is what
+    ``fairseq-preprocess`` printed; `layout`, `model` and `training` are options.
+    """
+    folder = tmp_path_factory.mktemp("toy")
+    raw, data = folder / "raw", folder / "data"
+    raw.mkdir()
+    draw = random.Random(1)
+    for split, count in (("train", 200), ("valid", 13), ("test", 5)):
+        sources = [draw.choices(LETTERS, k=4) for _ in range(count)]
+        (raw / f"{split}.src").write_text("".join(f"{' '.join(line)}\n" for line in sources))
+        (raw / f"{split}.tgt").write_text("".join(f"{' '.join(line[::-1])}\n" for line in sources))
+    (raw / "mixed.src").write_text("".join(f"{line}\n" for line in MIXED_SOURCES))
+    (raw / "mixed.tgt").write_text("".join(f"{line}\n" for line in MIXED_TARGETS))
+    dictionary = folder / "dict.txt"
+    dictionary.write_text("".join(f"{symbol} 1\n" for symbol in SYMBOLS))
+    (folder / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
+    preprocessed = fairseq(
+        *(folder, "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--destdir", "data"),
+        *("--trainpref", "raw/train", "--validpref", "raw/valid", "--testpref", "raw/test,raw/mixed"),
+        *("--srcdict", "dict.txt", "--joined-dictionary"),
+    )
+    return SimpleNamespace(
+        folder=folder,
+        raw=raw,
+        data=data,
+        dictionary=dictionary,
+        preprocessed=preprocessed,
+        layout=TOY_LAYOUT,
+        model=TOY_MODEL,
+        training=TOY_TRAINING,
+    )
+
+
+@pytest.fixture(scope="session")
+def trained(
+    toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], SimpleNamespace]:
+    """Models that learned the toy task: ``trained(method)`` has `folder`, `best`, `halfway`, and the `output` of training.
+
+    The pseudo-masked one is trained by ``fairseq-train``, the other two by ``s2sft train``.
+    """
+
+    @functools.cache
+    def train(method: str) -> SimpleNamespace:
+        folder = tmp_path_factory.mktemp(method)
+        options = ["--finetune-method", method, *toy.training, "--save-dir", folder]
+        if method == "pseudo_masked":
+            done = fairseq(toy.folder, "train", "data", *options)
+        else:
+            done = start(toy.folder, sys.executable, "-m", "s2sft_fairseq", "train", "data", *options)
+        (halfway,) = folder.glob("checkpoint_*_125.pt")
+        return SimpleNamespace(folder=folder, best=folder / "checkpoint_best.pt", halfway=halfway, output=done.output)
+
+    return train

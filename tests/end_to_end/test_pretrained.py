@@ -1,0 +1,109 @@
+"""From a Hugging Face checkpoint to a fine-tuned one, which then needs neither the folder nor the options it came from."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from command_output import generated
+
+from s2sft_fairseq.checkpoints.convert import main as convert
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@pytest.fixture(scope="module")
+def hugging_face(toy, tmp_path_factory):
+    """A random BERT as the transformers library saves it, with the toy task's vocabulary."""
+    transformers = pytest.importorskip("transformers", reason="makes the tiny BERT: pip install transformers")
+    folder = tmp_path_factory.mktemp("bert")
+    size = len((toy.folder / "vocab.txt").read_text().splitlines())
+    torch.manual_seed(1)
+    config = transformers.BertConfig(vocab_size=size, max_position_embeddings=64, **SIZES)
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    shutil.copy(toy.folder / "vocab.txt", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(hugging_face, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("converted") / "encoder"
+    convert([str(hugging_face), "--to", str(folder)])
+    return folder
+
+
+@pytest.fixture
+def fine_tune(call_command, toy, tmp_path):
+    """Fine-tune for a few updates, from what ``--pretrained`` names."""
+
+    def run(*words, status=0):
+        options = ("--arch", "unilm", *toy.layout, "--criterion", "mask_attention", "--optimizer", "adam", "--cpu")
+        training = ("--lr", "0.001", "--batch-size", "20", "--max-update", "3", "--num-workers", "0", "--save-dir", "tuned")
+        return call_command("train", toy.data, *options, *training, "--no-epoch-checkpoints", *words, status=status)
+
+    return run
+
+
+def test_starts_from_the_converted_encoder(fine_tune, encoder, hugging_face, tmp_path):
+    # An untrained step: at a rate of 0 the parameters stay what they were.
+    log = fine_tune("--pretrained", encoder, "--lr", "0", "--finetune-method", "masked").stdout
+    assert f"parameters from {encoder}" in log
+    tuned = load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")
+    original = load_checkpoint(encoder / "model.pt")["model"]
+    assert tuned["model"].keys() == original.keys()
+    assert all(torch.equal(tuned["model"][name], value) for name, value in original.items())
+    sizes = json.loads((hugging_face / "config.json").read_text())
+    assert tuned["cfg"]["model"]["encoder_layers"] == sizes["num_hidden_layers"]
+    assert tuned["task_state"]["layout"]["finetune_method"] == "masked"
+
+
+@pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
+def test_generates_without_folder_and_options(fine_tune, encoder, call_command, toy, tmp_path, monkeypatch, method):
+    moved = shutil.copytree(encoder, tmp_path / "moved")
+    fine_tune("--pretrained", moved, "--finetune-method", method)
+    shutil.rmtree(moved)
+    before = call_command("generate", toy.data, "--path", "tuned/checkpoint_last.pt", "--cpu").stdout
+    assert sorted(generated(before)) == list(range(5))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    path = tmp_path / "tuned" / "checkpoint_last.pt"
+    assert generated(call_command("generate", toy.data, "--path", path, "--cpu").stdout) == generated(before)
+    stated = ("--finetune-method", method, *toy.layout)
+    assert generated(call_command("generate", toy.data, "--path", path, "--cpu", *stated).stdout) == generated(before)
+
+
+def test_goes_on_without_the_folder(fine_tune, encoder, tmp_path):
+    fine_tune("--pretrained", encoder)
+    sizes = ("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-attention-heads", "2")
+    more = ("--encoder-ffn-embed-dim", "64", "--max-positions", "64", "--max-update", "5")
+    assert "(epoch 1 @ 3 updates)" in fine_tune(*sizes, *more).stdout
+    assert load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 5
+
+
+def test_a_checkpoint_without_its_task_state(trained, toy, call_command, tmp_path):
+    model = trained("pseudo_masked")
+    state = load_checkpoint(model.best)
+    del state["task_state"]
+    torch.save(state, tmp_path / "bare.pt")
+    bare = ("generate", toy.data, "--path", "bare.pt", "--cpu")
+    done = call_command(*bare, status=2)
+    assert "error: the checkpoint does not say how it was fine-tuned (it has no task state)" in done.stderr
+    assert "give --finetune-method (causal, masked, pseudo_masked)" in done.stderr
+    assert "Traceback" not in done.stderr
+    stated = call_command(*bare, "--finetune-method", "pseudo_masked", *toy.layout).stdout
+    assert generated(stated) == generated(call_command("generate", toy.data, "--path", model.best, "--cpu").stdout)
+
+
+def test_an_encoder_that_does_not_fit(fine_tune, encoder, tmp_path):
+    done = fine_tune("--pretrained", "nowhere", status=2)
+    assert "--pretrained nowhere must be a folder written by 's2sft convert', but lacks" in done.stderr
+    done = fine_tune("--pretrained", encoder, "--encoder-layers", "3", status=2)
+    assert "--encoder-layers is 3, but the pretrained encoder has 2" in done.stderr
+    damaged = shutil.copytree(encoder, tmp_path / "damaged")
+    weights = (damaged / "model.pt").read_bytes()
+    (damaged / "model.pt").write_bytes(weights[: len(weights) // 2])
+    done = fine_tune("--pretrained", damaged, status=2)
+    assert f"{damaged / 'model.pt'}" in done.stderr and "truncated or damaged" in done.stderr
+    assert not (tmp_path / "tuned" / "checkpoint_last.pt").exists()

@@ -1,0 +1,180 @@
+"""The task: what is settled when the model is built, what checkpoints keep, how data is loaded."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from omegaconf import OmegaConf
+from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
+
+from s2sft_fairseq.checkpoints.bert import Conversion
+from s2sft_fairseq.checkpoints.pretrained import write_pretrained
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.objectives.corruption import PRESETS
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
+from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
+
+
+def write_data(folder, counts, targets=True):
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for split, count in counts.items():
+        for language in ("body", "title") if targets else ("body",):
+            prefix = f"{folder}/{split}.body-title.{language}"
+            builder = MMapIndexedDatasetBuilder(prefix + ".bin", dtype=np.uint16)
+            for _ in range(count):
+                builder.add_item(torch.from_numpy(np.append(words(rng, 4), SEP)))
+            builder.finalize(prefix + ".idx")
+    tiny_dictionary().save(str(folder / "dict.body.txt"))
+    return str(folder)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_data(tmp_path / "data", {"train": 5, "valid": 2})
+
+
+def make_task(data, **options: Any) -> UnilmSeq2SeqTask:
+    layout = {"max_source_positions": 40, "max_target_positions": 24, **options}
+    return UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None, **layout))
+
+
+def model_options(**sizes: Any) -> Any:
+    return OmegaConf.structured(UnilmConfig(_name="unilm", **sizes))
+
+
+def built(data, **options: Any) -> UnilmSeq2SeqTask:
+    task = make_task(data, **options)
+    task.build_model(model_options(**TINY_SIZES))
+    return task
+
+
+def test_languages_and_dictionary_are_read_off_the_data(data):
+    task = make_task(data)
+    assert (task.cfg.source_lang, task.cfg.target_lang) == ("body", "title")
+    assert task.source_dictionary is task.target_dictionary
+    assert task.source_dictionary.symbols == tiny_dictionary().symbols
+    assert make_task(data, source_lang="body", target_lang="title").dictionary.symbols == tiny_dictionary().symbols
+
+
+def test_a_checkpoint_needs_the_pretrained_encoder_no_more(data, tmp_path):
+    """fairseq saves the options that it was given, not the copy that the model gets."""
+    encoder = tiny_model(1)
+    sizes = {name: getattr(encoder.cfg, name) for name in SIZES}
+    write_pretrained(tmp_path / "encoder", Conversion(encoder.state_dict(), sizes))
+    tiny_dictionary().save(str(tmp_path / "encoder" / "dict.txt"))
+    options = model_options(pretrained=str(tmp_path / "encoder"))
+    trained = make_task(data).build_model(options)
+    assert torch.equal(trained.layers[1].fc1.weight, encoder.layers[1].fc1.weight)
+    assert options.pretrained is None
+    assert {name: options[name] for name in SIZES} == sizes
+    for file in (tmp_path / "encoder").iterdir():
+        file.unlink()
+    os.rmdir(tmp_path / "encoder")
+    again = make_task(data, finetune_method="masked").build_model(options, from_checkpoint=True)
+    again.load_state_dict(trained.state_dict())
+
+
+def test_a_checkpoint_knows_its_layout(data):
+    trained = built(data, finetune_method="causal", max_target_positions=9, target_segment=0, placeholder="w7")
+    state = trained.state_dict()
+    assert state["layout"]["finetune_method"] == "causal"
+    task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None))
+    task.load_state_dict(state)
+    task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
+    assert task.form == trained.form
+    assert task.method is METHODS["causal"]
+    assert task.max_positions() == (40, 9)
+
+
+def test_a_resumed_run_keeps_the_layout_it_was_given(data):
+    """fairseq loads the checkpoint's state after the model is built."""
+    before, now = built(data, max_target_positions=9), built(data, max_target_positions=12)
+    now.load_state_dict(before.state_dict())
+    assert now.form.max_target == now.state_dict()["layout"]["max_target_positions"] == 12
+
+
+def test_models_of_an_ensemble_must_be_alike(data):
+    task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None))
+    for method in ("masked", "pseudo_masked"):
+        task.load_state_dict(built(data, finetune_method=method).state_dict())
+        task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
+    task.load_state_dict(built(data, finetune_method="causal").state_dict())
+    with pytest.raises(
+        UserError, match="^the models of an ensemble must have been fine-tuned alike, but their layouts differ$"
+    ):
+        task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+@pytest.mark.parametrize("method", list(METHODS))
+def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
+    assert built(data, finetune_method=method, corruption=preset).corruption == PRESETS[preset][method]
+    given = {
+        "target_mask_prob": 0.3,
+        "random_prob": 0.0,
+        "keep_prob": 0.5,
+        "source_mask_prob": 0.1,
+        "max_masked_tokens": 4,
+    }
+    corruption = built(data, finetune_method=method, corruption=preset, **given).corruption
+    assert {name: getattr(corruption, name) for name in given} == given
+    assert corruption.exact_count == PRESETS[preset][method].exact_count
+
+
+def test_impossible_corruption(data):
+    with pytest.raises(UserError, match="(?s)--random-prob must be between 0 and 1, but is 2.*--keep-prob must be"):
+        built(data, random_prob=2.0, keep_prob=-1.0)
+
+
+def test_data_sets(data):
+    task = built(data)
+    task.load_dataset("train", combine=True)
+    task.load_dataset("valid")
+    train, valid = task.dataset("train"), task.dataset("valid")
+    assert (len(train), len(valid)) == (5, 2)
+    assert (train.shuffle, valid.shuffle) == (True, False)
+    assert train.form is task.form
+
+
+def test_folders_take_turns(data, tmp_path):
+    other = write_data(tmp_path / "other", {"train": 3, "valid": 1})
+    task = built(f"{data}:{other}")
+    sizes = []
+    for epoch in (1, 2, 3):
+        task.load_dataset("train", epoch=epoch)
+        sizes.append(len(task.dataset("train")))
+    assert sizes == [5, 3, 5]
+    task.load_dataset("valid", epoch=2)
+    assert len(task.dataset("valid")) == 2
+
+
+def test_training_needs_targets(tmp_path):
+    task = built(write_data(tmp_path / "sources", {"train": 2, "test": 2}, targets=False))
+    with pytest.raises(
+        UserError, match=rf"^{tmp_path / 'sources'} has no targets \(title\) to train on for the split 'train'$"
+    ):
+        task.load_dataset("train")
+    task.load_dataset("test")
+    assert task.dataset("test").target is None
+
+
+def test_sources_for_interactive_generation(data):
+    task = built(data)
+    lines = [torch.tensor([9, 8, SEP]), torch.tensor([SEP])]
+    inference = task.build_dataset_for_inference(lines, [3, 1])
+    batch = inference.collater([inference[i] for i in inference.ordered_indices()])
+    assert batch["id"].tolist() == [1, 0]
+    assert batch["net_input"]["src_tokens"].tolist() == [[CLS, SEP, 0, 0], [CLS, 9, 8, SEP]]
+
+
+def test_a_dictionary_is_never_built_anew():
+    with pytest.raises(
+        UserError, match=r"^--srcdict and --joined-dictionary are needed: the dict\.txt of the pretrained encoder$"
+    ):
+        UnilmSeq2SeqTask.build_dictionary(["train.src"])
