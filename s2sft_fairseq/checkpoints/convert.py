@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.bert import convert_bert
 from s2sft_fairseq.checkpoints.pretrained import DICTIONARY, write_pretrained
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -21,8 +23,13 @@ logger = logging.getLogger(__name__)
 TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
-def convert(source: Path, destination: Path) -> None:
+def convert(source: Path, destination: Path, output_prior: Path | None = None) -> None:
     """Convert the Hugging Face folder of a BERT encoder to one for ``--pretrained``.
+
+    Args:
+        source: the folder to convert.
+        destination: the folder to write.
+        output_prior: tokenized text whose symbol frequencies become the output bias of an encoder that has none.
 
     Raises:
         UserError: naming what is missing or does not fit.
@@ -37,6 +44,11 @@ def convert(source: Path, destination: Path) -> None:
             f"{source / 'vocab.txt'} has {len(dictionary)} tokens, "
             f"but the checkpoint was made with {config['vocab_size']}"
         )
+    if output_prior is not None:
+        if "lm_head.bias" not in conversion.missing:
+            raise UserError(f"--output-prior is for encoders without an output bias, but {source} has one")
+        conversion.weights["lm_head.bias"] = log_frequencies(output_prior, dictionary)
+        conversion.missing.remove("lm_head.bias")
     write_pretrained(destination, conversion)
     dictionary.save(str(destination / DICTIONARY))
     for name in TOKENIZER_FILES:
@@ -47,6 +59,20 @@ def convert(source: Path, destination: Path) -> None:
         print(f"unused: {', '.join(conversion.unused)}")
     if conversion.missing:
         print(f"not in the source, initialised when training starts: {', '.join(conversion.missing)}")
+
+
+def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
+    """Return the logarithms of the relative frequencies (V,) of symbols in tokenized text, each line ending in eos.
+
+    Started from there, an output bias need not be learned first; the steps that this takes would otherwise push the
+    tied embeddings of all rare tokens the same way. Every symbol is counted once more than it occurs.
+    """
+    check_text(path)
+    counts = torch.ones(len(dictionary))
+    for line in read_lines(path):
+        ids = dictionary.encode_line(line, add_if_not_exist=False).long()
+        counts += torch.bincount(ids, minlength=len(dictionary))
+    return (counts / counts.sum()).log()
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -87,5 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="s2sft convert", description=__doc__)
     parser.add_argument("source", type=Path, help="Hugging Face folder: config.json, vocab.txt, model.safetensors")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the converted encoder")
+    parser.add_argument(
+        "--output-prior",
+        type=Path,
+        metavar="FILE",
+        help="tokenized targets: the frequencies of their symbols become the output bias, where the encoder has none",
+    )
     options = parser.parse_args(arguments)
-    convert(options.source, options.to)
+    convert(options.source, options.to, options.output_prior)

@@ -88,7 +88,8 @@ def load_split(
     with_targets = [dataset for dataset in targets if dataset is not None]
     if with_targets and len(with_targets) < len(parts):
         raise UserError(
-            f"of the {len(parts)} parts of the split {split!r} in {folder} only {len(with_targets)} have targets ({target})"
+            f"of the {len(parts)} parts of the split {split!r} in {folder} "
+            f"only {len(with_targets)} have targets ({target})"
         )
     return ConcatDataset(sources), ConcatDataset(with_targets) if with_targets else None
 
@@ -128,5 +129,7 @@ def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None) -> An
         needed = int(pointer) + int(size) * dataset._index.dtype().itemsize
         found = os.path.getsize(prefix + ".bin")
         if found < needed:
-            raise UserError(f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again")
+            raise UserError(
+                f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again"
+            )
     return dataset

@@ -71,8 +71,8 @@ class UnilmSeq2SeqTask(FairseqTask):
         layout = resolve_layout(self.cfg, self.state.state_dict.get("layout"), from_checkpoint=from_checkpoint)
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
-            # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would need
-            # the folder of the pretrained encoder for ever.
+            # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would
+            # need the folder of the pretrained encoder for ever.
             for name in ("pretrained", *SIZES):
                 setattr(cfg, name, getattr(model.cfg, name))
         form = make_form(layout, self.dictionary, model.cfg)

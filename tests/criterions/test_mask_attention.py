@@ -146,7 +146,7 @@ def test_impossible_smoothing(smoothing):
 def test_sources_alone_have_no_loss():
     batch = sample()
     batch["labels"] = batch["labels"][:0]
-    with pytest.raises(UserError, match="^a loss needs targets, but the data has sources alone$"):
+    with pytest.raises(UserError, match=r"^a loss needs targets, but the data has sources alone$"):
         criterion()(tiny_model(1), batch)
 
 

@@ -137,7 +137,7 @@ def test_a_missing_split_names_those_there_are(folder, tmp_path):
     ):
         load(folder, "test")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="it has: none$"):
+    with pytest.raises(UserError, match=r"it has: none$"):
         load(tmp_path / "empty")
 
 

@@ -143,7 +143,7 @@ def test_malformed_lines_are_named_with_their_numbers(tmp_path):
 def test_a_whole_vocabulary_in_place_of_a_dictionary(tmp_path):
     """The commonest mistake: the first ten lines are named, not thirty thousand."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", *map(str, range(999))]))
-    with pytest.raises(UserError, match="^1000 malformed lines in dictionary") as raised:
+    with pytest.raises(UserError, match=r"^1000 malformed lines in dictionary") as raised:
         PretrainedDictionary.load(str(tmp_path / "vocab.txt"))
     assert len(str(raised.value).splitlines()) == 11
 

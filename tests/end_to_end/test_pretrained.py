@@ -46,7 +46,7 @@ def fine_tune(call_command, toy, tmp_path):
 
 
 def test_starts_from_the_converted_encoder(fine_tune, encoder, hugging_face, tmp_path):
-    # An untrained step: at a rate of 0 the parameters stay what they were.
+    # At a rate of 0 the parameters stay what they were.
     log = fine_tune("--pretrained", encoder, "--lr", "0", "--finetune-method", "masked").stdout
     assert f"parameters from {encoder}" in log
     tuned = load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")
@@ -74,11 +74,12 @@ def test_generates_without_folder_and_options(fine_tune, encoder, call_command, 
     assert generated(call_command("generate", toy.data, "--path", path, "--cpu", *stated).stdout) == generated(before)
 
 
-def test_goes_on_without_the_folder(fine_tune, encoder, tmp_path):
+def test_goes_on_with_the_folder_and_without_it(fine_tune, encoder, tmp_path):
     fine_tune("--pretrained", encoder)
+    assert "(epoch 1 @ 3 updates)" in fine_tune("--pretrained", encoder, "--max-update", "4").stdout
     sizes = ("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-attention-heads", "2")
-    more = ("--encoder-ffn-embed-dim", "64", "--max-positions", "64", "--max-update", "5")
-    assert "(epoch 1 @ 3 updates)" in fine_tune(*sizes, *more).stdout
+    sizes += ("--encoder-ffn-embed-dim", "64", "--max-positions", "64")
+    assert "(epoch 1 @ 4 updates)" in fine_tune(*sizes, "--max-update", "5").stdout
     assert load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 5
 
 

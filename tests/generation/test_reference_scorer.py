@@ -69,5 +69,5 @@ def test_cut_references(pairs):
 
 def test_sources_alone_cannot_be_scored(pairs):
     form = tiny_form()
-    with pytest.raises(UserError, match="^--score-reference needs targets, but the data has sources alone$"):
+    with pytest.raises(UserError, match=r"^--score-reference needs targets, but the data has sources alone$"):
         ReferenceScorer([], form).generate([], {**sample_of(form, pairs), "target": None})

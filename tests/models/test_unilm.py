@@ -242,7 +242,8 @@ def test_a_dictionary_that_does_not_fit_the_encoder(tmp_path):
     with pytest.raises(UserError) as raised:
         UnilmModel.build_model(UnilmConfig(pretrained=folder), task)
     assert str(raised.value) == (
-        "the dictionary has 47 symbols, but the checkpoint was made with 50: use the dict.txt that belongs to the checkpoint"
+        "the dictionary has 47 symbols, but the checkpoint was made with 50: "
+        "use the dict.txt that belongs to the checkpoint"
     )
 
 
@@ -279,5 +280,5 @@ def test_all_parameters_that_do_not_fit():
 
 def test_a_checkpoint_of_another_vocabulary():
     """Named first and alone: nothing else matters then."""
-    with pytest.raises(UserError, match="^the dictionary has 50 symbols, but the checkpoint was made with 60: "):
+    with pytest.raises(UserError, match=r"^the dictionary has 50 symbols, but the checkpoint was made with 60: "):
         tiny_model().load_state_dict(tiny_model(vocab_size=60, encoder_ffn_embed_dim=24).state_dict())

@@ -106,7 +106,7 @@ def test_models_of_an_ensemble_must_be_alike(data):
         task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
     task.load_state_dict(built(data, finetune_method="causal").state_dict())
     with pytest.raises(
-        UserError, match="^the models of an ensemble must have been fine-tuned alike, but their layouts differ$"
+        UserError, match=r"^the models of an ensemble must have been fine-tuned alike, but their layouts differ$"
     ):
         task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
 
@@ -128,7 +128,7 @@ def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
 
 
 def test_impossible_corruption(data):
-    with pytest.raises(UserError, match="(?s)--random-prob must be between 0 and 1, but is 2.*--keep-prob must be"):
+    with pytest.raises(UserError, match=r"(?s)--random-prob must be between 0 and 1, but is 2.*--keep-prob must be"):
         built(data, random_prob=2.0, keep_prob=-1.0)
 
 

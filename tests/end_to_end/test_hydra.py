@@ -1,0 +1,52 @@
+"""``fairseq-hydra-train``, whose configuration comes from Hydra in place of options."""
+
+import sys
+from pathlib import Path
+
+from command_output import generated, last_value
+
+import s2sft_fairseq
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+
+MODEL = {"encoder_layers": 1, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32, "max_positions": 64}
+SETTINGS = (
+    *("optimization.lr=[0.001]", "optimization.max_update=2", "dataset.batch_size=8", "dataset.num_workers=0"),
+    *("common.cpu=true", "checkpoint.save_dir=saved"),
+)
+
+
+def settings(toy, prefix=""):
+    task = {"data": toy.data, "max_source_positions": 24, "max_target_positions": 12, "finetune_method": "causal"}
+    model = {"encoder_attention_heads": 2, **MODEL}
+    return [
+        *(f"{prefix}task.{name}={value}" for name, value in task.items()),
+        *(f"{prefix}model.{name}={value}" for name, value in model.items()),
+        *SETTINGS,
+    ]
+
+
+def check(saved, toy, call_command):
+    state = load_checkpoint(saved / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+    assert MODEL.items() <= state["cfg"]["model"].items()
+    assert state["task_state"]["layout"]["finetune_method"] == "causal"
+    done = call_command("generate", toy.data, "--path", saved / "checkpoint_last.pt", "--cpu")
+    assert sorted(generated(done.stdout)) == list(range(5))
+    done = call_command("validate", toy.data, "--path", saved / "checkpoint_last.pt", "--cpu", "--batch-size", "8")
+    assert last_value(done.stdout, "loss", "valid on 'valid' subset") > 0
+
+
+def test_fairseq_hydra_train(run_in, toy, call_command, tmp_path):
+    # Groups are put together before the plugin is imported, so its parts are named by hand.
+    names = ("+task._name=unilm_seq2seq", "+model._name=unilm", "criterion._name=mask_attention", "+optimizer._name=adam")
+    command = Path(sys.executable).with_name("fairseq-hydra-train")
+    plugin = f"common.user_dir={Path(s2sft_fairseq.__file__).parent}"
+    run_in(tmp_path, command, *names, *settings(toy, "+"), plugin)
+    check(tmp_path / "saved", toy, call_command)
+
+
+def test_s2sft_hydra_train(run_in, toy, call_command, tmp_path):
+    groups = ("task=unilm_seq2seq", "model=unilm", "criterion=mask_attention", "optimizer=adam")
+    done = run_in(tmp_path, sys.executable, "-m", "s2sft_fairseq", "hydra-train", *groups, *settings(toy))
+    assert "Traceback" not in done.output
+    check(tmp_path / "saved", toy, call_command)

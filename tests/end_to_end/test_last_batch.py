@@ -1,0 +1,37 @@
+"""Examples that are left over by ``--required-batch-size-multiple``, 8 by default: fairseq drops them without a word."""
+
+from command_output import generated, last_value
+
+
+def test_generation_of_five_and_of_thirteen(toy, trained, call_command):
+    best = trained("pseudo_masked").best
+    for subset, count in (("test", 5), ("valid", 13)):
+        for batch in ("--batch-size", "8"), ("--batch-size", "100"), ("--max-tokens", "200"):
+            done = call_command("generate", toy.data, "--path", best, "--cpu", "--gen-subset", subset, *batch)
+            assert sorted(generated(done.stdout)) == list(range(count))
+            assert f"Translated {count} sentences" in done.stderr
+            assert "BLEU4 = 100.00" in done.stdout
+
+
+def test_validation_counts_all(toy, trained, call_command):
+    best = trained("pseudo_masked").best
+    options = ("validate", toy.data, "--path", best, "--cpu", "--batch-size", "8")
+    log = call_command(*options, "--valid-subset", "valid").stdout
+    assert last_value(log, "bsz", "valid on 'valid' subset") == 6.5  # 13 in 2 batches
+    assert last_value(log, "wpb", "valid on 'valid' subset") == 32.5  # of four letters and eos
+    log = call_command(*options, "--valid-subset", "test").stdout
+    assert last_value(log, "bsz", "valid on 'test' subset") == 5
+
+
+def test_training_uses_all(toy, call_command, tmp_path):
+    options = ("--save-dir", tmp_path, "--train-subset", "valid", "--batch-size", "8", "--max-epoch", "2")
+    log = call_command("train", toy.data, *toy.training, *options).stdout
+    assert last_value(log, "num_updates", "| train |") == 4
+    assert last_value(log, "bsz", "| train |") == 6.5
+
+
+def test_training_on_fewer_than_a_batch(toy, call_command, tmp_path):
+    options = ("--save-dir", tmp_path, "--train-subset", "test", "--valid-subset", "test", "--max-update", "3")
+    log = call_command("train", toy.data, *toy.training, *options).stdout
+    assert last_value(log, "num_updates", "| train |") == 3
+    assert last_value(log, "bsz", "valid on 'test' subset") == 5
