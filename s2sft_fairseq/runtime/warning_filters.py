@@ -10,6 +10,7 @@ MESSAGES = (
     r"\s*In 'config': Usage of deprecated keyword in package header",
     r"\s*'config' is validated against ConfigStore schema with the same name",
     r"\s*The strict flag in the compose API is deprecated",
+    r"\s*Future Hydra versions will no longer change working directory at job runtime",
     r"'pin_memory' argument is set as true but no accelerator is found",
     r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated",
     r"torch\.cuda\.amp\.GradScaler is enabled, but CUDA is not available",  # fp16_cpu says it

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
+from fairseq.criterions import FairseqCriterion
 from fairseq.data import ListDataset
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
@@ -85,6 +86,16 @@ class UnilmSeq2SeqTask(FairseqTask):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the task: the layout in use, not that of a checkpoint which was resumed."""
         return {**super().state_dict(), "layout": self.layout}
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
+        """Build the criterion.
+
+        Raises:
+            UserError: if it is one that cannot read packed batches, such as cross_entropy, fairseq's default.
+        """
+        if cfg._name != "mask_attention":
+            raise UserError(f"--criterion must be mask_attention for unilm_seq2seq, but is {cfg._name}")
+        return super().build_criterion(cfg, from_checkpoint)
 
     def _corruption(self, method: str) -> Corruption:
         names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens")

@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import math
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,38 @@ def test_old_weights_and_what_is_missing(source, tmp_path, theirs, capsys):
     heads = "lm_head.bias, lm_head.dense.bias, lm_head.dense.weight, lm_head.layer_norm.bias, lm_head.layer_norm.weight"
     assert f"not in the source, initialised when training starts: {heads}\n" in printed
     assert PretrainedEncoder.open(tmp_path / "out").newly_initialized == heads.split(", ")
+
+
+def test_output_prior(source, tmp_path, theirs, capsys):
+    """Every symbol counts once more than it occurs, and each line ends in eos."""
+    (source / "model.safetensors").unlink()
+    torch.save(theirs.bert.state_dict(), source / "pytorch_model.bin")
+    text = tmp_path / "train.tgt"
+    text.write_text("w5 w6 w5\n\nw5 nowhere\n", encoding="utf-8")
+    main([str(source), "--to", str(tmp_path / "out"), "--output-prior", str(text)])
+    dictionary = tiny_dictionary()
+    counts = [1] * 50
+    for symbol, count in {"w5": 3, "w6": 1, "[UNK]": 1, "[SEP]": 3}.items():
+        counts[dictionary.index(symbol)] += count
+    expected = [math.log(count / 58) for count in counts]
+    torch.testing.assert_close(load(tmp_path / "out").lm_head.bias.tolist(), expected, atol=1e-6, rtol=0)
+    assert "lm_head.bias" not in PretrainedEncoder.open(tmp_path / "out").newly_initialized
+    assert "initialised when training starts: lm_head.dense.bias, " in capsys.readouterr().out
+
+
+def test_no_output_prior_for_an_encoder_with_an_output_bias(source, tmp_path):
+    (tmp_path / "text").write_text("w5\n")
+    message = rf"^--output-prior is for encoders without an output bias, but {source} has one$"
+    with pytest.raises(UserError, match=message):
+        convert(source, tmp_path / "out", output_prior=tmp_path / "text")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_package_that_reads_the_weights(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    message = r"^reading \.safetensors needs the package safetensors: pip install safetensors$"
+    with pytest.raises(UserError, match=message):
+        convert(source, tmp_path / "out")
 
 
 def test_a_second_time(source, tmp_path):

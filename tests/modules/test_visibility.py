@@ -78,7 +78,6 @@ def test_model_equals_the_dense_reference(kinds, segments, relative):
             torch.testing.assert_close(ours, dense, atol=1e-10, rtol=1e-10)
         ours, dense = gradients(model, states, seed), gradients(model, expected, seed)
         for name, gradient in dense.items():
-            # The padding row of the embedding never gets a gradient; a bias on all keys of a query has no effect.
             torch.testing.assert_close(
                 ours[name], gradient, atol=1e-9, rtol=1e-9, msg=lambda text, n=name: f"{n}: {text}"
             )

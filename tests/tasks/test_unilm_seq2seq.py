@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.dataclass.configs import GenerationConfig
 from omegaconf import OmegaConf
 from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
 
@@ -178,3 +179,12 @@ def test_a_dictionary_is_never_built_anew():
         UserError, match=r"^--srcdict and --joined-dictionary are needed: the dict\.txt of the pretrained encoder$"
     ):
         UnilmSeq2SeqTask.build_dictionary(["train.src"])
+
+
+def test_it_builds_its_generator_and_loads_dictionaries_for_preprocessing(data):
+    task = make_task(data)
+    model = task.build_model(model_options(**TINY_SIZES))
+    generator = task.build_generator([model], GenerationConfig(beam=2))
+    assert generator.options.beam == 2
+    assert generator.form is task.form
+    assert UnilmSeq2SeqTask.load_dictionary(f"{data}/dict.body.txt").symbols == tiny_dictionary().symbols
