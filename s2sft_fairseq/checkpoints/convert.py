@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.bert import convert_bert
-from s2sft_fairseq.checkpoints.pretrained import DICTIONARY, write_pretrained
+from s2sft_fairseq.checkpoints.pretrained import DICTIONARY, write_pretrained, write_whole
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_text, read_lines
@@ -50,10 +51,10 @@ def convert(source: Path, destination: Path, output_prior: Path | None = None) -
         conversion.weights["lm_head.bias"] = log_frequencies(output_prior, dictionary)
         conversion.missing.remove("lm_head.bias")
     write_pretrained(destination, conversion)
-    dictionary.save(str(destination / DICTIONARY))
+    write_whole(destination / DICTIONARY, lambda path: dictionary.save(str(path)))
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
-            shutil.copyfile(source / name, destination / name)
+            write_whole(destination / name, partial(shutil.copyfile, source / name))
     print(f"wrote {destination}: {len(conversion.weights)} parameters, {len(dictionary)} symbols")
     if conversion.unused:
         print(f"unused: {', '.join(conversion.unused)}")

@@ -11,6 +11,7 @@
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,18 +71,21 @@ class PretrainedEncoder:
             logger.info(f"newly initialised, for the pretrained encoder lacks them: {', '.join(sorted(known))}")
 
 
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all: under a temporary name first, so that an older one is never lost."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_pretrained(folder: Path, conversion: Conversion) -> None:
-    """Write ``model.pt`` and ``config.json``, each whole or not at all."""
+    """Write ``model.pt`` and ``config.json``."""
     vocab_size = len(conversion.weights["embeddings.tokens.weight"])
     described = {"sizes": conversion.sizes, "vocab_size": vocab_size, "newly_initialized": conversion.missing}
+    text = json.dumps(described, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (MODEL, CONFIG):
-        temporary = folder / f".{name}.{os.getpid()}"
-        try:
-            if name == MODEL:
-                torch.save({"model": conversion.weights}, temporary)
-            else:
-                temporary.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-            os.replace(temporary, folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)
+    write_whole(folder / MODEL, lambda path: torch.save({"model": conversion.weights}, path))
+    write_whole(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))

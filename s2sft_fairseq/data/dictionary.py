@@ -2,7 +2,8 @@
 
 fairseq's own `Dictionary` puts four symbols of its own before every file. That is right for RoBERTa-like vocabularies,
 whose embeddings were trained with it, and wrong for BERT-like ones, where row *i* of the embedding is line *i* of
-``vocab.txt``. Which of the two a file holds is read off its symbols: a BERT-like one names ``[PAD]``.
+``vocab.txt``. Which of the two a file holds is read off its symbols: a BERT-like one names
+``[PAD]``, ``[CLS]`` and so on.
 """
 
 import logging
@@ -98,7 +99,8 @@ class PretrainedDictionary(Dictionary):
             raise UserError.of(problems[:10], f"{len(problems)} malformed lines in dictionary {name}:")
         names = {symbol for symbol, _ in symbols}
         try:
-            if BERT_SYMBOLS.pad in names:
+            # Any of them, so that a BERT-like file that lacks one is not taken for the other kind.
+            if names & set(vars(BERT_SYMBOLS).values()):
                 return cls(symbols, BERT_SYMBOLS)
             own = [ROBERTA_SYMBOLS.bos, ROBERTA_SYMBOLS.pad, ROBERTA_SYMBOLS.eos, ROBERTA_SYMBOLS.unk]
             if ROBERTA_SYMBOLS.mask not in names:

@@ -55,5 +55,5 @@ class IncrementalDecoder:
 
     def keep_sentences(self, sentences: Tensor, rows: Tensor) -> None:
         """Go on with the given sentences only, and with their hypotheses ``rows``."""
-        self.state.keep_sentences(sentences)
+        self.state.keep_sentences(sentences, rows)
         self.pending = self.pending[rows]

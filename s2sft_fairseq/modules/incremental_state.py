@@ -74,10 +74,8 @@ class IncrementalState:
         for layer in self.layers:
             layer.reorder(rows, self.num_cached)
 
-    def keep_sentences(self, sentences: Tensor) -> None:
-        """Go on with some of the sentences only (their indices)."""
-        offsets = torch.arange(self.beams, device=sentences.device)
-        rows = (sentences.unsqueeze(1) * self.beams + offsets).flatten()
+    def keep_sentences(self, sentences: Tensor, rows: Tensor) -> None:
+        """Go on with some of the sentences only (their indices), and with their hypotheses ``rows``."""
         for layer in self.layers:
             layer.keep_sentences(sentences, rows)
         self.source_bias = self.source_bias[sentences]

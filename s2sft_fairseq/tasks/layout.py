@@ -71,8 +71,8 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     for name in ("source_segment", "target_segment"):
         if model.num_segments and not 0 <= layout[name] < model.num_segments:
             problems.append(
-                f"--{name.replace('_', '-')} must be below --num-segments of the model ({model.num_segments}), "
-                f"but is {layout[name]}"
+                f"--{name.replace('_', '-')} must be at least 0 and below --num-segments of the model "
+                f"({model.num_segments}), but is {layout[name]}"
             )
     if problems:
         raise UserError.of(problems)

@@ -153,6 +153,9 @@ def test_missing_special_symbols(tmp_path):
     path = write(tmp_path / "dict.txt", ["[PAD]", "[UNK]", "[SEP]", "word"])
     with pytest.raises(UserError, match=f"^{path}: the dictionary {needed}"):
         PretrainedDictionary.load(path)
+    without_pad = write(tmp_path / "without_pad.txt", [symbol for symbol in BERT if symbol != "[PAD]"])
+    with pytest.raises(UserError, match=r"but lacks \[PAD\]$"):
+        PretrainedDictionary.load(str(without_pad))
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[SEP]\nword\n")
     with pytest.raises(UserError, match=rf"vocab\.txt: the dictionary {needed}"):
         PretrainedDictionary.from_vocabulary(tmp_path / "vocab.txt")

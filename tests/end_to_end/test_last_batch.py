@@ -23,7 +23,9 @@ def test_validation_counts_all(toy, trained, call_command):
 
 def test_training_uses_all(toy, call_command, tmp_path):
     options = ("--train-subset", "valid", "--valid-subset", "test", "--batch-size", "8", "--max-epoch", "2")
-    log = call_command("train", toy.data, *toy.training, *options, "--save-dir", tmp_path).stdout
+    log = call_command(
+        "train", toy.data, *toy.training, *options, "--validate-interval", 1, "--save-dir", tmp_path
+    ).stdout
     assert last_value(log, "num_updates", "| train |") == 4
     assert last_value(log, "bsz", "| train |") == 6.5  # 13 in 2 batches
     assert last_value(log, "bsz", "valid on 'test' subset") == 5

@@ -53,8 +53,8 @@ def test_sentences_leave_with_all_their_hypotheses():
     generated = keys(6, 1), keys(6, 1, 1000)
     for layer in layers:
         layer.append(*generated, num_cached=0)
-    state.keep_sentences(torch.tensor([0, 2]))
     rows = torch.tensor([0, 1, 4, 5])
+    state.keep_sentences(torch.tensor([0, 2]), rows)
     for layer in layers:
         torch.testing.assert_close(layer.source_key, keys(SENTENCES, SOURCE)[[0, 2]])
         torch.testing.assert_close(layer.source_value, keys(SENTENCES, SOURCE, 1000)[[0, 2]])

@@ -79,6 +79,6 @@ def test_all_problems_are_reported_at_once():
         "--max-target-positions must be at least 2, but is 1",
         "--max-source-positions (2) and --max-target-positions (1) must add up to --max-positions of the model (2) "
         "at most, but add up to 3",
-        "--source-segment must be below --num-segments of the model (2), but is -1",
-        "--target-segment must be below --num-segments of the model (2), but is 2",
+        "--source-segment must be at least 0 and below --num-segments of the model (2), but is -1",
+        "--target-segment must be at least 0 and below --num-segments of the model (2), but is 2",
     ]
