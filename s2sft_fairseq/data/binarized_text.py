@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import ConcatDataset, data_utils
-from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.data.indexed_dataset import IndexedCachedDataset, IndexedDataset, MMapIndexedDataset
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
@@ -123,13 +123,19 @@ def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None) -> An
     if dataset is None and len(present) == 1:
         (lost,) = set(halves) - set(present)
         raise UserError(f"{lost} is missing beside {present[0]}; run fairseq-preprocess again")
-    if isinstance(dataset, MMapIndexedDataset) and len(dataset):
-        # fairseq would meet a missing end only when it reads it, in the middle of an epoch.
-        pointer, size = dataset._index._pointers[-1], dataset._index._sizes[-1]
-        needed = int(pointer) + int(size) * dataset._index.dtype().itemsize
-        found = os.path.getsize(prefix + ".bin")
-        if found < needed:
-            raise UserError(
-                f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again"
-            )
+    # fairseq would meet a missing end only when it reads it, in the middle of an epoch, or not at all.
+    if (needed := _bytes_needed(dataset)) and (found := os.path.getsize(prefix + ".bin")) < needed:
+        raise UserError(f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again")
+    if isinstance(dataset, IndexedCachedDataset):
+        dataset.prefetch(range(len(dataset)))  # all of it: it answers for nothing else
     return dataset
+
+
+def _bytes_needed(dataset: Any) -> int:
+    """Return how long the ``.bin`` file of a data set must be; 0 where there is none."""
+    if isinstance(dataset, IndexedDataset):
+        return int(dataset.data_offsets[-1]) * dataset.element_size
+    if isinstance(dataset, MMapIndexedDataset) and len(dataset):
+        index = dataset._index
+        return int(index._pointers[-1]) + int(index._sizes[-1]) * index.dtype().itemsize
+    return 0

@@ -79,7 +79,7 @@ class PackedPairDataset(FairseqDataset):
         return {
             "id": index,
             "source": laid_out,
-            "target": self.form.target(target),
+            "target": np.append(target, self.form.sep),
             "packed": self.method.pack(source, target, self.form, self.corruption, rng),
         }
 
@@ -89,12 +89,22 @@ class PackedPairDataset(FairseqDataset):
         Returns:
             ``net_input``: the arguments of the model, with columns (B, L), and the clean sources ``src_tokens`` (B, S),
             ``src_lengths`` (B,) for the generator. ``labels``: the labels (N,) at the N positions where ``labelled`` is
-            true. ``target``: the clean targets (B, T), or None. ``ntokens``: N. B: examples, L: packed positions.
+            true. ``target``: the clean targets (B, T), or None; whole where those of training are cut, because
+            hypotheses are scored against them. ``ntokens``: N. B: examples, L: packed positions.
+
+        Raises:
+            UserError: if the data was binarized with a larger dictionary.
         """
         if not samples:
             return {}
         pad = self.form.pad
         batch = collate([sample["packed"] for sample in samples], pad)
+        highest = max(batch.token.max(), batch.label.max())
+        if highest >= self.form.vocab_size:
+            raise UserError(
+                f"{self.name} holds the id {highest}, but the dictionary has {self.form.vocab_size} symbols: run "
+                "fairseq-preprocess again with the dict.txt of the pretrained encoder"
+            )
         label = torch.from_numpy(batch.label)
         labelled = label != pad
         return {

@@ -21,7 +21,6 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     help_option,
     interactive_input,
     numpy_names,
-    optimizer_option,
     warning_filters,
 )
 
@@ -32,7 +31,6 @@ MENDS = (
     damaged_datasets,
     interactive_input,
     arch_option,
-    optimizer_option,
     bf16_option,
     help_option,
     fp16_cpu,

@@ -1,6 +1,7 @@
 """Binarized data that turns out to be damaged while it is opened.
 
-fairseq's half-made object fails once more when it is deleted: Python prints a traceback below the message about the file.
+fairseq's half-made object fails once more when it is deleted, and Python prints a traceback below the message about the
+file.
 """
 
 import functools

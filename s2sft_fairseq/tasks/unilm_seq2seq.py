@@ -152,6 +152,8 @@ class UnilmSeq2SeqTask(FairseqTask):
         Raises:
             UserError: naming every generation option that is not supported or contradicts another.
         """
+        if args.prefix_size > 0 and any(data.target is None for data in self.datasets.values()):
+            raise UserError("--prefix-size takes its prefixes from the targets, but the data has sources alone")
         return build_generator(models, self.form, self.dictionary, args, self.cfg)
 
     @property

@@ -22,7 +22,7 @@ SYMBOLS = [
 ]
 
 # Lines of every length that the limits allow and beyond, empty ones among them; the references are no reversals.
-MIXED_SOURCES = ["a b c", "", "d e f g", "  ", "h h", "a", "a b zebra d", "b " * 40, "c d e f g h", "a b", "c d", "", "e"]
+MIXED_SOURCES = ["a b c", "", "d e f g", "  ", "h h", "a", "a b zebra d", "b " * 40, "c d e f", "a b", "c d", "", "e"]
 MIXED_TARGETS = ["b a", "a", "", "c d", "e f g", "h h", "", "a " * 20, "g f", "a b", "d e", "", "f"]
 
 # 200 updates at 3e-3 are enough for each of the three methods.
@@ -78,7 +78,7 @@ def run_in() -> Callable[..., SimpleNamespace]:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """The toy task, four letters to be written in reverse order: folders `raw` and `data`, `dictionary`, `preprocessed`.
+    """The toy task, to write four letters in reverse order: folders `raw` and `data`, `dictionary`, `preprocessed`.
 
     200 pairs in ``train``, 13 in ``valid``, 5 in ``test``, and 13 strange ones in ``test1``. `preprocessed` is what
     ``fairseq-preprocess`` printed; `layout`, `model` and `training` are options.
@@ -114,10 +114,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def trained(
-    toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], SimpleNamespace]:
-    """Models that learned the toy task: ``trained(method)`` has `folder`, `best`, `halfway`, and the `output` of training.
+def trained(toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
+    """Models that learned the toy task: ``trained(method)`` has `folder`, `best`, `halfway` and `output`, of training.
 
     The pseudo-masked one is trained by ``fairseq-train``, the other two by ``s2sft train``.
     """

@@ -1,6 +1,7 @@
 """The options of generation, each through the command line, on a model that writes four letters in reverse order."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from command_output import generated, scores
@@ -133,7 +134,7 @@ def test_generate_and_interactive_agree_on_all_kinds_of_lines(toy, generate, int
     for number, source in enumerate(lines(toy, "mixed.src")):
         of_example = scores(by_generate)[number]
         assert scores(by_interactive)[number] == pytest.approx(of_example, abs=1e-4)
-        distinct = all(abs(a - b) > 1e-3 for a, b in zip(of_example, of_example[1:], strict=False))
+        distinct = all(better - worse > 1e-3 for better, worse in pairwise(of_example))
         if distinct:  # hypotheses of one score may come in either order
             assert generated(by_interactive)[number] == generated(by_generate)[number]
         if not source.strip():

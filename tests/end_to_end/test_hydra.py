@@ -38,15 +38,15 @@ def check(saved, toy, call_command):
 
 def test_fairseq_hydra_train(run_in, toy, call_command, tmp_path):
     # Groups are put together before the plugin is imported, so its parts are named by hand.
-    names = ("+task._name=unilm_seq2seq", "+model._name=unilm", "criterion._name=mask_attention", "+optimizer._name=adam")
+    names = ("+task._name=unilm_seq2seq", "+model._name=unilm")
+    names += ("criterion._name=mask_attention", "+optimizer._name=adam")
     command = Path(sys.executable).with_name("fairseq-hydra-train")
     plugin = f"common.user_dir={Path(s2sft_fairseq.__file__).parent}"
     run_in(tmp_path, command, *names, *settings(toy, "+"), plugin)
     check(tmp_path / "saved", toy, call_command)
 
 
-def test_s2sft_hydra_train(run_in, toy, call_command, tmp_path):
-    groups = ("task=unilm_seq2seq", "model=unilm", "criterion=mask_attention", "optimizer=adam")
-    done = run_in(tmp_path, sys.executable, "-m", "s2sft_fairseq", "hydra-train", *groups, *settings(toy))
-    assert "Traceback" not in done.output
-    check(tmp_path / "saved", toy, call_command)
+def test_a_mistake_in_an_override(call_command):
+    done = call_command("hydra-train", "+criterion._name=mask_attention", status=2)
+    assert "error: Could not append to config. An item is already at 'criterion._name'." in done.stderr
+    assert "Traceback" not in done.stderr

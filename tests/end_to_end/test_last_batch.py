@@ -1,4 +1,4 @@
-"""Examples that are left over by ``--required-batch-size-multiple``, 8 by default: fairseq drops them without a word."""
+"""What is left over by ``--required-batch-size-multiple``, 8 by default: fairseq drops it without a word."""
 
 from command_output import generated, last_value
 

@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a fine-tuned one, which then needs neither the folder nor the options it came from."""
+"""From a Hugging Face checkpoint to a fine-tuned one, which needs neither the folder nor the options it came from."""
 
 import json
 import shutil
@@ -39,8 +39,9 @@ def fine_tune(call_command, toy, tmp_path):
 
     def run(*words, status=0):
         options = ("--arch", "unilm", *toy.layout, "--criterion", "mask_attention", "--optimizer", "adam", "--cpu")
-        training = ("--lr", "0.001", "--batch-size", "20", "--max-update", "3", "--num-workers", "0", "--save-dir", "tuned")
-        return call_command("train", toy.data, *options, *training, "--no-epoch-checkpoints", *words, status=status)
+        options += ("--lr", "0.001", "--batch-size", "20", "--max-update", "3", "--num-workers", "0")
+        saving = ("--save-dir", "tuned", "--no-epoch-checkpoints")
+        return call_command("train", toy.data, *options, *saving, *words, status=status)
 
     return run
 

@@ -50,15 +50,16 @@ def train(call_command, tiny_data, tiny_options, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    ("batches", "epoch", "in_epoch"),
+    ("options", "epoch", "in_epoch"),
     [
-        (("--batch-size", 8), 2, 3),  # 7 in an epoch: update 10 is the third of epoch 2
+        ((), 2, 3),  # 7 in an epoch: update 10 is the third of epoch 2
         (("--batch-size", 10, "--required-batch-size-multiple", 1), 3, 0),  # 5 in an epoch: the last of epoch 2
+        (("--update-freq", 2, "--optimizer", "fused_adamw"), 3, 4),  # 4 updates in an epoch: 4 batches of epoch 3
     ],
-    ids=["within an epoch", "between epochs"],
+    ids=["within an epoch", "between epochs", "accumulated gradients"],
 )
-def test_resumed_equals_uninterrupted(train, batches, epoch, in_epoch, workers):
-    options = (*batches, "--num-workers", workers)
+def test_resumed_equals_uninterrupted(train, options, epoch, in_epoch, workers):
+    options = (*options, "--num-workers", workers)
     whole, _ = train("whole", 20, *options)
     half, _ = train("halves", 10, *options)
     assert (half["/data/epoch"], half["/data/iterations_in_epoch"]) == (epoch, in_epoch)

@@ -23,7 +23,8 @@ def test_trains_and_generates(data, toy, call_command, tmp_path, method):
     model = load_checkpoint(tmp_path / "saved" / "checkpoint_last.pt")["model"]
     assert len(model["embeddings.tokens.weight"]) == 13
     assert not any("segments" in name for name in model)
-    done = call_command("generate", data, "--path", "saved/checkpoint_last.pt", "--cpu", "--beam", "3", "--min-len", "3")
+    path = ("--path", "saved/checkpoint_last.pt")
+    done = call_command("generate", data, *path, "--cpu", "--beam", "3", "--min-len", "3")
     hypotheses = generated(done.stdout)
     assert sorted(hypotheses) == list(range(13))
     for number, source in enumerate((toy.raw / "mixed.src").read_text().splitlines()):
