@@ -1,16 +1,15 @@
 """Reading what fairseq-preprocess wrote, and what is said of data that is missing, damaged or does not fit."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder, make_builder
 from tiny import SEP, tiny_dictionary, words
 
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.errors import UserError
-
-# fairseq's half-made objects stumble over themselves when they are deleted.
-HALF_MADE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 def rows(count, seed):
@@ -161,7 +160,6 @@ def test_truncated_ids(folder, language):
             load(folder)
 
 
-@HALF_MADE
 def test_a_truncated_index(folder):
     """At whatever byte it ends."""
     path = folder / "train.body-title.title.idx"
@@ -170,6 +168,22 @@ def test_a_truncated_index(folder):
         path.write_bytes(whole[:length])
         with pytest.raises(UserError, match=r"train\.body-title\.title\.idx .*damaged; run fairseq-preprocess again"):
             load(folder)
+
+
+@pytest.mark.parametrize("impl", ["cached", "lazy"])
+def test_formats_that_are_not_mapped_to_memory(tmp_path, impl):
+    """A truncated file would otherwise give random ids."""
+    prefix = str(tmp_path / "test.body-title.body")
+    builder = make_builder(prefix + ".bin", impl)
+    for ids in rows(7, 1):
+        builder.add_item(torch.from_numpy(ids))
+    builder.finalize(prefix + ".idx")
+    source, _ = load(tmp_path, "test", impl=impl)
+    assert as_lists(source) == [ids.tolist() for ids in rows(7, 1)]
+    size = os.path.getsize(prefix + ".bin")
+    os.truncate(prefix + ".bin", size - 1)
+    with pytest.raises(UserError, match=rf"body\.bin is truncated: needs {size} bytes, has {size - 1}; run fairseq"):
+        load(tmp_path, "test", impl=impl)
 
 
 @pytest.mark.parametrize("suffix", ["idx", "bin"])
@@ -182,7 +196,6 @@ def test_half_of_a_file(folder, language, suffix):
         load(folder)
 
 
-@HALF_MADE
 def test_an_empty_split(tmp_path):
     write(tmp_path, "test", "body", [])
     with pytest.raises(

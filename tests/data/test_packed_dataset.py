@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import ListDataset
-from tiny import CLS, MASK, PAD, SEP, tiny_form, words
+from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_form, words
 from torch.utils.data import DataLoader
 
 from s2sft_fairseq.data.packed_dataset import PackedPairDataset
@@ -112,6 +112,15 @@ def test_what_is_cut_is_counted(caplog):
     _, content, _ = data[2]["packed"]
     assert content.token.tolist() == [*data.target[2].tolist()[:4], SEP]
     assert data[2]["target"].tolist() == data.target[2].tolist()  # whole: it is what hypotheses are scored against
+
+
+@pytest.mark.parametrize("side", ["sources", "targets"])
+def test_ids_beyond_the_dictionary(side):
+    data = dataset(form=tiny_form(vocab_size=VOCAB_SIZE - 1), name="train")
+    getattr(data, side.removesuffix("s"))[1][0] = VOCAB_SIZE - 1
+    data.collater([data[0], data[2]])
+    with pytest.raises(UserError, match="^train holds the id 49, but the dictionary has 49 symbols: run fairseq-pre"):
+        data.collater([data[0], data[1]])
 
 
 @pytest.mark.parametrize(("method", "longest"), [("causal", 7), ("pseudo_masked", 6)])

@@ -155,7 +155,10 @@ def test_options_that_need_targets(fails, toy, generation, tmp_path):
     data = shutil.copytree(toy.data, tmp_path / "data")
     for path in data.glob("test.*.tgt.*"):
         path.unlink()
-    needed = {"--score-reference": "--score-reference needs targets", "--prefix-size 1": "--prefix-size takes its prefix"}
+    needed = {
+        "--score-reference": "--score-reference needs targets",
+        "--prefix-size 1": "--prefix-size takes its prefix",
+    }
     for words, expected in needed.items():
         error = fails("generate", data, *generation, *words.split())
         assert expected in error and "the data has sources alone" in error
@@ -209,6 +212,14 @@ def test_training_with_a_dictionary_of_another_size(fails, toy, saved, tmp_path)
     error = fails("train", data, *toy.training, "--max-update", "260", "--save-dir", saved)
     assert "the dictionary has 50 symbols, but the checkpoint was made with 59" in error
     assert contents(saved) == before
+
+
+def test_data_of_a_larger_dictionary(fails, toy, tmp_path):
+    data = shutil.copytree(toy.data, tmp_path / "data")
+    for language in ("src", "tgt"):
+        shorten(data / f"dict.{language}.txt", lines=9)
+    error = fails("train", data, *toy.training, "--num-workers", "1", "--save-dir", tmp_path / "saved")
+    assert "train holds the id 12, but the dictionary has 9 symbols: run fairseq-preprocess again" in error
 
 
 def test_an_ensemble_of_different_layouts(fails, toy, trained):
