@@ -14,7 +14,7 @@ from s2sft_fairseq.errors import user_error_text
 # A line per subcommand: its help, and the function of the remaining arguments, or the module that has it as `main`.
 COMMANDS = {
     "preprocess": ("binarize tokenized source and target files", "s2sft_fairseq.commands.preprocess"),
-    "convert": ("make a pretrained encoder usable", "s2sft_fairseq.checkpoints.convert"),
+    "convert": ("make a pretrained encoder usable", "s2sft_fairseq.commands.convert"),
     "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
     "generate": ("generate from binarized data", partial(fairseq_command.run, "generate")),

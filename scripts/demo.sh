@@ -41,9 +41,9 @@ export PATH=$PWD/.venv/bin:$PATH
 # Longest source and target, positions in a batch, updates, dropout. So short a run as the default one cannot overfit:
 # dropout would only slow it down.
 if [ $mode = full ]; then
-    max_source=192 max_target=32 max_tokens=4096 updates=8000 dropout=0.1
+    max_source=192 max_target=32 max_tokens=4096 updates=10000 dropout=0.1
 else
-    max_source=64 max_target=24 max_tokens=1024 updates=800 dropout=0
+    max_source=64 max_target=24 max_tokens=1024 updates=1000 dropout=0
 fi
 if [ -n "$data" ]; then
     name=own-$(basename "$data") corpus=$data search=(--lenpen 1)
@@ -86,9 +86,9 @@ tokenize() {
 }
 step "$work/tokens" "tokenize" tokenize
 
-# This encoder was trained without a language model head: its output bias begins with the frequencies of the targets.
-step "$work/encoder/dict.txt" "convert the pretrained encoder" \
-    s2sft convert "$model" --to "$work/encoder" --output-prior "$work/tokens/train.tgt"
+# This encoder was trained without a language model head, which is computed here as far as it can be.
+step "$work/encoder/vocab.txt" "convert the pretrained encoder" s2sft convert "$model" --to "$work/encoder" \
+    --fit-head "$work/tokens/train.src" --output-prior "$work/tokens/train.tgt"
 
 preprocess() {
     rm -rf "$work/binarized.part"

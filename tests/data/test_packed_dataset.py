@@ -119,7 +119,7 @@ def test_ids_beyond_the_dictionary(side):
     data = dataset(form=tiny_form(vocab_size=VOCAB_SIZE - 1), name="train")
     getattr(data, side.removesuffix("s"))[1][0] = VOCAB_SIZE - 1
     data.collater([data[0], data[2]])
-    with pytest.raises(UserError, match="^train holds the id 49, but the dictionary has 49 symbols: run fairseq-pre"):
+    with pytest.raises(UserError, match=r"^train holds the id 49, but the dictionary has 49 symbols: run fairseq-pre"):
         data.collater([data[0], data[1]])
 
 

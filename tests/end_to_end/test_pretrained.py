@@ -7,8 +7,8 @@ import pytest
 import torch
 from command_output import generated
 
-from s2sft_fairseq.checkpoints.convert import main as convert
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.commands.convert import main as convert
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from tiny import tiny_dictionary
 
-from s2sft_fairseq.checkpoints.convert import convert, main
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
+from s2sft_fairseq.commands.convert import convert, main
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel

@@ -9,27 +9,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.bert import convert_bert
+from s2sft_fairseq.checkpoints.bert import Conversion, convert_bert
 from s2sft_fairseq.checkpoints.pretrained import DICTIONARY, write_pretrained, write_whole
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.head_initialization import fit_transform, log_frequencies
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 
 logger = logging.getLogger(__name__)
 
 TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
-def convert(source: Path, destination: Path, output_prior: Path | None = None) -> None:
+def convert(source: Path, destination: Path, *, fit_head: Path | None = None, output_prior: Path | None = None) -> None:
     """Convert the Hugging Face folder of a BERT encoder to one for ``--pretrained``.
 
     Args:
         source: the folder to convert.
         destination: the folder to write.
+        fit_head: tokenized text to which the head's dense layer is fitted, for an encoder that has none.
         output_prior: tokenized text whose symbol frequencies become the output bias of an encoder that has none.
 
     Raises:
@@ -45,11 +47,7 @@ def convert(source: Path, destination: Path, output_prior: Path | None = None) -
             f"{source / 'vocab.txt'} has {len(dictionary)} tokens, "
             f"but the checkpoint was made with {config['vocab_size']}"
         )
-    if output_prior is not None:
-        if "lm_head.bias" not in conversion.missing:
-            raise UserError(f"--output-prior is for encoders without an output bias, but {source} has one")
-        conversion.weights["lm_head.bias"] = log_frequencies(output_prior, dictionary)
-        conversion.missing.remove("lm_head.bias")
+    initialize_head(conversion, dictionary, fit_head, output_prior)
     write_pretrained(destination, conversion)
     write_whole(destination / DICTIONARY, lambda path: dictionary.save(str(path)))
     for name in TOKENIZER_FILES:
@@ -62,18 +60,33 @@ def convert(source: Path, destination: Path, output_prior: Path | None = None) -
         print(f"not in the source, initialised when training starts: {', '.join(conversion.missing)}")
 
 
-def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
-    """Return the logarithms of the relative frequencies (V,) of symbols in tokenized text, each line ending in eos.
+def initialize_head(
+    conversion: Conversion, dictionary: PretrainedDictionary, fit_head: Path | None, output_prior: Path | None
+) -> None:
+    """Compute what the encoder lacks of a language model head, as far as it is asked for.
 
-    Started from there, an output bias need not be learned first; the steps that this takes would otherwise push the
-    tied embeddings of all rare tokens the same way. Every symbol is counted once more than it occurs.
+    Raises:
+        UserError: if the encoder has that part, naming each option for which this is so.
     """
-    check_text(path)
-    counts = torch.ones(len(dictionary))
-    for line in read_lines(path):
-        ids = dictionary.encode_line(line, add_if_not_exist=False).long()
-        counts += torch.bincount(ids, minlength=len(dictionary))
-    return (counts / counts.sum()).log()
+    parts = {"--fit-head": ("lm_head.dense.weight", fit_head), "--output-prior": ("lm_head.bias", output_prior)}
+    if problems := [
+        f"{option} is for encoders without {name}, but this one has it"
+        for option, (name, text) in parts.items()
+        if text is not None and name not in conversion.missing
+    ]:
+        raise UserError.of(problems)
+    fitted = {}
+    if fit_head is not None:
+        config = UnilmConfig(dropout=0.0, attention_dropout=0.0)
+        complete_sizes(config, conversion.sizes)
+        model = UnilmModel(config, vocab_size=len(dictionary), pad=dictionary.pad())
+        model.load_state_dict(conversion.weights, strict=False)
+        weight, bias = fit_transform(model, fit_head, dictionary)
+        fitted |= {"lm_head.dense.weight": weight, "lm_head.dense.bias": bias}
+    if output_prior is not None:
+        fitted["lm_head.bias"] = log_frequencies(output_prior, dictionary)
+    conversion.weights.update(fitted)
+    conversion.missing[:] = [name for name in conversion.missing if name not in fitted]
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -115,10 +128,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("source", type=Path, help="Hugging Face folder: config.json, vocab.txt, model.safetensors")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the converted encoder")
     parser.add_argument(
+        "--fit-head",
+        type=Path,
+        metavar="FILE",
+        help="tokenized sources: the head's dense layer, where the encoder has none, is fitted by least squares to "
+        "read each token off its final state",
+    )
+    parser.add_argument(
         "--output-prior",
         type=Path,
         metavar="FILE",
         help="tokenized targets: the frequencies of their symbols become the output bias, where the encoder has none",
     )
     options = parser.parse_args(arguments)
-    convert(options.source, options.to, options.output_prior)
+    convert(options.source, options.to, fit_head=options.fit_head, output_prior=options.output_prior)

@@ -1,0 +1,93 @@
+"""A language model head for encoders that were trained without one, such as sentence encoders.
+
+A head that starts from random weights has two things to learn before anything else: how frequent each symbol is, and
+which token a final state belongs to. Both can be computed.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import check_text, read_lines
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.objectives.packing import PADDING_GROUP
+
+# BERT's standard deviation of initial weights.
+INITIAL_STD = 0.02
+
+
+def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
+    """Return the logarithms of the relative frequencies (V,) of symbols in tokenized text, each line ending in eos.
+
+    As output bias this saves the many steps that Adam would take to learn it, all of which push the tied embeddings of
+    all rare tokens the same way. Every symbol is counted once more than it occurs.
+
+    Raises:
+        UserError: if the text cannot be read.
+    """
+    check_text(path)
+    counts = torch.ones(len(dictionary))
+    for line in read_lines(path):
+        ids = dictionary.encode_line(line, add_if_not_exist=False).long()
+        counts += torch.bincount(ids, minlength=len(dictionary))
+    return (counts / counts.sum()).log()
+
+
+@torch.no_grad()
+def fit_transform(
+    model: UnilmModel, path: Path, dictionary: PretrainedDictionary, *, max_lines: int = 600, max_tokens: int = 62
+) -> tuple[Tensor, Tensor]:
+    """Fit the dense layer of the head by least squares, so that it reads each token off the token's own final state.
+
+    What a placeholder attends to is then readable at once, and can be copied. The solution of ``states @ W + b =
+    embeddings`` is scaled to the usual size of initial weights; the layer norm behind it takes the scale out again.
+
+    Args:
+        model: the encoder.
+        path: tokenized text, of which the first lines are read.
+        dictionary: its dictionary.
+        max_lines: lines to read.
+        max_tokens: tokens to read of each.
+
+    Returns:
+        Weight (H, H) and bias (H,) of the dense layer. H: width.
+
+    Raises:
+        UserError: if the text cannot be read.
+    """
+    check_text(path)
+    model.eval()
+    embeddings = model.embeddings.tokens.weight
+    states, targets = [], []
+    for tokens in tqdm(list(_batches(path, dictionary, max_lines, max_tokens)), desc="fit the head", unit="batch"):
+        padding = tokens == dictionary.pad()
+        positions = torch.arange(tokens.size(1)).expand_as(tokens)
+        zeros = torch.zeros_like(tokens)
+        groups = zeros.masked_fill(padding, PADDING_GROUP)
+        encoded = model.encode(tokens, positions, zeros, zeros, groups, (tokens.size(1),))
+        content = ~padding & (tokens != dictionary.bos()) & (tokens != dictionary.eos())
+        states.append(encoded[content])
+        targets.append(embeddings[tokens[content]])
+    inputs = torch.cat(states)
+    inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
+    # Ridge regression through its normal equations: (H + 1, H + 1) and (H + 1, H).
+    ridge = 1e-5 * len(inputs) * torch.eye(inputs.size(1))
+    solution = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ torch.cat(targets))
+    solution *= INITIAL_STD / solution[:-1].std()
+    return solution[:-1].T.contiguous(), solution[-1]
+
+
+def _batches(path: Path, dictionary: PretrainedDictionary, max_lines: int, max_tokens: int) -> Iterator[Tensor]:
+    """Yield lines as ``[CLS] x [SEP]``, 50 a batch, padded on their right (50, length)."""
+    lines = islice((line for line in read_lines(path) if line.strip()), max_lines)
+    while batch := list(islice(lines, 50)):
+        rows = []
+        for line in batch:
+            ids = dictionary.encode_line(line, add_if_not_exist=False, append_eos=False).long()[:max_tokens]
+            rows.append(torch.cat([torch.tensor([dictionary.bos()]), ids, torch.tensor([dictionary.eos()])]))
+        yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=dictionary.pad())
