@@ -41,7 +41,7 @@ export PATH=$PWD/.venv/bin:$PATH
 # Longest source and target, positions in a batch, updates, dropout. So short a run as the default one cannot overfit:
 # dropout would only slow it down.
 if [ $mode = full ]; then
-    max_source=192 max_target=32 max_tokens=4096 updates=10000 dropout=0.1
+    max_source=192 max_target=32 max_tokens=4096 updates=8000 dropout=0.1
 else
     max_source=64 max_target=24 max_tokens=1024 updates=1000 dropout=0
 fi

@@ -114,14 +114,6 @@ def test_output_prior(source, tmp_path, theirs, capsys):
     assert "initialised when training starts: lm_head.dense.bias, " in capsys.readouterr().out
 
 
-def test_no_output_prior_for_an_encoder_with_an_output_bias(source, tmp_path):
-    (tmp_path / "text").write_text("w5\n")
-    message = rf"^--output-prior is for encoders without an output bias, but {source} has one$"
-    with pytest.raises(UserError, match=message):
-        convert(source, tmp_path / "out", output_prior=tmp_path / "text")
-    assert not (tmp_path / "out").exists()
-
-
 def test_without_the_package_that_reads_the_weights(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     message = r"^reading \.safetensors needs the package safetensors: pip install safetensors$"
@@ -221,3 +213,31 @@ def test_a_real_encoder(tmp_path):
     assert dictionary[101] == "[CLS]" == dictionary[dictionary.bos()]
     assert all(name.startswith("lm_head.") for name in PretrainedEncoder.open(tmp_path / "minilm").newly_initialized)
     shutil.rmtree(tmp_path / "minilm")
+
+
+def test_a_head_for_an_encoder_without_one(tmp_path, source, theirs, capsys):
+    theirs.bert.save_pretrained(source)
+    text = tmp_path / "text"
+    text.write_text("w5 w6 w7\nw8 w9\n" * 30)
+    main([str(source), "--to", str(tmp_path / "plain")])
+    main([str(source), "--to", str(tmp_path / "ready"), "--fit-head", str(text), "--output-prior", str(text)])
+    fitted = {"lm_head.bias", "lm_head.dense.bias", "lm_head.dense.weight"}
+    plain, ready = (PretrainedEncoder.open(tmp_path / name) for name in ("plain", "ready"))
+    assert set(plain.newly_initialized) - set(ready.newly_initialized) == fitted
+    assert ready.newly_initialized == ["lm_head.layer_norm.bias", "lm_head.layer_norm.weight"]
+    model = load(tmp_path / "ready")
+    assert model.lm_head.bias.exp().sum().item() == pytest.approx(1, rel=1e-4)
+    assert model.lm_head.dense.weight.std().item() == pytest.approx(0.02, rel=1e-3)
+    torch.testing.assert_close(model.embeddings.tokens.weight, load(tmp_path / "plain").embeddings.tokens.weight)
+
+
+def test_a_head_that_is_there_is_not_overwritten(tmp_path, source):
+    text = tmp_path / "text"
+    text.write_text("w5\n")
+    with pytest.raises(UserError) as raised:
+        convert(source, tmp_path / "out", fit_head=text, output_prior=text)
+    assert raised.value.problems == [
+        "--fit-head is for encoders without lm_head.dense.weight, but this one has it",
+        "--output-prior is for encoders without lm_head.bias, but this one has it",
+    ]
+    assert not (tmp_path / "out").exists()
