@@ -73,13 +73,14 @@ def fit_transform(
         content = ~padding & (tokens != dictionary.bos()) & (tokens != dictionary.eos())
         states.append(encoded[content])
         targets.append(embeddings[tokens[content]])
-    inputs = torch.cat(states)
+    # In double precision: the outputs of a layer norm depend on one another, which the ridge alone would have to mend.
+    inputs = torch.cat(states).double()
     inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
     # Ridge regression through its normal equations: (H + 1, H + 1) and (H + 1, H).
-    ridge = 1e-5 * len(inputs) * torch.eye(inputs.size(1))
-    solution = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ torch.cat(targets))
+    ridge = 1e-5 * len(inputs) * torch.eye(inputs.size(1), dtype=inputs.dtype)
+    solution = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ torch.cat(targets).double())
     solution *= INITIAL_STD / solution[:-1].std()
-    return solution[:-1].T.contiguous(), solution[-1]
+    return solution[:-1].T.float().contiguous(), solution[-1].float()
 
 
 def _batches(path: Path, dictionary: PretrainedDictionary, max_lines: int, max_tokens: int) -> Iterator[Tensor]:

@@ -55,14 +55,14 @@ def test_the_dense_layer_is_the_least_squares_solution(text):
     assert weight.std().item() == pytest.approx(0.02, rel=1e-4)
     states, targets = lines_as_batches_of_one(model, text, max_tokens=10)
     with_one = torch.cat([states, torch.ones(len(states), 1)], dim=1)
-    exact = torch.linalg.lstsq(with_one.double(), targets.double()).solution
+    exact = torch.linalg.lstsq(with_one.double(), targets.double(), rcond=1e-5, driver="gelsd").solution
     ours = torch.cat([weight.T, bias.unsqueeze(0)]).double()
     # Its predictions, up to its scale and to the ridge; the coefficients are not unique, for a layer norm's outputs
     # depend on one another.
     ours, exact = with_one.double() @ ours, with_one.double() @ exact
     ratio = (ours * exact).sum() / (exact * exact).sum()
     assert ratio > 0
-    assert (ours - ratio * exact).norm() < 1e-2 * ours.norm()
+    assert ((ours - ratio * exact).norm() / ours.norm()).item() < 1e-2
 
 
 def test_the_head_reads_tokens_off_their_own_states(text):
@@ -84,7 +84,7 @@ def test_the_head_reads_tokens_off_their_own_states(text):
         model.lm_head.dense.bias.copy_(bias)
         after = right()
     print(f"{100 * before:.0f} % right before, {100 * after:.0f} % after")
-    # These states of a random network hold little of the tokens; 81 % were right for the real encoder of the demo.
+    # These states of a random network hold little of the tokens; for the real encoder of the demo 77 % were right.
     assert after > 5 * before
 
 
