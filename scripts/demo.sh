@@ -111,7 +111,8 @@ train() {
         --keep-interval-updates 1 --no-epoch-checkpoints --save-dir "$run" --seed 1 \
         --log-interval $((updates / 40)) --log-format json --log-file "$run/train.log" --no-progress-bar |
         python scripts/training_log.py $updates
-    cp "$run/checkpoint_last.pt" "$run/trained.pt"
+    mv "$run/checkpoint_last.pt" "$run/trained.pt"
+    rm -f "$run"/checkpoint_*.pt
 }
 step "$run/trained.pt" "fine-tune, $updates updates" train
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from rouge_score.rouge_scorer import RougeScorer
-from training_log import records
+from training_log import parse
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -38,9 +38,11 @@ def plot(log: Path, output: Path) -> None:
     """Draw the loss of training and held-out data over the updates."""
     curves: dict[str, list[tuple[int, float]]] = {"training": [], "held out": []}
     for line in log.read_text(encoding="utf-8").splitlines():
-        for kind, record in records(line):
-            prefix, name = ("valid_", "held out") if kind == "valid" else ("", "training")
-            curves[name].append((int(record[f"{prefix}num_updates"]), float(record[f"{prefix}loss"])))
+        if parsed := parse(line):
+            kind, record = parsed
+            curves[kind].append((int(record["num_updates"]), float(record["loss"])))
+    if empty := [name for name, points in curves.items() if not points]:
+        raise SystemExit(f"error: {log} must hold the losses of training and held-out data, but has none: {empty}")
     figure, axes = plt.subplots(figsize=(7, 4.5))
     for name, points in curves.items():
         axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o" if name == "held out" else None)

@@ -6,29 +6,37 @@ s2sft train ... --log-format json | python scripts/training_log.py UPDATES
 import json
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 
-def records(line: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what a line of the log holds: ``train_inner`` or ``valid``, and its numbers."""
-    for kind in ("train_inner", "valid"):
-        marker = f"| INFO | {kind} | "
-        if marker in line:
-            yield kind, json.loads(line.split(marker, 1)[1])
+def parse(line: str) -> tuple[str, dict[str, Any]] | None:
+    """Return ``training`` or ``held out``, and the numbers, of a line that has any.
+
+    In the output they stand behind the time and the logger's name, in a ``--log-file`` alone.
+    """
+    start = line.find('{"')
+    try:
+        record = json.loads(line[start:]) if start >= 0 else {}
+    except ValueError:
+        return None
+    if "valid_loss" in record:
+        return "held out", {name.removeprefix("valid_"): value for name, value in record.items()}
+    return ("training", record) if "num_updates" in record else None
 
 
 def main() -> None:
     """Show progress, and everything that is no number (warnings, errors) as it is."""
-    total, start = int(sys.argv[1]), time.monotonic()
+    # The first record starts the clock: before it there is set-up, or what an earlier run has done.
+    total, first, start = int(sys.argv[1]), None, time.monotonic()
     for line in sys.stdin:
-        for kind, record in records(line):
-            if kind == "valid":
-                print(f"  held-out loss {record['valid_loss']} ({record['valid_num_updates']} updates)", flush=True)
-                continue
+        if parsed := parse(line):
+            kind, record = parsed
             done = int(record["num_updates"])
-            left = (time.monotonic() - start) / done * (total - done)
-            print(f"  update {done}/{total}: loss {record['loss']}, {left / 60:.1f} min left", flush=True)
+            if first is None:
+                first, start = done, time.monotonic()
+            left = (time.monotonic() - start) / max(1, done - first) * (total - done)
+            ahead = f", {left / 60:.1f} min left" if first < done < total and kind == "training" else ""
+            print(f"  update {done}/{total}: {kind} loss {record['loss']}{ahead}", flush=True)
         if "| WARNING |" in line or "| ERROR |" in line:
             print(f"  {line.rstrip()}", flush=True)
 
