@@ -7,6 +7,7 @@ matters: what it prints on which stream, its exit status, signals, several ranks
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import warnings
@@ -180,7 +181,11 @@ def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     def start(*words: object) -> subprocess.Popen:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [*S2SFT, *(str(word) for word in words)]
-        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))
+        # Background jobs of a shell ignore Ctrl-C and hand that down; these commands are to be interrupted by it.
+        listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        started.append(
+            subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, preexec_fn=listen, **pipes)
+        )
         return started[-1]
 
     yield start
