@@ -42,4 +42,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # the training that is read says so itself
+        sys.exit(130)
