@@ -108,7 +108,8 @@ train() {
         --optimizer fused_adamw --lr 3e-4 --lr-scheduler polynomial_decay --warmup-updates $((updates / 16)) \
         --total-num-update $updates --max-update $updates --clip-norm 1.0 --max-tokens $max_tokens \
         --validate-interval-updates $((updates / 4)) --save-interval-updates $((updates / 4)) \
-        --validate-interval 1000000 --save-interval 1000000 --keep-interval-updates 1 --no-epoch-checkpoints --save-dir "$run" --seed 1 \
+        --validate-interval 1000000 --save-interval 1000000 --keep-interval-updates 1 --no-epoch-checkpoints \
+        --save-dir "$run" --seed 1 --num-workers 0 \
         --log-interval $((updates / 40)) --log-format json --log-file "$run/train.log" --no-progress-bar |
         python scripts/training_log.py $updates
     mv "$run/checkpoint_last.pt" "$run/trained.pt"
