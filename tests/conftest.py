@@ -182,10 +182,11 @@ def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [*S2SFT, *(str(word) for word in words)]
         # Background jobs of a shell ignore Ctrl-C and hand that down; these commands are to be interrupted by it.
-        listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        started.append(
-            subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, preexec_fn=listen, **pipes)
-        )
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            started.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))
+        finally:
+            signal.signal(signal.SIGINT, previous)
         return started[-1]
 
     yield start

@@ -1,6 +1,7 @@
 """What the demo reads off logs and results."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,18 +14,15 @@ END_OF_EPOCH = '{"epoch": 1, "train_loss": "9.1", "train_num_updates": "50"}'
 
 
 @pytest.fixture
-def scripts(monkeypatch):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    pytest.importorskip("rouge_score", reason="rouge-score is not installed")
+def training_log(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    import demo_report
     import training_log
 
-    return training_log, demo_report
+    return training_log
 
 
-def test_lines_of_the_output_and_of_the_log_file(scripts):
-    parse = scripts[0].parse
+def test_lines_of_the_output_and_of_the_log_file(training_log):
+    parse = training_log.parse
     for prefix in ("", "2026-11-20 12:00:00 | INFO | train_inner | "):
         assert parse(prefix + TRAINING) == ("training", json.loads(TRAINING))
         kind, record = parse(prefix + HELD_OUT)
@@ -34,21 +32,10 @@ def test_lines_of_the_output_and_of_the_log_file(scripts):
     assert parse("no numbers") is None
 
 
-def test_curves(scripts, tmp_path):
-    log, plot = tmp_path / "train.log", scripts[1].plot
-    log.write_text("\n".join(["noise", TRAINING, HELD_OUT, END_OF_EPOCH]))
-    plot(log, tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    log.write_text(TRAINING)
-    with pytest.raises(SystemExit, match=r"has none: \['held out'\]"):
-        plot(log, tmp_path / "other.png")
-    assert not (tmp_path / "other.png").exists()
-
-
-def test_progress(scripts, monkeypatch, capsys):
+def test_progress(training_log, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["training_log.py", "50"])
     monkeypatch.setattr(sys, "stdin", ["noise\n", TRAINING, HELD_OUT, "x | WARNING | y | 3 sources are cut\n"])
-    scripts[0].main()
+    training_log.main()
     assert capsys.readouterr().out.splitlines() == [
         "  update 25/50: training loss 9.5",
         "  update 25/50: held out loss 8.5",
@@ -56,9 +43,32 @@ def test_progress(scripts, monkeypatch, capsys):
     ]
 
 
-def test_hypotheses_and_rouge(scripts, tmp_path):
-    results = tmp_path / "generate-test.txt"
-    results.write_text("S-1\tsource\nD-1\t-0.5\tthe second\nD-0\t-0.25\tthe first one\nGenerate test\n")
-    assert scripts[1].read_hypotheses(results) == {0: "the first one", 1: "the second"}
-    # 2 of 3 words of the hypothesis and 2 of 2 of the reference: F1 = 0.8.
-    assert scripts[1].rouge(["the first one"], ["the first"])["rouge1"] == pytest.approx(80)
+# In a process of its own: rouge-score's logging takes over the streams of the process that imports it.
+def report(folder: Path, log: str) -> subprocess.CompletedProcess:
+    texts = {
+        "results": "S-1\tsource\nD-1\t-0.5\tthe second\nD-0\t-0.25\tthe first one\nGenerate test\n",
+        "source": "the first body\nanother body\n",
+        "reference": "the first\nthe second\n",
+        "log": log,
+    }
+    options = ["--output", str(folder), "--setting", "own-default"]
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        options += [f"--{name}", str(folder / name)]
+    return subprocess.run([sys.executable, SCRIPTS / "demo_report.py", *options], capture_output=True, text=True)
+
+
+def test_report(tmp_path):
+    done = report(tmp_path, "\n".join(["noise", TRAINING, HELD_OUT, END_OF_EPOCH]))
+    assert done.returncode == 0, done.stderr
+    assert "generated  the first one" in done.stdout
+    # 2 of 3 words and 2 of 2: F1 = 0.8; all words: 1. Their mean is 0.9.
+    assert json.loads((tmp_path / "rouge.json").read_text())["this run"]["rouge1"] == pytest.approx(90)
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_report_without_losses(tmp_path):
+    done = report(tmp_path, TRAINING)
+    assert done.returncode == 1
+    assert "has none: ['held out']" in done.stderr
+    assert "Traceback" not in done.stderr
