@@ -48,7 +48,7 @@ fi
 if [ -n "$data" ]; then
     name=own-$(basename "$data") corpus=$data search=(--lenpen 1)
 else
-    # Chosen on the validation set, whose summaries have ten words.
+    # Summaries have ten words in the mean; how this was chosen: docs/demo.md.
     name=docstrings corpus=$output/corpus search=(--lenpen 2 --min-len 8)
 fi
 work=$output/$name-$mode
