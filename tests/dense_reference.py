@@ -5,6 +5,7 @@ Sequences come one by one and without any padding.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -54,36 +55,72 @@ def dense_states(model: UnilmModel, example: PackedExample) -> Tensor:
         torch.from_numpy(np.concatenate([getattr(block, name) for block in example]))
         for name in ("token", "position", "segment")
     )
-    embeddings = model.embeddings
-    x = embeddings.tokens.weight[token] + embeddings.positions.weight[position]
+    cfg, embeddings = model.cfg, model.embeddings
+    x = embeddings.tokens.weight[token]
+    if not cfg.rotary_base:
+        x = x + embeddings.positions.weight[position]
     if embeddings.segments is not None:
         x = x + embeddings.segments.weight[segment]
     x = embeddings.layer_norm(x)
+    if cfg.embedding_dim:
+        x = embeddings.projection(x)
 
-    allowed = torch.from_numpy(visibility_matrix(example))
-    bias = torch.zeros(model.cfg.encoder_attention_heads, *allowed.shape, dtype=x.dtype)
+    visible, places = visibility_matrix(example), position.tolist()
+    bias = torch.zeros(cfg.encoder_attention_heads, *visible.shape, dtype=x.dtype)
     if model.relative_position is not None:
-        bins, furthest = model.cfg.relative_position_bins, model.cfg.max_relative_position
-        places = position.tolist()
+        bins, furthest = cfg.relative_position_bins, cfg.max_relative_position
         table = torch.tensor([[bucket(key - query, bins, furthest) for key in places] for query in places])
         bias = bias + model.relative_position.weight[:, table]
-    for layer in model.layers:
-        x = layer.attention_layer_norm(x + _attend(layer.attention, x, allowed, bias))
-        x = layer.final_layer_norm(x + layer.fc2(layer.activation(layer.fc1(x))))
-    return x
+    for index, layer in enumerate(model.layers):
+        allowed, base = visible, cfg.rotary_base
+        if index % cfg.global_attention_every:
+            base = cfg.local_rotary_base or base
+            if cfg.local_attention_window:
+                reach = cfg.local_attention_window // 2
+                near = np.array([[query - reach <= key <= query + reach for key in places] for query in places])
+                allowed = visible & near
+        attend = partial(
+            _attend, layer.attention, allowed=torch.from_numpy(allowed), bias=bias, places=places, base=base
+        )
+        if cfg.layer_norm_position == "pre":
+            x = x + attend(layer.attention_layer_norm(x) if index else x)
+            x = x + _feed_forward(layer, layer.final_layer_norm(x), cfg.feed_forward)
+        else:
+            x = layer.attention_layer_norm(x + attend(x))
+            x = layer.final_layer_norm(x + _feed_forward(layer, x, cfg.feed_forward))
+    return model.layer_norm(x) if cfg.layer_norm_position == "pre" else x
 
 
-def _attend(attention: torch.nn.Module, x: Tensor, allowed: Tensor, bias: Tensor) -> Tensor:
+def _feed_forward(layer: torch.nn.Module, x: Tensor, kind: str) -> Tensor:
+    hidden = layer.fc1(x)
+    if kind == "gated":
+        half = hidden.size(1) // 2
+        return layer.fc2(layer.activation(hidden[:, :half]) * hidden[:, half:])
+    return layer.fc2(layer.activation(hidden))
+
+
+def turned(x: Tensor, places: list[int], base: float) -> Tensor:
+    """Rotary positions: dimensions i and i + d / 2 of (L, d) as a complex number, times e to an imaginary power."""
+    half = x.size(1) // 2
+    numbers = torch.complex(x[:, :half], x[:, half:])
+    angles = [[place * base ** (-i / half) for i in range(half)] for place in places]
+    numbers = numbers * torch.exp(1j * torch.tensor(angles, dtype=x.dtype))
+    return torch.cat([numbers.real, numbers.imag], dim=1)
+
+
+def _attend(
+    attention: torch.nn.Module, x: Tensor, *, allowed: Tensor, bias: Tensor, places: list[int], base: float
+) -> Tensor:
     width = x.size(1)
     size = width // attention.num_heads
-    query, key, value = (
-        torch.nn.functional.linear(x, weight, offset)
-        for weight, offset in zip(attention.qkv.weight.split(width), attention.qkv.bias.split(width), strict=True)
-    )
+    query, key, value = attention.qkv(x).split(width, dim=1)
     heads = []
     for head in range(attention.num_heads):
         of_head = slice(head * size, (head + 1) * size)
-        scores = query[:, of_head] @ key[:, of_head].t() / math.sqrt(size) + bias[head]
+        queries, keys = query[:, of_head], key[:, of_head]
+        if base:
+            queries, keys = turned(queries, places, base), turned(keys, places, base)
+        scores = queries @ keys.t() / math.sqrt(size) + bias[head]
         exponents = torch.where(allowed, scores, float("-inf")).softmax(dim=1)
         heads.append(exponents @ value[:, of_head])
     return attention.output(torch.cat(heads, dim=1))

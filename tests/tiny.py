@@ -25,6 +25,25 @@ TINY_SIZES: dict[str, Any] = {
     "num_segments": 2,
 }
 
+# What a tiny model is given beyond its sizes, for each kind of encoder. ModernBERT's layers are global, local, local,
+# global, and the local ones see three positions to either side.
+ENCODERS: dict[str, dict[str, Any]] = {
+    "absolute": {},
+    "relative": {"relative": True},
+    "electra": {"embedding_dim": 8},
+    "modernbert": {
+        "encoder_layers": 4,
+        "num_segments": 0,
+        "layer_norm_position": "pre",
+        "feed_forward": "gated",
+        "biases": "none",
+        "rotary_base": 100.0,
+        "local_rotary_base": 10.0,
+        "local_attention_window": 6,
+        "global_attention_every": 3,
+    },
+}
+
 
 def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:
     """The layout for a method, with BERT's special symbols first in the vocabulary."""

@@ -2,30 +2,62 @@
 
 from argparse import Namespace
 from functools import partial
+from typing import Any
 
 from fairseq.models import register_model_architecture
 
 from s2sft_fairseq.models.unilm import UnilmModel
 
-# layers, width, feed-forward width, heads
+
+def _sizes(layers: int, width: int, ffn_width: int, heads: int, **others: Any) -> dict[str, Any]:
+    """Name what every architecture differs in; what it shares with BERT is left out."""
+    return {
+        "encoder_layers": layers,
+        "encoder_embed_dim": width,
+        "encoder_ffn_embed_dim": ffn_width,
+        "encoder_attention_heads": heads,
+        **others,
+    }
+
+
+ROBERTA: dict[str, Any] = {"num_segments": 0, "layer_norm_eps": 1e-5}
+
+MODERNBERT: dict[str, Any] = {
+    "max_positions": 8192,
+    "num_segments": 0,
+    "layer_norm_eps": 1e-5,
+    "layer_norm_position": "pre",
+    "feed_forward": "gated",
+    "biases": "none",
+    "rotary_base": 160000.0,
+    "local_rotary_base": 10000.0,
+    "local_attention_window": 128,
+    "global_attention_every": 3,
+}
+
 ARCHITECTURES = {
-    "unilm_tiny": (2, 128, 512, 2),
-    "unilm_small": (4, 512, 2048, 8),
-    "unilm_base": (12, 768, 3072, 12),
-    "unilm_large": (24, 1024, 4096, 16),
-    "minilm_l6_h384": (6, 384, 1536, 12),
-    "minilm_l12_h384": (12, 384, 1536, 12),
+    "unilm_tiny": _sizes(2, 128, 512, 2),
+    "unilm_small": _sizes(4, 512, 2048, 8),
+    "unilm_base": _sizes(12, 768, 3072, 12),
+    "unilm_large": _sizes(24, 1024, 4096, 16),
+    "minilm_l6_h384": _sizes(6, 384, 1536, 12),
+    "minilm_l12_h384": _sizes(12, 384, 1536, 12),
+    # Not "roberta_base" and "roberta_large": those are models of fairseq's own.
+    "unilm_roberta_base": _sizes(12, 768, 3072, 12, **ROBERTA),
+    "unilm_roberta_large": _sizes(24, 1024, 4096, 16, **ROBERTA),
+    "electra_small": _sizes(12, 256, 1024, 4, embedding_dim=128),
+    "modernbert_base": _sizes(22, 768, 1152, 12, **MODERNBERT),
+    "modernbert_large": _sizes(28, 1024, 2624, 16, **MODERNBERT),
 }
 
 
-def _set_sizes(args: Namespace, sizes: tuple[int, int, int, int]) -> None:
-    names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
-    for name, size in zip(names, sizes, strict=True):
+def _set_sizes(args: Namespace, sizes: dict[str, Any]) -> None:
+    for name, size in sizes.items():
         if getattr(args, name, None) is None:
             setattr(args, name, size)
 
 
-for _name, _sizes in ARCHITECTURES.items():
-    register_model_architecture("unilm", _name)(partial(_set_sizes, sizes=_sizes))
+for _name, _preset in ARCHITECTURES.items():
+    register_model_architecture("unilm", _name)(partial(_set_sizes, sizes=_preset))
 
 __all__ = ["ARCHITECTURES", "UnilmModel"]

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.modules.attention_pattern import AttentionPattern, PackedPlan
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
 from s2sft_fairseq.modules.encoder_layer import EncoderLayer
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.lm_head import LMHead
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
-from s2sft_fairseq.modules.visibility import AttentionBlock, attention_blocks
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
@@ -32,24 +32,30 @@ ACTIVATIONS = {
 
 @register_model("unilm", dataclass=UnilmConfig)
 class UnilmModel(BaseFairseqModel):
-    """A post-norm BERT encoder over the packed format, with a tied language model head.
+    """A BERT-like encoder over the packed format, with a tied language model head.
 
     The model knows no objective: what a token may see is in the columns of the batch, what it must predict in the
-    criterion. B: examples, L: packed positions, H: width, V: vocabulary.
+    criterion. What sets BERT, ELECTRA and ModernBERT apart is in the options alone. B: examples, L: packed positions,
+    H: width, V: vocabulary.
     """
 
     def __init__(self, cfg: UnilmConfig, *, vocab_size: int, pad: int) -> None:
         super().__init__()
         self.cfg = cfg
+        self.pretrained_layout: dict[str, Any] = {}
         activation = ACTIVATIONS[str(cfg.activation_fn)]
+        bias, pre_norm = str(cfg.biases) == "all", str(cfg.layer_norm_position) == "pre"
+        token_dim = cfg.embedding_dim or cfg.encoder_embed_dim
         self.embeddings = PackedEmbeddings(
             vocab_size=vocab_size,
-            embed_dim=cfg.encoder_embed_dim,
-            max_positions=cfg.max_positions,
+            embed_dim=token_dim,
+            output_dim=cfg.encoder_embed_dim,
+            num_positions=0 if cfg.rotary_base else cfg.max_positions,
             num_segments=cfg.num_segments,
             pad=pad,
             layer_norm_eps=cfg.layer_norm_eps,
             dropout=cfg.dropout,
+            bias=bias,
         )
         self.relative_position = (
             RelativePositionBias(cfg.encoder_attention_heads, cfg.relative_position_bins, cfg.max_relative_position)
@@ -66,14 +72,25 @@ class UnilmModel(BaseFairseqModel):
                 dropout=cfg.dropout,
                 attention_dropout=cfg.attention_dropout,
                 activation_dropout=cfg.activation_dropout,
+                pre_norm=pre_norm,
+                gated=str(cfg.feed_forward) == "gated",
+                bias=bias,
+                first=index == 0,
             )
-            for _ in range(cfg.encoder_layers)
+            for index in range(cfg.encoder_layers)
+        )
+        self.patterns = [_pattern(cfg, index) for index in range(cfg.encoder_layers)]
+        # The states that a pre-norm model adds up are normalised once, at the end.
+        self.layer_norm = (
+            nn.LayerNorm(cfg.encoder_embed_dim, eps=cfg.layer_norm_eps, bias=bias) if pre_norm else nn.Identity()
         )
         self.lm_head = LMHead(
             vocab_size=vocab_size,
             embed_dim=cfg.encoder_embed_dim,
+            token_dim=token_dim,
             activation=activation,
             layer_norm_eps=cfg.layer_norm_eps,
+            bias=bias,
         )
         self.apply(_initialize)
         # As in BERT's own training, and in s2s-ft's: biases, the relative ones too, and layer norms.
@@ -86,7 +103,7 @@ class UnilmModel(BaseFairseqModel):
         """Build the model, from ``--pretrained`` if that is given.
 
         The sizes are written into ``cfg`` and ``--pretrained`` is taken out of it, so that the checkpoints of this run
-        need the folder no more.
+        need the folder no more. What the encoder says of the layout of its input is kept as ``pretrained_layout``.
 
         Raises:
             UserError: if sizes, dictionary and pretrained encoder do not fit each other.
@@ -96,6 +113,7 @@ class UnilmModel(BaseFairseqModel):
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
         if pretrained is not None:
             pretrained.load_into(model)
+            model.pretrained_layout = pretrained.layout
             cfg.pretrained = None
         return model
 
@@ -134,22 +152,22 @@ class UnilmModel(BaseFairseqModel):
     ) -> Tensor:
         """Return the last layer's states (B, L, H); arguments as for :meth:`forward`."""
         x = self.embeddings(tokens, positions, segments)
-        blocks = self._attention_blocks(positions, steps, groups, block_lengths, x.dtype)
-        for layer in self.layers:
-            x = layer(x, blocks)
-        return x
+        plans = self._packed_plans(positions, steps, groups, block_lengths, x.dtype)
+        for layer, plan in zip(self.layers, plans, strict=True):
+            x = layer(x, plan)
+        return self.layer_norm(x)
 
-    def _attention_blocks(
+    def _packed_plans(
         self, positions: Tensor, steps: Tensor, groups: Tensor, block_lengths: Sequence[int], dtype: torch.dtype
-    ) -> list[AttentionBlock]:
-        relative = self.relative_position
-
-        def relative_bias(start: int, end: int) -> Tensor:
-            return relative(positions[:, start:end], positions[:, :end])
-
-        return attention_blocks(
-            steps, groups, block_lengths, relative_bias=None if relative is None else relative_bias, dtype=dtype
-        )
+    ) -> list[PackedPlan]:
+        """Return the plan of each layer; layers of one pattern share theirs."""
+        plans = {
+            pattern: pattern.packed(
+                positions, steps, groups, block_lengths, relative=self.relative_position, dtype=dtype
+            )
+            for pattern in set(self.patterns)
+        }
+        return [plans[pattern] for pattern in self.patterns]
 
     def prefill(self, tokens: Tensor, positions: Tensor, segments: Tensor, groups: Tensor) -> IncrementalState:
         """Encode the sources once and keep their keys and values.
@@ -158,10 +176,10 @@ class UnilmModel(BaseFairseqModel):
             each (N, S). N: sentences, S: source positions.
         """
         x = self.embeddings(tokens, positions, segments)
-        blocks = self._attention_blocks(positions, torch.zeros_like(tokens), groups, (tokens.size(1),), x.dtype)
+        plans = self._packed_plans(positions, torch.zeros_like(tokens), groups, (tokens.size(1),), x.dtype)
         caches = [LayerCache() for _ in self.layers]
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer.prefill(x, blocks, cache)
+        for layer, plan, cache in zip(self.layers, plans, caches, strict=True):
+            x = layer.prefill(x, plan, cache)
         padding = groups < 0
         # (N, S) -> (N, 1, 1, S)
         source_bias = torch.zeros_like(padding, dtype=x.dtype).masked_fill(padding, float("-inf"))[:, None, None]
@@ -179,38 +197,17 @@ class UnilmModel(BaseFairseqModel):
         Returns:
             Logits (N * K, V) at the last of the tokens.
         """
-        rows, new = tokens.shape
-        total = state.num_cached + new
-        # Position ids count on from the real length of the own source: (N, Q), then (N * K, Q).
-        offsets = torch.arange(state.num_cached, total, device=tokens.device)
-        by_sentence = state.source_lengths.unsqueeze(1) + offsets
-        positions = by_sentence.repeat_interleave(rows // len(by_sentence), dim=0)
-        source_bias, generated_bias = self._step_biases(state, by_sentence, total, new)
+        # Position ids count on from the real length of the own source: (N, Q) -> (N * K, Q).
+        offsets = torch.arange(state.num_cached, state.num_cached + tokens.size(1), device=tokens.device)
+        positions = (state.source_lengths.unsqueeze(1) + offsets).repeat_interleave(state.beams, dim=0)
+        plans = {
+            pattern: pattern.step(state, positions, relative=self.relative_position) for pattern in set(self.patterns)
+        }
         x = self.embeddings(tokens, positions, torch.full_like(tokens, segment))
-        for layer, cache in zip(self.layers, state.layers, strict=True):
-            x = layer.step(x, cache, state.num_cached, source_bias, generated_bias)
+        for layer, pattern, cache in zip(self.layers, self.patterns, state.layers, strict=True):
+            x = layer.step(x, plans[pattern], cache, state.num_cached)
         state.num_cached += num_kept
-        return self.lm_head(x[:, -1], self.embeddings.tokens.weight)
-
-    def _step_biases(
-        self, state: IncrementalState, positions: Tensor, total: int, new: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return what is added to the scores against the source and against the ``total`` generated tokens."""
-        source_bias, generated_bias = state.source_bias, None
-        if self.relative_position is not None:
-            source_positions = torch.arange(source_bias.size(-1), device=positions.device).unsqueeze(0)
-            # (N, h, Q, S) -> (N, h, K * Q, S)
-            towards_source = self.relative_position(positions, source_positions).repeat(1, 1, state.beams, 1)
-            source_bias = source_bias + towards_source
-            generated = torch.arange(total, device=positions.device).unsqueeze(0)
-            generated_bias = self.relative_position(generated[:, -new:], generated)
-        if new > 1:
-            # In decoding order the visibility rule is plain causality: the placeholder comes last and is its own group.
-            later = torch.ones(new, total, dtype=torch.bool, device=positions.device).triu(total - new + 1)
-            if generated_bias is None:
-                generated_bias = source_bias.new_zeros(1, 1, new, total)
-            generated_bias = generated_bias.masked_fill(later, float("-inf"))
-        return source_bias, generated_bias
+        return self.lm_head(self.layer_norm(x[:, -1]), self.embeddings.tokens.weight)
 
     def get_normalized_probs(self, net_output: Tensor, log_probs: bool, sample: Any = None) -> Tensor:
         """Return (log-)probabilities in float32 of the logits (..., V)."""
@@ -235,6 +232,14 @@ class UnilmModel(BaseFairseqModel):
         return super().load_state_dict(state_dict, strict=strict, model_cfg=model_cfg, args=args)
 
 
+def _pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
+    """Return how the layer ``index`` attends."""
+    head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
+    if index % cfg.global_attention_every == 0:
+        return AttentionPattern(head_dim, cfg.rotary_base, window=0)
+    return AttentionPattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
+
+
 def _check_fit(own: dict[str, torch.Size], given: dict[str, Tensor]) -> None:
     name = "embeddings.tokens.weight"
     if name in given and len(given[name]) != own[name][0]:
@@ -257,7 +262,7 @@ def _initialize(module: nn.Module) -> None:
     """Initialise as BERT does: weights from N(0, 0.02), biases 0, layer norms the identity."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         nn.init.zeros_(module.weight[module.padding_idx])

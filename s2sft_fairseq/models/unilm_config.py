@@ -10,6 +10,14 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from s2sft_fairseq.errors import UserError
 
+# Options whose values are words.
+WORDS = {
+    "activation_fn": ["gelu", "gelu_tanh", "relu"],
+    "layer_norm_position": ["post", "pre"],
+    "feed_forward": ["plain", "gated"],
+    "biases": ["all", "none"],
+}
+
 
 @dataclass
 class UnilmConfig(FairseqDataclass):
@@ -29,7 +37,8 @@ class UnilmConfig(FairseqDataclass):
     )
     encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": "attention heads (default: 12)"})
     max_positions: Optional[int] = field(
-        default=None, metadata={"help": "rows of the position embedding: source and target together (default: 512)"}
+        default=None,
+        metadata={"help": "positions of source and target together: rows of the position embedding (default: 512)"},
     )
     num_segments: Optional[int] = field(
         default=None, metadata={"help": "rows of the segment embedding; 0: none, as in RoBERTa (default: 2)"}
@@ -43,8 +52,40 @@ class UnilmConfig(FairseqDataclass):
     layer_norm_eps: Optional[float] = field(
         default=None, metadata={"help": "epsilon of the layer norms (default: 1e-12, BERT's)"}
     )
-    activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu"])] = field(  # type: ignore[valid-type]
+    activation_fn: Optional[ChoiceEnum(WORDS["activation_fn"])] = field(  # type: ignore[valid-type]
         default=None, metadata={"help": "activation (default: gelu, the exact one)"}
+    )
+    embedding_dim: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "width of the embeddings, where narrower than the layers, as in ELECTRA; 0: theirs (default: 0)"
+        },
+    )
+    layer_norm_position: Optional[ChoiceEnum(WORDS["layer_norm_position"])] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={"help": "behind attention and feed-forward network, or, as in ModernBERT, before (default: post)"},
+    )
+    feed_forward: Optional[ChoiceEnum(WORDS["feed_forward"])] = field(  # type: ignore[valid-type]
+        default=None, metadata={"help": "feed-forward network; gated: ModernBERT's GeGLU (default: plain)"}
+    )
+    biases: Optional[ChoiceEnum(WORDS["biases"])] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={"help": "biases of linear layers and layer norms; the output always has one (default: all)"},
+    )
+    rotary_base: Optional[float] = field(
+        default=None,
+        metadata={"help": "base of rotary positions, instead of a position embedding; 0: none (default: 0)"},
+    )
+    local_rotary_base: Optional[float] = field(
+        default=None, metadata={"help": "base in local layers; 0: that of the global ones (default: 0)"}
+    )
+    local_attention_window: Optional[int] = field(
+        default=None,
+        metadata={"help": "local layers see half as many positions to either side; 0: all positions (default: 0)"},
+    )
+    global_attention_every: Optional[int] = field(
+        default=None,
+        metadata={"help": "layers from one global layer to the next, of which the first is one (default: 1, all)"},
     )
     dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention output and feed-forward"})
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
@@ -62,6 +103,14 @@ SIZES: dict[str, Any] = {
     "max_relative_position": 128,
     "layer_norm_eps": 1e-12,
     "activation_fn": "gelu",
+    "embedding_dim": 0,
+    "layer_norm_position": "post",
+    "feed_forward": "plain",
+    "biases": "all",
+    "rotary_base": 0.0,
+    "local_rotary_base": 0.0,
+    "local_attention_window": 0,
+    "global_attention_every": 1,
 }
 
 
@@ -72,28 +121,46 @@ LEAST = {
     "encoder_attention_heads": 1,
     "max_positions": 1,
     "num_segments": 0,
+    "embedding_dim": 0,
+    "rotary_base": 0,
+    "local_rotary_base": 0,
+    "local_attention_window": 0,
+    "global_attention_every": 1,
 }
 
 
 def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -> None:
     """Fill every size that is not given, from the pretrained encoder or else from BERT base.
 
+    Options that are newer than the checkpoint, or than the pretrained encoder, are as in BERT base.
+
     Raises:
         UserError: naming every size that contradicts the pretrained encoder or another size.
     """
     known = {**SIZES, **(pretrained or {})}
-    problems = [
-        f"--{name.replace('_', '-')} is {getattr(cfg, name)}, but the pretrained encoder has {pretrained[name]}"
-        for name in SIZES
-        if pretrained and getattr(cfg, name) is not None and str(getattr(cfg, name)) != str(pretrained[name])
-    ]
+    problems = []
     for name, value in known.items():
-        if getattr(cfg, name) is None:
+        given = getattr(cfg, name, None)
+        if given is None:
             setattr(cfg, name, value)
-    problems += [
-        f"--{name.replace('_', '-')} must be at least {least}, but is {getattr(cfg, name)}"
+        elif pretrained and given != value:
+            problems.append(f"{_option(name)} is {given}, but the pretrained encoder has {value}")
+    problems += _problems(cfg)
+    if problems:
+        raise UserError.of(problems)
+
+
+def _problems(cfg: UnilmConfig) -> list[str]:
+    """What is impossible, by itself or together."""
+    problems = [
+        f"{_option(name)} must be at least {least}, but is {getattr(cfg, name)}"
         for name, least in LEAST.items()
         if getattr(cfg, name) < least
+    ]
+    problems += [
+        f"{_option(name)} must be one of {', '.join(words)}, but is {getattr(cfg, name)}"
+        for name, words in WORDS.items()
+        if str(getattr(cfg, name)) not in words
     ]
     bins = cfg.relative_position_bins
     if bins and (bins < 4 or bins % 2):
@@ -103,10 +170,20 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
             f"--max-relative-position must exceed a quarter of --relative-position-bins ({bins}), "
             f"but is {cfg.max_relative_position}"
         )
-    if cfg.encoder_attention_heads > 0 and cfg.encoder_embed_dim % cfg.encoder_attention_heads:
+    heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
+    if heads > 0 and width % heads:
         problems.append(
-            f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({cfg.encoder_attention_heads}), "
-            f"but is {cfg.encoder_embed_dim}"
+            f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({heads}), but is {width}"
         )
-    if problems:
-        raise UserError.of(problems)
+    elif heads > 0 and cfg.rotary_base and width // heads % 2:
+        problems.append(
+            f"--encoder-embed-dim must be an even multiple of --encoder-attention-heads ({heads}) "
+            f"with --rotary-base, but is {width}"
+        )
+    if cfg.local_rotary_base and not cfg.rotary_base:
+        problems.append(f"--local-rotary-base must be 0 without --rotary-base, but is {cfg.local_rotary_base}")
+    return problems
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

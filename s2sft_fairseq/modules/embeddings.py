@@ -1,37 +1,43 @@
-"""The input of the encoder: token, position and optional segment embeddings."""
+"""The input of the encoder: token embeddings, with position and segment embeddings where the model has them."""
 
 from torch import Tensor, nn
 
 
 class PackedEmbeddings(nn.Module):
-    """Sum of the embeddings, layer norm and dropout, as in BERT."""
+    """Sum of the embeddings, layer norm and dropout, as in BERT; then, as in ELECTRA, a projection to wider layers."""
 
     def __init__(
         self,
         *,
         vocab_size: int,
         embed_dim: int,
-        max_positions: int,
+        output_dim: int,
+        num_positions: int,
         num_segments: int,
         pad: int,
         layer_norm_eps: float,
         dropout: float,
+        bias: bool,
     ) -> None:
-        """Make the tables; ``num_segments`` 0 leaves the segment embedding out, as in RoBERTa."""
+        """Make the tables, of which 0 rows leave one out; the projection only where the two widths differ."""
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, embed_dim, padding_idx=pad)
-        self.positions = nn.Embedding(max_positions, embed_dim)
+        self.positions = nn.Embedding(num_positions, embed_dim) if num_positions else None
         self.segments = nn.Embedding(num_segments, embed_dim) if num_segments else None
-        self.layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps)
+        self.layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
 
     def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
         """Embed a packed sequence.
 
         Shape:
-            each (B, L) -> (B, L, H). B: examples, L: packed positions, H: width.
+            each (B, L) -> (B, L, H). B: examples, L: packed positions, H: width of the layers.
         """
-        x = self.tokens(tokens) + self.positions(positions)
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(positions)
         if self.segments is not None:
             x = x + self.segments(segments)
-        return self.dropout(self.layer_norm(x))
+        x = self.dropout(self.layer_norm(x))
+        return x if self.projection is None else self.projection(x)

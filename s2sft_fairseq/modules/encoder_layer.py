@@ -1,16 +1,19 @@
-"""One post-norm Transformer layer, as in BERT."""
+"""One Transformer layer: post-norm as in BERT, or pre-norm as in ModernBERT."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
 from s2sft_fairseq.modules.incremental_state import LayerCache
 from s2sft_fairseq.modules.multi_flow_attention import MultiFlowAttention
-from s2sft_fairseq.modules.visibility import AttentionBlock
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward network; each is added to its input and normalised."""
+    """Self-attention, then a feed-forward network; each is added to its input.
+
+    Post-norm normalises the two sums, pre-norm what attention and feed-forward network read.
+    """
 
     def __init__(
         self,
@@ -23,36 +26,58 @@ class EncoderLayer(nn.Module):
         dropout: float,
         attention_dropout: float,
         activation_dropout: float,
+        pre_norm: bool,
+        gated: bool,
+        bias: bool,
+        first: bool,
     ) -> None:
+        """Make the layer; the first one of a pre-norm model reads embeddings that are normalised already."""
         super().__init__()
-        self.attention = MultiFlowAttention(embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout)
-        self.attention_layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps)
-        self.fc1 = nn.Linear(embed_dim, ffn_embed_dim)
-        self.fc2 = nn.Linear(ffn_embed_dim, embed_dim)
-        self.final_layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps)
+        self.pre_norm, self.gated = pre_norm, gated
+        self.attention = MultiFlowAttention(
+            embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, bias=bias
+        )
+        self.attention_layer_norm = (
+            nn.Identity() if pre_norm and first else nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
+        )
+        self.fc1 = nn.Linear(embed_dim, 2 * ffn_embed_dim if gated else ffn_embed_dim, bias=bias)
+        self.fc2 = nn.Linear(ffn_embed_dim, embed_dim, bias=bias)
+        self.final_layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         self.activation = activation
         self.dropout = nn.Dropout(dropout)
         self.activation_dropout = nn.Dropout(activation_dropout)
 
-    def forward(self, x: Tensor, blocks: Sequence[AttentionBlock]) -> Tensor:
+    def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Encode a packed sequence.
 
         Shape:
             (B, L, H) -> (B, L, H). B: examples, L: packed positions, H: width.
         """
-        return self._after_attention(x, self.attention(x, blocks))
+        return self._after_attention(x, self.attention(self._before_attention(x), plan))
 
-    def prefill(self, x: Tensor, blocks: Sequence[AttentionBlock], cache: LayerCache) -> Tensor:
+    def prefill(self, x: Tensor, plan: PackedPlan, cache: LayerCache) -> Tensor:
         """Encode the source and keep its keys and values; shapes as in :meth:`MultiFlowAttention.prefill`."""
-        return self._after_attention(x, self.attention.prefill(x, blocks, cache))
+        return self._after_attention(x, self.attention.prefill(self._before_attention(x), plan, cache))
 
-    def step(
-        self, x: Tensor, cache: LayerCache, num_cached: int, source_bias: Tensor, generated_bias: Tensor | None
-    ) -> Tensor:
+    def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, num_cached: int) -> Tensor:
         """Encode the newest tokens; arguments as for :meth:`MultiFlowAttention.step`."""
-        return self._after_attention(x, self.attention.step(x, cache, num_cached, source_bias, generated_bias))
+        return self._after_attention(x, self.attention.step(self._before_attention(x), plan, cache, num_cached))
+
+    def _before_attention(self, x: Tensor) -> Tensor:
+        return self.attention_layer_norm(x) if self.pre_norm else x
 
     def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = self.attention_layer_norm(x + self.dropout(attended))
-        hidden = self.activation_dropout(self.activation(self.fc1(x)))
-        return self.final_layer_norm(x + self.dropout(self.fc2(hidden)))
+        x = x + self.dropout(attended)
+        if self.pre_norm:
+            return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
+        x = self.attention_layer_norm(x)
+        return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        if self.gated:
+            # (B, L, 2I) -> twice (B, L, I). I: inner width.
+            hidden, gate = self.fc1(x).chunk(2, dim=-1)
+            hidden = self.activation(hidden) * gate
+        else:
+            hidden = self.activation(self.fc1(x))
+        return self.fc2(self.activation_dropout(hidden))

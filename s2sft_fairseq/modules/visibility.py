@@ -19,6 +19,15 @@ def visible(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group
     return torch.where(key_group == 0, earlier, (key_group > 0) & (key_group == query_group))
 
 
+def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    """Tell which keys are near enough for local attention: at most ``window // 2`` positions away.
+
+    Shape:
+        (..., Q), (..., K) -> bool (..., Q, K).
+    """
+    return (key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)).abs() <= window // 2
+
+
 class AttentionBlock(NamedTuple):
     """The queries ``start:end`` of a packed sequence, which meet the keys ``0:end``."""
 
@@ -29,19 +38,23 @@ class AttentionBlock(NamedTuple):
 
 
 def attention_blocks(
+    positions: Tensor,
     steps: Tensor,
     groups: Tensor,
     block_lengths: Sequence[int],
     *,
+    window: int = 0,
     relative_bias: Callable[[int, int], Tensor] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[AttentionBlock]:
-    """Work out the attention of a packed batch, once for all layers.
+    """Work out the attention of a packed batch, once for all layers of a kind.
 
     Args:
-        steps: factorization steps (B, L). B: examples, L: packed positions.
+        positions: position ids (B, L). B: examples, L: packed positions.
+        steps: factorization steps (B, L).
         groups: groups (B, L).
         block_lengths: positions of each block, padding included; they add up to L.
+        window: of local attention, on top of the rule; 0: none.
         relative_bias: from ``start, end`` to the relative position bias of the queries ``start:end`` towards the keys
             ``0:end``, (B, h, end - start, end). h: heads.
         dtype: of the biases, where there is no relative one.
@@ -50,6 +63,10 @@ def attention_blocks(
     for length in block_lengths:
         end = start + length
         allowed = visible(steps[:, start:end], groups[:, start:end], steps[:, :end], groups[:, :end])
+        if window:
+            # Padding stands at position 0, from where it may reach no key: it sees what it does without a window.
+            near = within_window(positions[:, start:end], positions[:, :end], window)
+            allowed &= near | (groups[:, start:end] < 0).unsqueeze(-1)
         bias = None if relative_bias is None else relative_bias(start, end)
         if bias is not None or not bool(allowed.all()):
             # (B, Q, K) -> (B, 1, Q, K), for every head

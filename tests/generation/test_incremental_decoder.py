@@ -1,16 +1,20 @@
 """Incremental decoding equals the full packed pass, step by step, for every method."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, tiny_form, tiny_model, words
+from tiny import CLS, ENCODERS, MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.objectives.finetuning import METHODS, reference
 from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.source_fields import SourceFields
 
 LENGTHS = (6, 1, 0, 11)
 STEPS = 7
+WINDOW_WITH_RELATIVE = {"relative": True, "local_attention_window": 5, "global_attention_every": 2}
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 
@@ -26,9 +30,10 @@ def decoder_for(model, form, sources, beams=1):
     return IncrementalDecoder(model, form, source, beams=beams, max_tokens=STEPS + 1)
 
 
-@pytest.fixture(params=["absolute", "relative"])
+# Sources and hypotheses are longer than local layers see to one side.
+@pytest.fixture(params=[*ENCODERS.values(), WINDOW_WITH_RELATIVE], ids=[*ENCODERS, "window with relative positions"])
 def model(request):
-    return tiny_model(4, relative=request.param == "relative")
+    return tiny_model(4, **request.param).double()
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ def test_scores_do_not_depend_on_padding(model, sources):
 @torch.no_grad()
 def test_given_segments_and_placeholder(sources):
     model = tiny_model(5, num_segments=4)
-    form = tiny_form(source_segment=3, target_segment=2, placeholder=17)
+    form = tiny_form(fields=SourceFields(segments=(3,)), target_segment=2, placeholder=17)
     targets = words(np.random.default_rng(15), (len(sources), 2))
     expected = full_logits(model, form, sources, targets)
     decoder = decoder_for(model, form, sources)
@@ -128,6 +133,35 @@ def test_given_segments_and_placeholder(sources):
         decoder.append(torch.from_numpy(targets[:, step]), torch.arange(len(sources)))
     plain = decoder_for(model, tiny_form(), sources).next_logits()
     assert not torch.allclose(plain, expected[:, 0])
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        SourceFields(segments=(0, 3)),
+        SourceFields(segments=(0, 3), alternate=True, truncation=("left",)),
+        SourceFields(segments=(1, 0, 3), truncation=("right", "left"), limits=(6, 4)),
+    ],
+)
+@torch.no_grad()
+def test_several_fields(method, fields):
+    """Sources of one to four fields, some of them empty, some of them cut."""
+    model, form = tiny_model(6, num_segments=4), tiny_form(method, fields=fields, max_source=13)
+    rng = np.random.default_rng(16)
+    sources = [
+        np.concatenate([np.append(words(rng, length), SEP) for length in lengths])[:-1]
+        for lengths in ((3, 2), (9, 0, 7), (5,), (1, 4, 2, 6), (0, 0), (2, 2, 2))
+    ]
+    targets = words(np.random.default_rng(17), (len(sources), 3))
+    expected = full_logits(model, form, sources, targets)
+    decoder = decoder_for(model, form, sources)
+    for step in range(3):
+        torch.testing.assert_close(decoder.next_logits(), expected[:, step], **TOLERANCE)
+        decoder.append(torch.from_numpy(targets[:, step]), torch.arange(len(sources)))
+    of_one_segment = tiny_form(method, fields=replace(fields, segments=(0,)), max_source=13)
+    plain = decoder_for(model, of_one_segment, sources).next_logits()
+    assert not torch.allclose(plain, expected[:, 0], **TOLERANCE)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
 from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
 from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.source_fields import SourceFields
 
 SOURCE_LENGTHS, TARGET_LENGTHS = (6, 0, 3, 11), (4, 2, 0, 8)
 
@@ -65,6 +66,31 @@ def test_cut_references(pairs):
     results = ReferenceScorer(models, form).generate(models, sample_of(form, pairs))
     assert [len(hypothesis["tokens"]) for (hypothesis,) in results] == [4, 3, 1, 4]
     assert all(hypothesis["tokens"][-1] == SEP for (hypothesis,) in results)
+
+
+@pytest.mark.parametrize("limits", [(0,), (3, 6), (0, 4)])
+@pytest.mark.parametrize("truncation", [("right",), ("left",), ("right", "left")])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_cut_sources_of_several_fields_get_their_own_scores_back(method, truncation, limits):
+    """The source of a batch is laid out and cut; the scorer must neither cut it again nor count its fields anew."""
+    rules = SourceFields(segments=(0, 1, 2), truncation=truncation, limits=limits)
+    form = tiny_form(method, fields=rules, max_source=11)
+    rng = np.random.default_rng(32)
+    fields = [
+        [words(rng, length) for length in lengths] for lengths in ((2, 7), (8, 1, 7), (0, 3), (4, 3, 0, 5), (12,))
+    ]
+    pairs = [(np.concatenate([np.append(field, SEP) for field in each])[:-1], words(rng, 3)) for each in fields]
+    models = [tiny_model(5, num_segments=3)]
+    sample = sample_of(form, pairs)
+    options = SearchOptions(beam=2, max_len_b=6, never_generated=(PAD, UNK, CLS, MASK))
+    best = [hypotheses[0] for hypotheses in SequenceGenerator(models, form, options).generate(models, sample)]
+    scored = ReferenceScorer(models, form).generate(
+        models, {**sample, "target": padded([hypothesis["tokens"].numpy() for hypothesis in best])}
+    )
+    for (source, _), generated, (again,) in zip(pairs, best, scored, strict=True):
+        torch.testing.assert_close(again["positional_scores"], generated["positional_scores"], atol=1e-5, rtol=1e-5)
+        expected = next_log_probs(models, form, source, [()], 1.0)[0, generated["tokens"][0]]
+        assert generated["positional_scores"][0].item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_sources_alone_cannot_be_scored(pairs):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from naive_search import naive_search, next_log_probs
-from tiny import CLS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_form, tiny_model, words
+from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.generation.candidates import sampled_candidates
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
@@ -103,10 +103,10 @@ def test_when_the_search_ends_and_what_is_ranked_are_independent(models, sources
     assert_as_naive(models[:1], replace(options, keep_unfinished=True), sources)
 
 
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", list(METHODS))
-def test_every_method(sources, method, relative):
-    results = assert_as_naive([eager_model(5, relative=relative)], BASE, sources, method=method)
+def test_every_method(sources, method, encoder):
+    results = assert_as_naive([eager_model(5, **encoder)], BASE, sources, method=method)
     assert len({len(h["tokens"]) for hypotheses in results for h in hypotheses}) > 2, (
         "nothing but one length was tested"
     )
@@ -176,6 +176,15 @@ def test_an_empty_source_gives_an_empty_output(models, sources):
             assert hypothesis["score"].item() == pytest.approx(hypothesis["positional_scores"].item())
     ((alone,),) = search(models[:1], BASE, [sources[1]])
     assert alone["tokens"].tolist() == [SEP]
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_source_of_empty_fields_is_empty(models, method):
+    sources = [np.array(ids, dtype=np.int64) for ids in ([SEP], [SEP, SEP, SEP], [SEP, 9], [9, SEP])]
+    results = search(models[:1], replace(BASE, min_len=2), sources, method=method)
+    lengths = [max(len(h["tokens"]) for h in hypotheses) for hypotheses in results]
+    assert lengths[:2] == [1, 1]
+    assert min(lengths[2:]) >= 3
 
 
 @pytest.mark.parametrize("options", [BASE, replace(BASE, exhaustive=True)])

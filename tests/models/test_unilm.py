@@ -1,5 +1,6 @@
 """The model: what it may learn from, its sizes, and what is said of options and weights that do not fit."""
 
+import json
 from argparse import Namespace
 from types import SimpleNamespace
 
@@ -7,9 +8,20 @@ import numpy as np
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from tiny import PAD, TINY_SIZES, VOCAB_SIZE, model_inputs, tiny_config, tiny_dictionary, tiny_form, tiny_model, words
+from tiny import (
+    ENCODERS,
+    PAD,
+    TINY_SIZES,
+    VOCAB_SIZE,
+    model_inputs,
+    tiny_config,
+    tiny_dictionary,
+    tiny_form,
+    tiny_model,
+    words,
+)
 
-from s2sft_fairseq.checkpoints.bert import Conversion, parameter_shapes
+from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.architectures import ARCHITECTURES
@@ -18,6 +30,7 @@ from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.optim.fused_adamw import GROUP_ATTRIBUTE, NO_DECAY
 
 PAPER = PRESETS["paper"]
 TASK = SimpleNamespace(source_dictionary=tiny_dictionary())
@@ -34,12 +47,12 @@ def input_gradients(model, inputs, labelled, index):
     return (gradient[0] != 0).any(dim=-1)
 
 
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
-def test_no_label_is_seen_by_its_own_prediction(method, relative):
+def test_no_label_is_seen_by_its_own_prediction(method, encoder):
     """Exactly no gradient from the loss of target token i to the inputs of tokens i and later; some to all others."""
     rng = np.random.default_rng(0)
-    form, model = tiny_form(method), tiny_model(1, relative=relative)
+    form, model = tiny_form(method), tiny_model(1, **encoder)
     example = METHODS[method].pack(words(rng, 5), words(rng, 6), form, PAPER[method], rng)
     batch = collate([example], PAD)
     labelled = torch.from_numpy(batch.label != PAD)
@@ -55,9 +68,10 @@ def test_no_label_is_seen_by_its_own_prediction(method, relative):
         assert seen.tolist() == expected.tolist()
 
 
-def test_masked_predictions_see_their_placeholder_and_what_is_before():
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_masked_predictions_see_their_placeholder_and_what_is_before(encoder):
     rng = np.random.default_rng(1)
-    form, model = tiny_form("masked"), tiny_model(2)
+    form, model = tiny_form("masked"), tiny_model(2, **encoder)
     example = METHODS["masked"].pack(words(rng, 4), words(rng, 7), form, PAPER["masked"], rng)
     batch = collate([example], PAD)
     labelled = torch.from_numpy(batch.label != PAD)
@@ -66,10 +80,27 @@ def test_masked_predictions_see_their_placeholder_and_what_is_before():
         assert seen.tolist() == [i <= place for i in range(len(seen))]
 
 
-def test_sources_learn_nothing_of_targets():
+def test_local_layers_see_what_is_within_their_window_alone():
+    """A local layer behind a global one whose attention is switched off: three positions, the source's end included."""
+    rng = np.random.default_rng(2)
+    form, model = tiny_form(), tiny_model(1, **{**ENCODERS["modernbert"], "encoder_layers": 2})
+    with torch.no_grad():
+        model.layers[0].attention.output.weight.zero_()
+    example = METHODS["pseudo_masked"].pack(words(rng, 7), words(rng, 6), form, PAPER["pseudo_masked"], rng)
+    batch = collate([example], PAD)
+    labelled = torch.from_numpy(batch.label != PAD)
+    context, content = (len(block.token) for block in example[:2])
+    for i in range(content):
+        seen = input_gradients(model, model_inputs(batch), labelled, i).nonzero().flatten().tolist()
+        position = context + i
+        assert seen == [position - 3, position - 2, position - 1, context + content + i]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_sources_learn_nothing_of_targets(encoder):
     """States of the source are those of the source alone, which decoding relies on."""
     rng = np.random.default_rng(3)
-    form, model = tiny_form(), tiny_model(3, relative=True)
+    form, model = tiny_form(), tiny_model(3, **encoder)
     source = words(rng, 6)
     packed = [METHODS["pseudo_masked"].pack(source, words(rng, 5), form, PAPER["pseudo_masked"], rng) for _ in range(2)]
     with torch.no_grad():
@@ -85,17 +116,80 @@ def test_output_and_input_embedding_are_one():
     assert names == ["embeddings.tokens.weight", "lm_head.bias"]
 
 
-@pytest.mark.parametrize("changes", [{}, {"relative_position_bins": 8}, {"num_segments": 0}])
-def test_parameters_are_those_that_conversion_expects(changes):
-    cfg = tiny_config(**changes)
-    model = UnilmModel(cfg, vocab_size=VOCAB_SIZE, pad=PAD)
-    sizes = {name: getattr(cfg, name) for name in SIZES}
-    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == parameter_shapes(sizes, VOCAB_SIZE)
+def linear(name, rows, columns):
+    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
 
 
-def test_initial_weights_are_those_of_bert():
+def layer_norm(name, width):
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def parameters_of_bert(token_dim=16):
+    """Names and shapes of a tiny BERT's parameters."""
+    shapes = {"embeddings.tokens.weight": (VOCAB_SIZE, token_dim), "lm_head.bias": (VOCAB_SIZE,)}
+    shapes |= {"embeddings.positions.weight": (64, token_dim), "embeddings.segments.weight": (2, token_dim)}
+    shapes |= linear("lm_head.dense", token_dim, 16)
+    shapes |= layer_norm("embeddings.layer_norm", token_dim) | layer_norm("lm_head.layer_norm", token_dim)
+    for layer in ("layers.0", "layers.1"):
+        shapes |= linear(f"{layer}.attention.qkv", 48, 16) | linear(f"{layer}.attention.output", 16, 16)
+        shapes |= linear(f"{layer}.fc1", 32, 16) | linear(f"{layer}.fc2", 16, 32)
+        shapes |= layer_norm(f"{layer}.attention_layer_norm", 16) | layer_norm(f"{layer}.final_layer_norm", 16)
+    return shapes
+
+
+# No biases but that of the output, no position and segment embeddings, no layer norm before the first attention.
+PARAMETERS_OF_MODERNBERT = {
+    "embeddings.tokens.weight": (VOCAB_SIZE, 16),
+    "embeddings.layer_norm.weight": (16,),
+    "layers.0.attention.qkv.weight": (48, 16),
+    "layers.0.attention.output.weight": (16, 16),
+    "layers.0.final_layer_norm.weight": (16,),
+    "layers.0.fc1.weight": (64, 16),
+    "layers.0.fc2.weight": (16, 32),
+    "layers.1.attention_layer_norm.weight": (16,),
+    "layers.1.attention.qkv.weight": (48, 16),
+    "layers.1.attention.output.weight": (16, 16),
+    "layers.1.final_layer_norm.weight": (16,),
+    "layers.1.fc1.weight": (64, 16),
+    "layers.1.fc2.weight": (16, 32),
+    "layer_norm.weight": (16,),
+    "lm_head.dense.weight": (16, 16),
+    "lm_head.layer_norm.weight": (16,),
+    "lm_head.bias": (VOCAB_SIZE,),
+}
+
+
+@pytest.mark.parametrize(
+    ("encoder", "expected"),
+    [
+        ({}, parameters_of_bert()),
+        ({"embedding_dim": 16}, parameters_of_bert()),
+        (ENCODERS["relative"], {**parameters_of_bert(), "relative_position.weight": (2, 8)}),
+        (ENCODERS["electra"], {**parameters_of_bert(8), **linear("embeddings.projection", 16, 8)}),
+        ({**ENCODERS["modernbert"], "encoder_layers": 2}, PARAMETERS_OF_MODERNBERT),
+    ],
+    ids=["absolute", "embeddings as wide as the layers", "relative", "electra", "modernbert"],
+)
+def test_parameters(encoder, expected):
+    shapes = {name: tuple(value.shape) for name, value in tiny_model(**encoder).state_dict().items()}
+    assert shapes == expected
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_biases_and_layer_norms_do_not_decay(encoder):
+    for name, parameter in tiny_model(**encoder).named_parameters():
+        exempt = name.endswith("bias") or "layer_norm" in name or name == "relative_position.weight"
+        assert (getattr(parameter, GROUP_ATTRIBUTE, None) == NO_DECAY) == exempt, name
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [{"relative_position_bins": 32}, {"embedding_dim": 32}, ENCODERS["modernbert"]],
+    ids=["relative", "electra", "modernbert"],
+)
+def test_initial_weights_are_those_of_bert(encoder):
     torch.manual_seed(0)
-    cfg = tiny_config(encoder_embed_dim=64, encoder_ffn_embed_dim=256, relative_position_bins=32)
+    cfg = tiny_config(**{"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 256, **encoder})
     model = UnilmModel(cfg, vocab_size=500, pad=PAD)
     for name, parameter in model.named_parameters():
         if "layer_norm" in name and name.endswith("weight"):
@@ -139,19 +233,38 @@ def test_sizes_that_are_not_given_are_those_of_bert_base():
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 def test_named_architectures(name):
     assert ARCH_MODEL_REGISTRY[name] is UnilmModel
-    args = Namespace(encoder_layers=None, encoder_embed_dim=None, encoder_ffn_embed_dim=None, encoder_attention_heads=6)
+    args = Namespace(**{option: None for option in SIZES if option != "encoder_attention_heads"})
+    args.encoder_attention_heads = 6
     ARCH_CONFIG_REGISTRY[name](args)
-    layers, width, inner, _ = ARCHITECTURES[name]
     # What the user gives stays.
-    expected = {"encoder_layers": layers, "encoder_embed_dim": width, "encoder_ffn_embed_dim": inner}
-    assert vars(args) == {**expected, "encoder_attention_heads": 6}
+    given = {option: value for option, value in vars(args).items() if value is not None}
+    assert given == {**ARCHITECTURES[name], "encoder_attention_heads": 6}
 
 
-def test_architectures_of_the_papers():
-    assert ARCHITECTURES["unilm_base"] == (12, 768, 3072, 12)
-    assert ARCHITECTURES["unilm_large"] == (24, 1024, 4096, 16)
-    assert ARCHITECTURES["minilm_l6_h384"] == (6, 384, 1536, 12)
-    assert ARCHITECTURES["minilm_l12_h384"] == (12, 384, 1536, 12)
+def count_parameters(name, vocab_size):
+    """Parameters of a named architecture, in millions."""
+    cfg = UnilmConfig(**ARCHITECTURES[name])
+    complete_sizes(cfg)
+    with torch.device("meta"):
+        model = UnilmModel(cfg, vocab_size=vocab_size, pad=0)
+    return sum(parameter.numel() for parameter in model.parameters()) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "published"),
+    [
+        ("unilm_base", 30522, 110),
+        ("unilm_large", 30522, 340),
+        ("minilm_l12_h384", 30522, 33),
+        ("unilm_roberta_base", 50265, 125),
+        ("unilm_roberta_large", 50265, 355),
+        ("electra_small", 30522, 14),
+        ("modernbert_base", 50368, 149),
+        ("modernbert_large", 50368, 395),
+    ],
+)
+def test_architectures_are_as_large_as_published(name, vocab_size, published):
+    assert count_parameters(name, vocab_size) == pytest.approx(published, rel=0.04)
 
 
 def test_all_sizes_that_are_impossible():
@@ -176,6 +289,47 @@ def test_all_sizes_that_are_impossible():
     ]
 
 
+def test_all_options_of_modernbert_and_electra_that_are_impossible():
+    cfg = UnilmConfig(
+        encoder_embed_dim=15,
+        encoder_attention_heads=3,
+        embedding_dim=-8,
+        layer_norm_position="middle",
+        feed_forward="swish",
+        biases="some",
+        rotary_base=10.0,
+        local_rotary_base=-1.0,
+        local_attention_window=-2,
+        global_attention_every=0,
+    )
+    with pytest.raises(UserError) as raised:
+        complete_sizes(cfg)
+    assert raised.value.problems == [
+        "--embedding-dim must be at least 0, but is -8",
+        "--local-rotary-base must be at least 0, but is -1.0",
+        "--local-attention-window must be at least 0, but is -2",
+        "--global-attention-every must be at least 1, but is 0",
+        "--layer-norm-position must be one of post, pre, but is middle",
+        "--feed-forward must be one of plain, gated, but is swish",
+        "--biases must be one of all, none, but is some",
+        "--encoder-embed-dim must be an even multiple of --encoder-attention-heads (3) with --rotary-base, but is 15",
+    ]
+
+
+def test_local_rotary_positions_need_global_ones():
+    with pytest.raises(UserError, match=r"^--local-rotary-base must be 0 without --rotary-base, but is 100.0$"):
+        complete_sizes(UnilmConfig(local_rotary_base=100.0))
+
+
+def test_rotary_positions_have_no_end():
+    """Nothing fails at max_positions: the model reads what it is given."""
+    model = tiny_model(**ENCODERS["modernbert"])
+    length = 2 * model.max_positions()
+    tokens = torch.full((1, length), 9)
+    zeros = torch.zeros_like(tokens)
+    assert model.encode(tokens, torch.arange(length).unsqueeze(0), zeros, zeros, zeros, (length,)).isfinite().all()
+
+
 def test_no_heads():
     with pytest.raises(UserError, match=r"^--encoder-attention-heads must be at least 1, but is 0$"):
         complete_sizes(UnilmConfig(encoder_attention_heads=0))
@@ -196,7 +350,7 @@ def write_encoder(folder, model, vocab_size=VOCAB_SIZE, without=()):
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith(tuple(without))}
     missing = sorted(model.state_dict().keys() - weights.keys())
     sizes = {name: getattr(model.cfg, name) for name in SIZES}
-    write_pretrained(folder, Conversion(weights, sizes, [], missing))
+    write_pretrained(folder, Conversion("BERT", weights, sizes, missing=missing))
     tiny_dictionary(vocab_size).save(str(folder / "dict.txt"))
     return str(folder)
 
@@ -234,6 +388,42 @@ def test_all_contradictions_to_the_pretrained_encoder(tmp_path):
         "--num-segments is 0, but the pretrained encoder has 2",
         "--activation-fn is relu, but the pretrained encoder has gelu",
     ]
+
+
+# The options that came after the first release.
+NEWER = list(SIZES)[list(SIZES).index("embedding_dim") :]
+
+
+def test_encoders_and_checkpoints_that_are_older_than_an_option(tmp_path):
+    """They are BERT-like in all that they do not know of."""
+    model = tiny_model()
+    folder = write_encoder(tmp_path, model)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["sizes"] = {name: value for name, value in config["sizes"].items() if name not in NEWER}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    built = UnilmModel.build_model(UnilmConfig(pretrained=folder, biases="all"), TASK)
+    assert {name: getattr(built.cfg, name) for name in NEWER} == {name: SIZES[name] for name in NEWER}
+    with pytest.raises(UserError, match=r"^--biases is none, but the pretrained encoder has all$"):
+        UnilmModel.build_model(UnilmConfig(pretrained=folder, biases="none"), TASK)
+    old = Namespace(**{name: value for name, value in vars(model.cfg).items() if name not in NEWER})
+    UnilmModel.build_model(old, TASK).load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("name", ["electra", "modernbert"])
+def test_every_option_comes_from_the_pretrained_encoder(tmp_path, name):
+    source = tiny_model(4, **ENCODERS[name])
+    model = UnilmModel.build_model(UnilmConfig(pretrained=write_encoder(tmp_path, source)), TASK)
+    assert {name: getattr(model.cfg, name) for name in SIZES} == {name: getattr(source.cfg, name) for name in SIZES}
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_the_layout_of_the_pretrained_encoder_is_kept(tmp_path):
+    folder = write_encoder(tmp_path, tiny_model())
+    assert UnilmModel.build_model(UnilmConfig(pretrained=folder), TASK).pretrained_layout == {}
+    assert tiny_model().pretrained_layout == {}
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "layout": {"target_segment": 0}}))
+    assert UnilmModel.build_model(UnilmConfig(pretrained=folder), TASK).pretrained_layout == {"target_segment": 0}
 
 
 def test_a_dictionary_that_does_not_fit_the_encoder(tmp_path):

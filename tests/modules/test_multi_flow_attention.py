@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
 from s2sft_fairseq.modules.incremental_state import LayerCache
 from s2sft_fairseq.modules.multi_flow_attention import MultiFlowAttention
 from s2sft_fairseq.modules.visibility import AttentionBlock
@@ -37,27 +38,27 @@ def test_blocks_meet_the_keys_before_their_end(attention):
     bias[:, :, :3, 3:] = float("-inf")
     blocks = [AttentionBlock(0, 3, bias[:, :, :3, :3]), AttentionBlock(3, 7, bias[:, :, 3:])]
     expected = torch.stack([plain(attention, row, offset) for row, offset in zip(x, bias, strict=True)])
-    torch.testing.assert_close(attention(x, blocks), expected)
+    torch.testing.assert_close(attention(x, PackedPlan(blocks, None)), expected)
 
 
 def test_one_bias_for_all_heads_and_none(attention):
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     shared = torch.randn(2, 1, 5, 5, dtype=torch.float64)
     expected = torch.stack([plain(attention, row, b.expand(HEADS, 5, 5)) for row, b in zip(x, shared, strict=True)])
-    torch.testing.assert_close(attention(x, [AttentionBlock(0, 5, shared)]), expected)
+    torch.testing.assert_close(attention(x, PackedPlan([AttentionBlock(0, 5, shared)], None)), expected)
     nothing = torch.zeros(HEADS, 5, 5, dtype=torch.float64)
     expected = torch.stack([plain(attention, row, nothing) for row in x])
-    torch.testing.assert_close(attention(x, [AttentionBlock(0, 5, None)]), expected)
+    torch.testing.assert_close(attention(x, PackedPlan([AttentionBlock(0, 5, None)], None)), expected)
 
 
 def test_dropout_only_in_training():
     torch.manual_seed(0)
     attention = MultiFlowAttention(embed_dim=WIDTH, num_heads=HEADS, dropout=0.5)
-    x, blocks = torch.randn(2, 6, WIDTH), [AttentionBlock(0, 6, None)]
+    x, plan = torch.randn(2, 6, WIDTH), PackedPlan([AttentionBlock(0, 6, None)], None)
     attention.train()
-    assert not torch.equal(attention(x, blocks), attention(x, blocks))
+    assert not torch.equal(attention(x, plan), attention(x, plan))
     attention.eval()
-    torch.testing.assert_close(attention(x, blocks), attention(x, blocks), atol=0, rtol=0)
+    torch.testing.assert_close(attention(x, plan), attention(x, plan), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("heads_differ", [False, True])
@@ -78,9 +79,8 @@ def test_step_equals_plain_attention(attention, beams, new, heads_differ):
     bias[1, :, :, source_length - 1] = float("-inf")
 
     cache = LayerCache()
-    context = attention.prefill(
-        source, [AttentionBlock(0, source_length, bias[:, :, :source_length, :source_length])], cache
-    )
+    block = AttentionBlock(0, source_length, bias[:, :, :source_length, :source_length])
+    context = attention.prefill(source, PackedPlan([block], None), cache)
     cache.allocate(rows, steps * new)
     outputs = []
     for step in range(steps):
@@ -88,7 +88,8 @@ def test_step_equals_plain_attention(attention, beams, new, heads_differ):
         queries = slice(source_length + step * new, source_length + (step + 1) * new)
         to_source = bias[:, :, queries, :source_length].repeat(1, 1, beams, 1)
         to_generated = bias[:, :, queries, source_length : queries.stop].repeat_interleave(beams, dim=0)
-        outputs.append(attention.step(generated[:, newest], cache, step * new, to_source, to_generated))
+        plan = StepPlan(to_source, to_generated, None)
+        outputs.append(attention.step(generated[:, newest], plan, cache, step * new))
     target = torch.cat(outputs, dim=1)
 
     for row in range(rows):

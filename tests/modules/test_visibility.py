@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import dense_states, sees, visibility_matrix
-from tiny import PAD, VOCAB_SIZE, model_inputs, tiny_form, tiny_model, words
+from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, tiny_form, tiny_model, words
 
-from s2sft_fairseq.modules.visibility import attention_blocks, visible
+from s2sft_fairseq.modules.visibility import attention_blocks, visible, within_window
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.finetuning import METHODS
-from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.packing import PADDING_GROUP, Block, collate
 
 # The kinds of the blocks of a random example: context, content that is predicted, placeholders. "later" is content of
 # which nothing is known before all of the first content is.
@@ -63,11 +63,21 @@ def gradients(model, states, seed):
     return dict(zip(parameters, grads, strict=True))
 
 
+# What no named architecture is.
+FURTHER = {
+    "no segments": {"num_segments": 0},
+    "local only but the first": {**ENCODERS["modernbert"], "global_attention_every": 9},
+    "window 1, one base": {**ENCODERS["modernbert"], "local_attention_window": 1, "local_rotary_base": 0.0},
+    "bases alone": {**ENCODERS["modernbert"], "local_attention_window": 0},
+    "narrow and pre-norm": {"embedding_dim": 8, "layer_norm_position": "pre"},
+    "window with relative positions": {"relative": True, "local_attention_window": 5, "global_attention_every": 2},
+}
+
+
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("segments", [2, 0], ids=["segments", "no segments"])
-@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
-def test_model_equals_the_dense_reference(kinds, segments, relative):
-    model = tiny_model(1, relative=relative, num_segments=segments).double()
+@pytest.mark.parametrize("encoder", [*ENCODERS.values(), *FURTHER.values()], ids=[*ENCODERS, *FURTHER])
+def test_model_equals_the_dense_reference(kinds, encoder):
+    model = tiny_model(1, **encoder).double()
     for seed in range(3):
         examples = random_examples(kinds, seed)
         batch = collate(examples, PAD)
@@ -83,10 +93,10 @@ def test_model_equals_the_dense_reference(kinds, segments, relative):
             )
 
 
-@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
-def test_the_division_into_blocks_has_no_effect(relative):
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_the_division_into_blocks_has_no_effect(encoder):
     """All columns in one block: the same states, only more scores computed."""
-    model = tiny_model(2, relative=relative).double()
+    model = tiny_model(2, **encoder).double()
     batch = collate(random_examples(KINDS["two placeholder flows"], 5), PAD)
     inputs = model_inputs(batch)
     in_blocks = real_states(model.encode(**inputs), batch)
@@ -137,24 +147,59 @@ def test_no_query_sees_a_key_of_a_later_block(method, preset):
         assert seen.any(dim=-1).all()
 
 
-def test_blocks():
+def columns_of(batch):
+    """Positions, steps and groups (B, L)."""
+    return [torch.from_numpy(column) for column in (batch.position, batch.step, batch.group)]
+
+
+@pytest.mark.parametrize("window", [0, 1, 6, 7])
+def test_blocks(window):
     batch = collate(random_examples(KINDS["three"], 8), PAD)
-    step, group = torch.from_numpy(batch.step), torch.from_numpy(batch.group)
-    blocks = attention_blocks(step, group, batch.block_lengths)
+    position, step, group = columns_of(batch)
+    blocks = attention_blocks(position, step, group, batch.block_lengths, window=window)
     ends = np.cumsum(batch.block_lengths).tolist()
     assert [block.end for block in blocks] == ends
     assert [block.start for block in blocks] == [0, *ends[:-1]]
     seen = visible(step, group, step, group)
+    if window:
+        reach = {1: 0, 6: 3, 7: 3}[window]
+        distance = (position.unsqueeze(1) - position.unsqueeze(2)).abs()
+        # Padding, as a query, has no window.
+        seen = seen & ((distance <= reach) | (group == PADDING_GROUP).unsqueeze(2))
     for start, end, bias in blocks:
         allowed = seen[:, start:end, :end]
         assert bias.shape == (len(seen), 1, end - start, end)
         torch.testing.assert_close(bias.squeeze(1), torch.zeros(allowed.shape).masked_fill(~allowed, float("-inf")))
 
 
+def test_the_edges_of_a_window():
+    near = within_window(torch.tensor([[10]]), torch.tensor([[6, 7, 8, 10, 12, 13, 14]]), window=6)
+    assert near.tolist() == [[[False, True, True, True, True, True, False]]]
+
+
 def test_no_bias_where_all_is_visible():
-    """Sources of one length: attention needs no mask at all."""
-    blocks = attention_blocks(torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64), (5,))
-    assert [block.bias for block in blocks] == [None]
+    """Sources of one length: attention needs no mask at all, nor where they are shorter than the window."""
+    zeros, positions = torch.zeros(2, 5, dtype=torch.int64), torch.arange(5).expand(2, 5)
+    for window, masked in ((0, False), (8, False), (6, True)):
+        (block,) = attention_blocks(positions, zeros, zeros, (5,), window=window)
+        assert (block.bias is not None) == masked
+
+
+def test_padding_in_local_layers_gives_no_nan():
+    """Padding stands at position 0, and the tokens of these examples all out of its reach: yet it must see some."""
+    model = tiny_model(1, **{**ENCODERS["modernbert"], "global_attention_every": 9})
+    examples = [
+        tuple(block._replace(position=block.position + 20) for block in example)
+        for example in random_examples(KINDS["three"], 3)
+    ]
+    batch = collate(examples, PAD)
+    assert (batch.group == PADDING_GROUP).any()
+    for block in attention_blocks(*columns_of(batch), batch.block_lengths, window=6):
+        assert block.bias.isfinite().any(dim=-1).all()
+    states = model.encode(**model_inputs(batch))
+    assert states.isfinite().all()
+    for name, gradient in gradients(model, real_states(states, batch), 0).items():
+        assert gradient.isfinite().all(), name
 
 
 def test_logits_at_labels_are_those_at_all_positions():
