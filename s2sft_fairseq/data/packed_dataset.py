@@ -61,9 +61,11 @@ class PackedPairDataset(FairseqDataset):
         cut_sources = int((source_tokens + form.source_specials > form.max_source).sum())
         cut_targets = int((target_tokens + 1 > form.max_target).sum())
         if cut_sources or cut_targets:
+            limited = any(form.fields.limits)
             logger.warning(
-                f"{name}: {cut_sources:,} of {len(self):,} sources are cut to {form.max_source} positions "
-                f"(--max-source-positions), {cut_targets:,} targets to {form.max_target} (--max-target-positions)"
+                f"{name}: {cut_sources:,} of {len(self):,} sources are cut to {'at most ' * limited}{form.max_source} "
+                f"positions (--max-source-positions), {cut_targets:,} targets to {form.max_target} "
+                f"(--max-target-positions){'; what --source-field-positions alone cuts is not counted' * limited}"
             )
 
     def __len__(self) -> int:

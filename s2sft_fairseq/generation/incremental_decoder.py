@@ -27,7 +27,7 @@ class IncrementalDecoder:
         self.model, self.form = model, form
         padding = source == form.pad
         positions = torch.arange(source.size(1), device=source.device).expand_as(source).masked_fill(padding, 0)
-        segments = torch.full_like(source, form.source_segment)
+        segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
         groups = torch.zeros_like(source).masked_fill(padding, PADDING_GROUP)
         self.state = model.prefill(source, positions, segments, groups)
         self.state.allocate(beams, max_tokens + 1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ class ReferenceScorer:
     """Scores the targets of a batch in one pass, with the probabilities that decoding them would give."""
 
     def __init__(self, models: Sequence[UnilmModel], form: SequenceForm) -> None:
-        self.models, self.form = list(models), form
+        self.models = list(models)
+        # The sources come cut. What is left of their fields must not be cut again as if it were the first of them.
+        self.form = replace(form, fields=replace(form.fields, limits=(0,)))
         self.eos = form.sep
 
     @torch.no_grad()

@@ -97,8 +97,9 @@ class _Search:
         sentences, beams = len(source), self.options.beam
         lengths = (source != self.form.pad).sum(dim=1)
         limit = (self.options.max_len_a * lengths + self.options.max_len_b).long()
-        # Nothing is generated from nothing.
-        self.empty = lengths <= self.form.source_specials
+        # Nothing is generated from nothing, such as a source whose fields are all empty.
+        nothing = torch.tensor([self.form.pad, self.form.cls, self.form.sep], device=source.device)
+        self.empty = torch.isin(source, nothing).all(dim=1)
         self.max_len = limit.clamp(max=self.form.max_target - 1).masked_fill(self.empty, 0)
         max_tokens = int(self.max_len.max()) + 1
         self.decoders = [

@@ -14,11 +14,13 @@ Objective = Callable[[np.ndarray, np.ndarray, SequenceForm, Corruption, np.rando
 
 def context_block(source: np.ndarray, form: SequenceForm) -> Block:
     """Return a laid-out source (n,) as what is given from the start."""
-    return Block.of(source, first_position=0, segment=form.source_segment, label=form.pad)
+    return Block.of(source, first_position=0, segment=form.source_segments(source), label=form.pad)
 
 
 def _context(tokens: np.ndarray, form: SequenceForm, corruption: Corruption, rng: np.random.Generator) -> Block:
-    return context_block(corruption.corrupt_source(form.source(tokens), form, rng), form)
+    clean = form.source(tokens)
+    # The segments are those of the clean source: a random token may be another [SEP].
+    return context_block(clean, form)._replace(token=corruption.corrupt_source(clean, form, rng))
 
 
 def _steps(target: np.ndarray) -> np.ndarray:
@@ -32,8 +34,8 @@ def causal(
     """Causal fine-tuning (section 2.1): each target token predicts the next one, the first stands on ``[SEP]``.
 
     Args:
-        source: ids without special symbols (n,).
-        target: likewise (m,).
+        source: ids (n,), without special symbols but for the ``[SEP]`` between fields.
+        target: ids without special symbols (m,).
     """
     context = _context(source, form, corruption, rng)
     label = form.target(target)

@@ -48,7 +48,7 @@ class Block(NamedTuple):
         token: np.ndarray,
         *,
         first_position: int,
-        segment: int,
+        segment: np.ndarray | int,
         label: np.ndarray | int,
         step: np.ndarray | int = 0,
         group: np.ndarray | int = 0,

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from s2sft_fairseq.objectives.source_fields import SourceFields
+
 
 @dataclass(frozen=True)
 class SequenceForm:
@@ -20,7 +22,8 @@ class SequenceForm:
     vocab_size: int
     shifted: bool
     """True for causal models: the next token is read at the last one. False: it is read at a placeholder."""
-    source_segment: int = 0
+    fields: SourceFields = SourceFields()
+    """How the fields of a source are cut and told apart."""
     target_segment: int = 1
     max_source: int = 464
     max_target: int = 48
@@ -28,12 +31,23 @@ class SequenceForm:
     def source(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out a source: ``[CLS] x [SEP]``, or ``[CLS] x`` for causal models, whose target begins with ``[SEP]``.
 
+        The ``[SEP]`` between the fields of ``x`` is part of it; how ``x`` is cut to fit is up to :class:`SourceFields`.
+
         Args:
-            tokens: ids without special symbols (n,).
+            tokens: ids (n,), without special symbols but for the ``[SEP]`` between fields.
         """
-        if self.shifted:
-            return np.concatenate([[self.cls], tokens[: self.max_source - 1]])
-        return np.concatenate([[self.cls], tokens[: self.max_source - 2], [self.sep]])
+        kept = self.fields.cut(tokens, self.sep, self.max_source - self.source_specials)
+        return np.concatenate([[self.cls], kept] if self.shifted else [[self.cls], kept, [self.sep]])
+
+    def source_segments(self, source: np.ndarray) -> np.ndarray:
+        """Return the segment ids of laid-out sources (..., S); those of padding on the right mean nothing.
+
+        ``[CLS]`` has the segment of the first field, each ``[SEP]`` that of the field before it. What counts are the
+        fields that are left of a cut source, so that the segments can be told from the laid-out ids alone.
+        """
+        separators = source == self.sep
+        num_fields = separators.sum(axis=-1, keepdims=True) + self.shifted
+        return self.fields.segment_column(separators.cumsum(axis=-1) - separators, num_fields)
 
     def target(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out what is to be generated: ``y [SEP]``. A target that is cut still ends in ``[SEP]``, as in s2s-ft.
@@ -45,11 +59,15 @@ class SequenceForm:
 
     @property
     def source_specials(self) -> int:
-        """Number of special symbols of a laid-out source."""
+        """Number of special symbols that a source gets when it is laid out."""
         return 1 if self.shifted else 2
 
     def source_length(self, num_tokens: np.ndarray) -> np.ndarray:
-        """Lengths of laid-out sources of ``num_tokens`` ids."""
+        """Lengths of laid-out sources of ``num_tokens`` ids, as far as that number tells.
+
+        They are upper bounds: a cut on the left may leave one position less, and limits of single fields many less.
+        Otherwise they are exact.
+        """
         return np.minimum(num_tokens + self.source_specials, self.max_source)
 
     def target_length(self, num_tokens: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.objectives.source_fields import SIDES, SourceFields
 
 logger = logging.getLogger(__name__)
 
@@ -19,14 +20,24 @@ DEFAULTS: dict[str, Any] = {
     "finetune_method": "pseudo_masked",
     "max_source_positions": 464,
     "max_target_positions": 48,
-    "source_segment": 0,
+    "source_segments": "0",
+    "source_truncation": "right",
+    "source_field_positions": "0",
     "target_segment": 1,
     "placeholder": None,
 }
 
 
-def resolve_layout(options: Any, saved: Mapping[str, Any] | None, *, from_checkpoint: bool) -> dict[str, Any]:
-    """Settle the layout: what the user gives, else what the checkpoint says, else the defaults.
+def resolve_layout(
+    options: Any, saved: Mapping[str, Any] | None, suggested: Mapping[str, Any], *, from_checkpoint: bool
+) -> dict[str, Any]:
+    """Settle the layout: what the user gives, else the checkpoint, else the pretrained encoder, else the defaults.
+
+    Args:
+        options: of the task.
+        saved: the layout in the checkpoint, if there is any.
+        suggested: what the pretrained encoder was trained with.
+        from_checkpoint: whether a fine-tuned model is loaded.
 
     Raises:
         UserError: if a checkpoint is loaded that does not say how it was fine-tuned, and neither does the user.
@@ -46,7 +57,7 @@ def resolve_layout(options: Any, saved: Mapping[str, Any] | None, *, from_checkp
                 f"--{name.replace('_', '-')} {given[name]} overrides "
                 f"what the checkpoint was fine-tuned with, {saved[name]}"
             )
-    return {**DEFAULTS, **saved, **given}
+    return {**DEFAULTS, **suggested, **saved, **given}
 
 
 def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model: UnilmConfig) -> SequenceForm:
@@ -68,12 +79,15 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
             f"--max-source-positions ({max_source}) and --max-target-positions ({max_target}) must add up to "
             f"--max-positions of the model ({model.max_positions}) at most, but add up to {max_source + max_target}"
         )
-    for name in ("source_segment", "target_segment"):
-        if model.num_segments and not 0 <= layout[name] < model.num_segments:
-            problems.append(
-                f"--{name.replace('_', '-')} must be at least 0 and below --num-segments of the model "
-                f"({model.num_segments}), but is {layout[name]}"
-            )
+    try:
+        fields = parse_source_fields(layout, model.num_segments)
+    except UserError as error:
+        problems += error.problems
+    if model.num_segments and not 0 <= layout["target_segment"] < model.num_segments:
+        problems.append(
+            f"--target-segment must be at least 0 and below --num-segments of the model ({model.num_segments}), "
+            f"but is {layout['target_segment']}"
+        )
     if problems:
         raise UserError.of(problems)
     return SequenceForm(
@@ -83,8 +97,55 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
         placeholder=dictionary.mask() if symbol is None else dictionary.index(symbol),
         vocab_size=len(dictionary),
         shifted=METHODS[layout["finetune_method"]].shifted,
-        source_segment=layout["source_segment"],
+        fields=fields,
         target_segment=layout["target_segment"],
         max_source=max_source,
         max_target=max_target,
     )
+
+
+def parse_source_fields(layout: Mapping[str, Any], num_segments: int) -> SourceFields:
+    """Read the options of the fields of a source, each a list with commas.
+
+    Args:
+        layout: the texts of ``source_segments``, ``source_truncation`` and ``source_field_positions``.
+        num_segments: how many the model has; 0: none, and any will do.
+
+    Raises:
+        UserError: naming every option whose text is none of these, or whose numbers are out of range.
+    """
+    problems = []
+    segments = _numbers(layout["source_segments"].removesuffix(",..."))
+    if not segments:
+        problems.append(
+            "--source-segments must be numbers separated by commas, with ,... at the end if they are to take turns, "
+            f"but is {layout['source_segments']!r}"
+        )
+    elif num_segments and not all(0 <= segment < num_segments for segment in segments):
+        problems.append(
+            f"--source-segments must be at least 0 and below --num-segments of the model ({num_segments}), "
+            f"but is {layout['source_segments']}"
+        )
+    truncation = tuple(layout["source_truncation"].split(","))
+    if not set(truncation) <= set(SIDES):
+        problems.append(
+            f"--source-truncation must be {' or '.join(SIDES)}, or several of them separated by commas, "
+            f"but is {layout['source_truncation']!r}"
+        )
+    limits = _numbers(layout["source_field_positions"])
+    if not limits or not all(limit == 0 or limit >= 2 for limit in limits):
+        problems.append(
+            "--source-field-positions must be numbers separated by commas, each 0 (no limit) or at least 2, "
+            f"but is {layout['source_field_positions']!r}"
+        )
+    if problems:
+        raise UserError.of(problems)
+    return SourceFields(segments, layout["source_segments"].endswith(",..."), truncation, limits)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers separated by commas; nothing if the text is anything else."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        return ()

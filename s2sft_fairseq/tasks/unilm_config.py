@@ -66,7 +66,28 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     max_target_positions: Optional[int] = field(
         default=None, metadata={"help": "longest target, special symbols included; longer ones are cut (default: 48)"}
     )
-    source_segment: Optional[int] = field(default=None, metadata={"help": "segment id of the source (default: 0)"})
+    source_segments: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "segment id of each field of the source, such as 0,1; the last one holds for further fields. With "
+            ",... at the end, such as 0,1,..., the ids take turns, and the last field has the last one (default: 0)"
+        },
+    )
+    source_truncation: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "side that long sources lose, left or right. Several, such as right,left: each field is cut on its "
+            "own side, the longest first; the last one holds for further fields (default: right)"
+        },
+    )
+    source_field_positions: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "most positions of each field of the source, its [SEP] included, such as 350,32; longer ones are "
+            "cut on the side that --source-truncation says. 0: no limit; the last one holds for further fields "
+            "(default: 0)"
+        },
+    )
     target_segment: Optional[int] = field(default=None, metadata={"help": "segment id of the target (default: 1)"})
     placeholder: Optional[str] = field(
         default=None, metadata={"help": "symbol that stands for a token to predict (default: the mask symbol)"}

@@ -69,8 +69,13 @@ class UnilmSeq2SeqTask(FairseqTask):
         Raises:
             UserError: if options, checkpoint, dictionary and model do not fit each other.
         """
-        layout = resolve_layout(self.cfg, self.state.state_dict.get("layout"), from_checkpoint=from_checkpoint)
         model = super().build_model(cfg, from_checkpoint)
+        layout = resolve_layout(
+            self.cfg,
+            self.state.state_dict.get("layout"),
+            model.pretrained_layout,
+            from_checkpoint=from_checkpoint,
+        )
         if not from_checkpoint:
             # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would
             # need the folder of the pretrained encoder for ever.

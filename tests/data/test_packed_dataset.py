@@ -13,6 +13,7 @@ from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
 from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.source_fields import SourceFields
 
 CORRUPTION = Corruption(target_mask_prob=0.5, random_prob=0.2, keep_prob=0.1, source_mask_prob=0.3)
 
@@ -112,6 +113,51 @@ def test_what_is_cut_is_counted(caplog):
     _, content, _ = data[2]["packed"]
     assert content.token.tolist() == [*data.target[2].tolist()[:4], SEP]
     assert data[2]["target"].tolist() == data.target[2].tolist()  # whole: it is what hypotheses are scored against
+
+
+def of_fields(*lengths, method="pseudo_masked", **rules):
+    """Sources of several fields, and no targets."""
+    rng = np.random.default_rng(3)
+    rows = [torch.cat([torch.from_numpy(np.append(words(rng, n), SEP)) for n in each]) for each in lengths]
+    source = ListDataset(rows, [len(row) for row in rows])
+    form = tiny_form(method, max_source=8, fields=SourceFields(**rules))
+    return PackedPairDataset(source, None, form, METHODS[method], PRESETS["paper"][method], name="test")
+
+
+@pytest.mark.parametrize(
+    ("method", "truncation", "lengths"),
+    [
+        ("causal", ("right",), [8, 4, 8, 8]),
+        ("causal", ("left",), [8, 4, 8, 8]),
+        ("causal", ("right", "left"), [8, 4, 8, 8]),
+        ("pseudo_masked", ("right",), [8, 5, 8, 8]),
+        # The first and the last are cut just before a [SEP], which goes too.
+        ("pseudo_masked", ("left",), [7, 5, 8, 7]),
+        ("pseudo_masked", ("right", "left"), [8, 5, 8, 8]),
+    ],
+)
+def test_sizes_of_cut_fields(caplog, method, truncation, lengths):
+    data = of_fields((3, 5), (1, 1), (9, 0), (2, 2, 2, 2), method=method, segments=(0, 1), truncation=truncation)
+    assert [len(data[i]["source"]) for i in range(4)] == lengths
+    assert data.sizes.tolist() == [8, lengths[1], 8, 8]
+    assert [record.getMessage() for record in caplog.records] == [
+        "test: 3 of 4 sources are cut to 8 positions (--max-source-positions), 0 targets to 16 (--max-target-positions)"
+    ]
+    batch = data.collater([data[i] for i in range(4)])
+    segments = data.form.source_segments(batch["net_input"]["src_tokens"].numpy())
+    real = batch["net_input"]["src_tokens"].numpy() != PAD
+    assert (batch["net_input"]["segments"].numpy()[real] == segments[real]).all()
+
+
+def test_limits_of_fields(caplog):
+    """What lengths alone do not tell is bounded from above, and said not to be counted."""
+    data = of_fields((4, 1), (9, 3), (1, 1), limits=(3, 0))
+    assert data.sizes.tolist() == [8, 8, 5]
+    assert [len(data[i]["source"]) for i in range(3)] == [6, 8, 5]
+    assert [record.getMessage() for record in caplog.records] == [
+        "test: 1 of 3 sources are cut to at most 8 positions (--max-source-positions), 0 targets to 16 "
+        "(--max-target-positions); what --source-field-positions alone cuts is not counted"
+    ]
 
 
 @pytest.mark.parametrize("side", ["sources", "targets"])

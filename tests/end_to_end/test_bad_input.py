@@ -77,7 +77,9 @@ OPTIONS = {
     "--placeholder oops": "--placeholder must be a symbol of the dictionary, but 'oops' is not",
     "--max-source-positions 60": "--max-source-positions (60) and --max-target-positions (12) must add up to "
     "--max-positions of the model (64) at most, but add up to 72",
-    "--source-segment 2": "--source-segment must be at least 0 and below --num-segments of the model (2), but is 2",
+    "--source-segments 0,2": "--source-segments must be at least 0 and below --num-segments of the model (2), but is 0",
+    "--source-truncation up": "--source-truncation must be left or right, or several of them separated by commas, but",
+    "--source-field-positions 1": "--source-field-positions must be numbers separated by commas, each 0 (no limit) or",
     "--finetune-method oops": "argument --finetune-method: invalid choice: 'oops' (choose from",
     "--length-penalty oops": "argument --length-penalty: invalid choice: 'oops' (choose from",
     "--target-mask-prob 2": "--target-mask-prob must be between 0 and 1, but is 2",

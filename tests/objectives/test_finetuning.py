@@ -9,6 +9,7 @@ from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_form, words
 
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, PRESETS, Corruption
 from s2sft_fairseq.objectives.finetuning import METHODS, causal, masked, pseudo_masked, reference
+from s2sft_fairseq.objectives.source_fields import SourceFields
 
 SOURCE, TARGET = np.array([11, 12, 13]), np.array([21, 22, 23])
 NOTHING = np.array([], dtype=np.int64)
@@ -157,7 +158,7 @@ def test_empty_source_and_target(method):
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_given_segments_and_placeholder(method):
-    example = pack(method, corruption=ALL_MASKED, source_segment=4, target_segment=5, placeholder=9)
+    example = pack(method, corruption=ALL_MASKED, fields=SourceFields((4,)), target_segment=5, placeholder=9)
     assert set(example[0].segment) == {4}
     assert all(set(block.segment) == {5} for block in example[1:])
     corrupted = example[1].token[1:] if method == "causal" else example[-1].token

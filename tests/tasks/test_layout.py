@@ -7,7 +7,8 @@ from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_config, tiny_dictionary
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.tasks.layout import DEFAULTS, make_form, resolve_layout
+from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.tasks.layout import DEFAULTS, make_form, parse_source_fields, resolve_layout
 
 
 def options(**given):
@@ -19,25 +20,35 @@ def layout(**changes):
 
 
 def test_defaults_then_checkpoint_then_options(caplog):
-    assert resolve_layout(options(), None, from_checkpoint=False) == DEFAULTS
+    assert resolve_layout(options(), None, {}, from_checkpoint=False) == DEFAULTS
     saved = layout(finetune_method="causal", placeholder="w9")
-    assert resolve_layout(options(), saved, from_checkpoint=True) == saved
+    assert resolve_layout(options(), saved, {}, from_checkpoint=True) == saved
     assert not caplog.records
-    given = resolve_layout(options(max_target_positions=30, placeholder="w9"), saved, from_checkpoint=True)
+    given = resolve_layout(options(max_target_positions=30, placeholder="w9"), saved, {}, from_checkpoint=True)
     assert given == {**saved, "max_target_positions": 30}
     assert [record.getMessage() for record in caplog.records] == [
         "--max-target-positions 30 overrides what the checkpoint was fine-tuned with, 24"
     ]
 
 
+def test_the_pretrained_encoder_comes_between_checkpoint_and_defaults(caplog):
+    suggested = {"source_segments": "4", "target_segment": 5}
+    assert resolve_layout(options(), None, suggested, from_checkpoint=False) == {**DEFAULTS, **suggested}
+    given = resolve_layout(options(target_segment=3), None, suggested, from_checkpoint=False)
+    assert given == {**DEFAULTS, "source_segments": "4", "target_segment": 3}
+    saved = layout(source_segments="0,1", target_segment=2)
+    assert resolve_layout(options(), saved, suggested, from_checkpoint=False) == saved
+    assert not caplog.records
+
+
 def test_a_checkpoint_that_does_not_say_how_it_was_fine_tuned():
     with pytest.raises(UserError) as raised:
-        resolve_layout(options(max_target_positions=30), None, from_checkpoint=True)
+        resolve_layout(options(max_target_positions=30), None, {}, from_checkpoint=True)
     assert str(raised.value) == (
         "the checkpoint does not say how it was fine-tuned (it has no task state): give --finetune-method "
         "(causal, masked, pseudo_masked) and what else its training was given"
     )
-    given = resolve_layout(options(finetune_method="masked"), None, from_checkpoint=True)
+    given = resolve_layout(options(finetune_method="masked"), None, {}, from_checkpoint=True)
     assert given == {**DEFAULTS, "finetune_method": "masked"}
 
 
@@ -51,7 +62,7 @@ def test_form(method, shifted):
         placeholder=MASK,
         vocab_size=VOCAB_SIZE,
         shifted=shifted,
-        source_segment=0,
+        fields=SourceFields(),
         target_segment=0,
         max_source=40,
         max_target=24,
@@ -63,13 +74,63 @@ def test_a_placeholder_of_its_own():
 
 
 def test_segments_do_not_matter_to_a_model_without_them():
-    form = make_form(layout(target_segment=7), tiny_dictionary(), tiny_config(num_segments=0))
+    form = make_form(layout(source_segments="8,9", target_segment=7), tiny_dictionary(), tiny_config(num_segments=0))
+    assert form.fields.segments == (8, 9)
     assert form.target_segment == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"source_segments": "0,1"}, SourceFields(segments=(0, 1))),
+        ({"source_segments": "1,0,..."}, SourceFields(segments=(1, 0), alternate=True)),
+        ({"source_truncation": "left"}, SourceFields(truncation=("left",))),
+        ({"source_truncation": "left,right"}, SourceFields(truncation=("left", "right"))),
+        ({"source_field_positions": "0,350,2"}, SourceFields(limits=(0, 350, 2))),
+    ],
+)
+def test_fields(options, fields):
+    assert parse_source_fields(layout(**options), num_segments=2) == fields
+
+
+@pytest.mark.parametrize("text", ["", "0,", "a", "0.5", "...", "0...", "0,...,1", ",..."])
+def test_segments_that_are_none(text):
+    with pytest.raises(UserError) as raised:
+        parse_source_fields(layout(source_segments=text), num_segments=2)
+    assert raised.value.problems == [
+        "--source-segments must be numbers separated by commas, with ,... at the end if they are to take turns, "
+        f"but is {text!r}"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "middle", "left,", "right,Left"])
+def test_sides_that_are_none(text):
+    with pytest.raises(UserError) as raised:
+        parse_source_fields(layout(source_truncation=text), num_segments=2)
+    assert raised.value.problems == [
+        f"--source-truncation must be left or right, or several of them separated by commas, but is {text!r}"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "350,", "350,1", "-2", "many"])
+def test_limits_that_leave_no_room(text):
+    with pytest.raises(UserError) as raised:
+        parse_source_fields(layout(source_field_positions=text), num_segments=2)
+    assert raised.value.problems == [
+        "--source-field-positions must be numbers separated by commas, each 0 (no limit) or at least 2, "
+        f"but is {text!r}"
+    ]
 
 
 def test_all_problems_are_reported_at_once():
     impossible = layout(
-        placeholder="[M]", max_source_positions=2, max_target_positions=1, source_segment=-1, target_segment=2
+        placeholder="[M]",
+        max_source_positions=2,
+        max_target_positions=1,
+        source_segments="0,2",
+        source_truncation="up",
+        source_field_positions="1",
+        target_segment=2,
     )
     with pytest.raises(UserError) as raised:
         make_form(impossible, tiny_dictionary(), tiny_config(max_positions=2))
@@ -79,6 +140,8 @@ def test_all_problems_are_reported_at_once():
         "--max-target-positions must be at least 2, but is 1",
         "--max-source-positions (2) and --max-target-positions (1) must add up to --max-positions of the model (2) "
         "at most, but add up to 3",
-        "--source-segment must be at least 0 and below --num-segments of the model (2), but is -1",
+        "--source-segments must be at least 0 and below --num-segments of the model (2), but is 0,2",
+        "--source-truncation must be left or right, or several of them separated by commas, but is 'up'",
+        "--source-field-positions must be numbers separated by commas, each 0 (no limit) or at least 2, but is '1'",
         "--target-segment must be at least 0 and below --num-segments of the model (2), but is 2",
     ]

@@ -11,12 +11,14 @@ from fairseq.dataclass.configs import GenerationConfig
 from omegaconf import OmegaConf
 from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
 
-from s2sft_fairseq.checkpoints.bert import Conversion
+from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
@@ -67,7 +69,7 @@ def test_a_checkpoint_needs_the_pretrained_encoder_no_more(data, tmp_path):
     """fairseq saves the options that it was given, not the copy that the model gets."""
     encoder = tiny_model(1)
     sizes = {name: getattr(encoder.cfg, name) for name in SIZES}
-    write_pretrained(tmp_path / "encoder", Conversion(encoder.state_dict(), sizes))
+    write_pretrained(tmp_path / "encoder", Conversion("BERT", encoder.state_dict(), sizes))
     tiny_dictionary().save(str(tmp_path / "encoder" / "dict.txt"))
     options = model_options(pretrained=str(tmp_path / "encoder"))
     trained = make_task(data).build_model(options)
@@ -82,15 +84,42 @@ def test_a_checkpoint_needs_the_pretrained_encoder_no_more(data, tmp_path):
 
 
 def test_a_checkpoint_knows_its_layout(data):
-    trained = built(data, finetune_method="causal", max_target_positions=9, target_segment=0, placeholder="w7")
+    fields = {"source_segments": "1,0,...", "source_truncation": "left,right", "source_field_positions": "9,0"}
+    trained = built(
+        data, finetune_method="causal", max_target_positions=9, target_segment=0, placeholder="w7", **fields
+    )
     state = trained.state_dict()
     assert state["layout"]["finetune_method"] == "causal"
     task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None))
     task.load_state_dict(state)
     task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
     assert task.form == trained.form
+    assert task.form.fields == SourceFields((1, 0), alternate=True, truncation=("left", "right"), limits=(9, 0))
     assert task.method is METHODS["causal"]
     assert task.max_positions() == (40, 9)
+
+
+def test_the_pretrained_encoder_suggests_a_layout(data, monkeypatch):
+    """UniLM's segments, for example; it is known once the model is built."""
+    suggested = {"source_segments": "4", "target_segment": 5}
+    build_model = UnilmModel.build_model
+
+    def build(*words):
+        model = build_model(*words)
+        model.pretrained_layout = suggested
+        return model
+
+    monkeypatch.setattr(UnilmModel, "build_model", build)
+    task = make_task(data)
+    task.build_model(model_options(**{**TINY_SIZES, "num_segments": 6}))
+    assert (task.form.fields.segments, task.form.target_segment) == ((4,), 5)
+    assert task.state_dict()["layout"].items() >= suggested.items()
+    with pytest.raises(UserError) as raised:
+        make_task(data).build_model(model_options(**TINY_SIZES))
+    assert [problem.partition(" must")[0] for problem in raised.value.problems] == [
+        "--source-segments",
+        "--target-segment",
+    ]
 
 
 def test_a_resumed_run_keeps_the_layout_it_was_given(data):
