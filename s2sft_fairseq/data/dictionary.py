@@ -1,17 +1,19 @@
 """A dictionary that keeps the ids of a pretrained vocabulary.
 
 fairseq's own `Dictionary` puts four symbols of its own before every file. That is right for RoBERTa-like vocabularies,
-whose embeddings were trained with it, and wrong for BERT-like ones, where row *i* of the embedding is line *i* of
-``vocab.txt``. Which of the two a file holds is read off its symbols: a BERT-like one names
-``[PAD]``, ``[CLS]`` and so on.
+whose embeddings were trained with it, and wrong for others, where row *i* of the embedding is line *i* of
+``vocab.txt``. Which of the two a file holds is read off its symbols: one that names its padding symbol names them all.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import torch
 from fairseq.data import Dictionary
+from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 
@@ -31,6 +33,10 @@ class SpecialSymbols:
 
 BERT_SYMBOLS = SpecialSymbols(bos="[CLS]", pad="[PAD]", eos="[SEP]", unk="[UNK]", mask="[MASK]")
 ROBERTA_SYMBOLS = SpecialSymbols(bos="<s>", pad="<pad>", eos="</s>", unk="<unk>", mask="<mask>")
+GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>", mask="<mask>")  # mmBERT's too
+
+# What fairseq's own dictionaries begin with, and leave out of their files.
+FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 class PretrainedDictionary(Dictionary):
@@ -48,7 +54,7 @@ class PretrainedDictionary(Dictionary):
         """
         super().__init__(bos=special.bos, pad=special.pad, eos=special.eos, unk=special.unk, add_special_symbols=False)
         # What save() leaves out: fairseq's four symbols, where they stand first.
-        self.nspecial = 4 if special is ROBERTA_SYMBOLS else 0
+        self.nspecial = 4 if [symbol for symbol, _ in symbols[:4]] == FAIRSEQ_SYMBOLS else 0
         for symbol, count in symbols:
             self.indices.setdefault(symbol, len(self.symbols))
             self.symbols.append(symbol)
@@ -72,6 +78,17 @@ class PretrainedDictionary(Dictionary):
         """Return the ids of the special symbols that no hypothesis may hold: all of them but eos."""
         return sorted({self.bos_index, self.pad_index, self.unk_index, self.mask_index})
 
+    def string(self, tensor: Tensor, *args: Any, include_eos: bool = False, **options: Any) -> str:
+        """Return the symbols of ids as text, as fairseq does, but leave out eos, with padding, at the end only.
+
+        Within a source it stands between two fields.
+        """
+        if not include_eos and torch.is_tensor(tensor) and tensor.dim() == 1:
+            while len(tensor) and int(tensor[-1]) in (self.eos_index, self.pad_index):
+                tensor = tensor[:-1]
+            include_eos = True
+        return super().string(tensor, *args, include_eos=include_eos, **options)
+
     @classmethod
     def load(cls, f: str | IO[str], add_special_symbols: bool = True) -> "PretrainedDictionary":
         """Load a fairseq dictionary file.
@@ -82,7 +99,7 @@ class PretrainedDictionary(Dictionary):
         """
         if not isinstance(f, str):
             return cls._parse(f.read(), getattr(f, "name", "dictionary"))
-        return cls._parse(_read_text("dictionary", Path(f)), f)
+        return cls._parse(_read_text(Path(f)), f)
 
     @classmethod
     def _parse(cls, text: str, name: str) -> "PretrainedDictionary":
@@ -97,43 +114,49 @@ class PretrainedDictionary(Dictionary):
                 problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {line[:60]!r}")
         if problems:
             raise UserError.of(problems[:10], f"{len(problems)} malformed lines in dictionary {name}:")
-        names = {symbol for symbol, _ in symbols}
+        if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad} & {symbol for symbol, _ in symbols}:
+            symbols = _as_fairseq_reads(symbols)
         try:
-            # Any of them, so that a BERT-like file that lacks one is not taken for the other kind.
-            if names & set(vars(BERT_SYMBOLS).values()):
-                return cls(symbols, BERT_SYMBOLS)
-            own = [ROBERTA_SYMBOLS.bos, ROBERTA_SYMBOLS.pad, ROBERTA_SYMBOLS.eos, ROBERTA_SYMBOLS.unk]
-            if ROBERTA_SYMBOLS.mask not in names:
-                symbols.append((ROBERTA_SYMBOLS.mask, 1))
-            return cls([(symbol, 1) for symbol in own] + symbols, ROBERTA_SYMBOLS)
+            return cls(symbols, _special_symbols(symbols))
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
 
     @classmethod
-    def from_vocabulary(cls, path: Path) -> "PretrainedDictionary":
-        """Load a BERT ``vocab.txt``, one token a line.
+    def of(cls, symbols: Sequence[str]) -> "PretrainedDictionary":
+        """Make a dictionary of all symbols of a vocabulary, in the order of their ids.
 
         Raises:
-            UserError: if the file is missing, not UTF-8 or lacks a special symbol.
+            UserError: if a special symbol is missing.
         """
-        tokens = _read_text("vocabulary", path).removesuffix("\n").split("\n")
-        try:
-            return cls([(token.removesuffix("\r"), 1) for token in tokens], BERT_SYMBOLS)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+        counted = [(symbol, 1) for symbol in symbols]
+        return cls(counted, _special_symbols(counted))
 
     def add_from_file(self, f: str | IO[str]) -> None:
         """Not supported: ids come from one file alone; use :meth:`load`."""
         raise NotImplementedError("ids of a pretrained vocabulary come from one file: use PretrainedDictionary.load")
 
 
-def _read_text(what: str, path: Path) -> str:
+def _as_fairseq_reads(symbols: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Add what fairseq adds to a file: its four symbols before it, and the mask of RoBERTa behind it."""
+    masks = [] if any(symbol == ROBERTA_SYMBOLS.mask for symbol, _ in symbols) else [ROBERTA_SYMBOLS.mask]
+    return [(symbol, 1) for symbol in FAIRSEQ_SYMBOLS] + symbols + [(symbol, 1) for symbol in masks]
+
+
+def _special_symbols(symbols: list[tuple[str, int]]) -> SpecialSymbols:
+    """Tell by any name which family a vocabulary is of, so that one which lacks some is not taken for another."""
+    names = {symbol for symbol, _ in symbols}
+    if names & set(vars(BERT_SYMBOLS).values()):
+        return BERT_SYMBOLS
+    return GEMMA_SYMBOLS if GEMMA_SYMBOLS.bos in names else ROBERTA_SYMBOLS
+
+
+def _read_text(path: Path) -> str:
     """Read a file as it is: line ends are not touched, for some vocabularies hold line separators as tokens."""
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise UserError(f"{what} {path} does not exist") from None
+        raise UserError(f"dictionary {path} does not exist") from None
     except IsADirectoryError:
-        raise UserError(f"{what} {path} must be a file, but is a folder") from None
+        raise UserError(f"dictionary {path} must be a file, but is a folder") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{what} {path} must be UTF-8, but byte {error.start} is not") from None
+        raise UserError(f"dictionary {path} must be UTF-8, but byte {error.start} is not") from None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import tiny_dictionary
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, GEMMA_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 
 BERT = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "."]
@@ -101,20 +101,27 @@ def test_strange_spaces_are_tokens(tmp_path):
     assert dictionary.symbols == symbols
     dictionary.save(str(tmp_path / "again.txt"))
     assert PretrainedDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(symbols), encoding="utf-8", newline="")
-    assert PretrainedDictionary.from_vocabulary(vocabulary).symbols == symbols
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("last", [True, False])
-def test_vocabulary(tmp_path, end, last):
-    """Lines may end in either way, and the last one may lack its end."""
-    text = end.join(BERT) + (end if last else "")
-    (tmp_path / "vocab.txt").write_bytes(text.encode())
-    dictionary = PretrainedDictionary.from_vocabulary(tmp_path / "vocab.txt")
-    assert dictionary.symbols == BERT
-    assert set(dictionary.count) == {1}
+@pytest.mark.parametrize(
+    ("symbols", "special", "listed"),
+    [
+        (BERT, BERT_SYMBOLS, len(BERT)),
+        (["<s>", "<pad>", "</s>", "<unk>", "a", "b", "<mask>", "[ATTN]"], ROBERTA_SYMBOLS, 4),
+        (["<unk>", "<s>", "</s>", "a", "<pad>", "<mask>"], ROBERTA_SYMBOLS, 6),
+        (["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<s>"], GEMMA_SYMBOLS, 6),
+    ],
+)
+def test_a_whole_vocabulary(tmp_path, symbols, special, listed):
+    """Its file leaves out what fairseq puts first, where that stands first; and is read back as it was."""
+    dictionary = PretrainedDictionary.of(symbols)
+    assert dictionary.symbols == symbols and set(dictionary.count) == {1}
+    names = [dictionary[number] for number in (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.mask())]
+    assert names == [special.bos, special.pad, special.eos, special.mask]
+    dictionary.save(str(tmp_path / "dict.txt"))
+    assert len((tmp_path / "dict.txt").read_text().splitlines()) == listed
+    again = PretrainedDictionary.load(str(tmp_path / "dict.txt"))
+    assert again.symbols == symbols and again.bos() == dictionary.bos()
 
 
 def test_windows_line_ends_and_flags_of_fairseq(tmp_path):
@@ -156,9 +163,8 @@ def test_missing_special_symbols(tmp_path):
     without_pad = write(tmp_path / "without_pad.txt", [symbol for symbol in BERT if symbol != "[PAD]"])
     with pytest.raises(UserError, match=r"but lacks \[PAD\]$"):
         PretrainedDictionary.load(str(without_pad))
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[SEP]\nword\n")
-    with pytest.raises(UserError, match=rf"vocab\.txt: the dictionary {needed}"):
-        PretrainedDictionary.from_vocabulary(tmp_path / "vocab.txt")
+    with pytest.raises(UserError, match=f"^the dictionary {needed}"):
+        PretrainedDictionary.of(["[PAD]", "[UNK]", "[SEP]", "word"])
     with pytest.raises(UserError, match="but lacks </s>"):
         PretrainedDictionary([("<s>", 1), ("<pad>", 1), ("<unk>", 1), ("<mask>", 1)], ROBERTA_SYMBOLS)
     assert tiny_dictionary().pad_word == BERT_SYMBOLS.pad
@@ -168,19 +174,27 @@ def test_unreadable_files(tmp_path):
     latin = tmp_path / "latin.txt"
     latin.write_bytes("[PAD] 1\ncafé 2\n".encode("latin-1"))
     (tmp_path / "folder").mkdir()
-    loaders = {
-        "dictionary": lambda path: PretrainedDictionary.load(str(path)),
-        "vocabulary": PretrainedDictionary.from_vocabulary,
-    }
-    for what, load in loaders.items():
-        with pytest.raises(UserError, match=rf"^{what} .*absent\.txt does not exist$"):
-            load(tmp_path / "absent.txt")
-        with pytest.raises(UserError, match=rf"^{what} .*folder must be a file, but is a folder$"):
-            load(tmp_path / "folder")
-        with pytest.raises(UserError, match=rf"^{what} .*latin\.txt must be UTF-8, but byte 11 is not$"):
-            load(latin)
+    for path, problem in {
+        "absent.txt": "does not exist",
+        "folder": "must be a file, but is a folder",
+        "latin.txt": "must be UTF-8, but byte 11 is not",
+    }.items():
+        with pytest.raises(UserError, match=rf"^dictionary .*{path} {problem}$"):
+            PretrainedDictionary.load(str(tmp_path / path))
 
 
 def test_ids_come_from_one_file_alone():
     with pytest.raises(NotImplementedError, match=r"PretrainedDictionary\.load"):
         tiny_dictionary().add_from_file("more.txt")
+
+
+def test_symbols_as_text():
+    """The end is left out, and the start; what stands between two fields of a source is not."""
+    dictionary = tiny_dictionary()
+    ids = torch.tensor([dictionary.bos(), 7, dictionary.eos(), 8, 1, dictionary.eos(), dictionary.eos()])
+    assert dictionary.string(ids) == "w7 [SEP] w8 [UNK]"
+    assert dictionary.string(ids, include_eos=True) == "w7 [SEP] w8 [UNK] [SEP] [SEP]"
+    assert dictionary.string(ids, escape_unk=True, extra_symbols_to_ignore={7, dictionary.eos()}) == "w8 <[UNK]>"
+    assert dictionary.string(torch.stack([ids, ids])) == "w7 [SEP] w8 [UNK]\nw7 [SEP] w8 [UNK]"
+    assert dictionary.string(torch.tensor([], dtype=torch.long)) == ""
+    assert dictionary.string([7, dictionary.eos(), 8]) == "w7 w8"

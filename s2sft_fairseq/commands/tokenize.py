@@ -1,0 +1,156 @@
+"""``s2sft tokenize``: raw text to symbols of a pretrained vocabulary, for ``s2sft preprocess``."""
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.folder import open_tokenizer
+from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Raises:
+        UserError: naming everything that is wrong with the options, or with the files.
+    """
+    options = _parser().parse_args(arguments)
+    texts = [path for path in options.input if not _is_json(path)]
+    problems = []
+    if options.workers < 1:
+        problems.append(f"--workers must be at least 1, but is {options.workers}")
+    if options.separator == "":
+        problems.append("--separator must be a text, but is empty")
+    if texts and options.target and not options.source:
+        problems.append(f"--target {options.target} needs --source, the fields of the line-aligned files")
+    fields = [*(options.source or []), *([options.target] if options.target else [])]
+    problems += [
+        f"--source and --target name {name} twice" for name in sorted({f for f in fields if fields.count(f) > 1})
+    ]
+    jobs = list(_json_jobs(options))
+    if options.source:
+        jobs += _field_jobs(options, texts, problems)
+    else:
+        jobs += [Job((path,), (), {options.output_dir / _plain_name(path): (0,)}) for path in texts]
+    problems += check_outputs(jobs)
+    if problems:
+        raise UserError.of(problems)
+    text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
+    groups = [] if options.source else [group for _, group in _by_stem(texts)]
+    for path, stats in tokenize_files(text_tokenizer, jobs, options.workers, groups):
+        print(f"{path}: {stats}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="s2sft tokenize", description=__doc__)
+    parser.add_argument(
+        "--tokenizer-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder with the tokenizer's files: that of the converted encoder",
+    )
+    parser.add_argument(
+        "--input",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="raw text, one example a line, or .jsonl, one JSON object a line; either may end in .gz. Text files that "
+        "differ in their last suffix only (train.src, train.tgt) are line-aligned and must have equally many lines",
+    )
+    parser.add_argument(
+        "--output-dir", type=Path, required=True, metavar="DIR", help="folder to write to, under the same names"
+    )
+    parser.add_argument(
+        "--source",
+        nargs="+",
+        metavar="FIELD",
+        help="fields that make up the source, joined by the separator symbol ([SEP], </s>): keys of JSON objects, or "
+        "suffixes of line-aligned files; written to STEM.src (default for .jsonl: src)",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="FIELD",
+        help="the field that is the target, written to STEM.tgt (default for .jsonl without --source: tgt)",
+    )
+    parser.add_argument(
+        "--separator",
+        metavar="TEXT",
+        help="split raw text at this text into fields, which are joined by the separator symbol",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="processes (default: all cores)",
+    )
+    return parser
+
+
+def _is_json(path: Path) -> bool:
+    return _plain_name(path).endswith(".jsonl")
+
+
+def _plain_name(path: Path) -> str:
+    return path.name.removesuffix(".gz")
+
+
+def _by_stem(paths: Iterable[Path]) -> Iterator[tuple[Path, list[Path]]]:
+    """Group the files that differ in their last suffix only."""
+
+    def stem(path: Path) -> Path:
+        return path.with_name(_plain_name(path)).with_suffix("")
+
+    for shared, group in groupby(sorted(paths, key=lambda path: (stem(path), path)), key=stem):
+        yield shared, list(group)
+
+
+def _outputs(folder: Path, stem: str, sources: int, has_target: bool) -> dict[Path, tuple[int, ...]]:
+    """The outputs of fields of which the first ones are the source's and the last one may be the target."""
+    outputs = {folder / f"{stem}.src": tuple(range(sources))}
+    if has_target:
+        outputs[folder / f"{stem}.tgt"] = (sources,)
+    return outputs
+
+
+def _json_jobs(options: argparse.Namespace) -> Iterator[Job]:
+    sources = options.source or ["src"]
+    target = options.target or (None if options.source else "tgt")
+    keys = (*sources, *([target] if target else []))
+    for path in filter(_is_json, options.input):
+        stem = _plain_name(path).removesuffix(".jsonl")
+        yield Job((path,), keys, _outputs(options.output_dir, stem, len(sources), target is not None))
+
+
+def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: list[str]) -> Iterator[Job]:
+    """Yield a job for each group of line-aligned files with a field each."""
+    fields = [*options.source, *([options.target] if options.target else [])]
+    for stem, group in _by_stem(texts):
+        files = {Path(_plain_name(path)).suffix.removeprefix("."): path for path in group}
+        for name, path in files.items():
+            if name not in fields:
+                problems.append(f"--input {path}: none of the fields {', '.join(fields)}")
+        if missing := [f"{stem}.{name}" for name in fields if name not in files]:
+            problems.append(f"--input needs a file for each field of {stem}, but lacks {', '.join(missing)}")
+        else:
+            inputs = tuple(files[name] for name in fields)
+            yield Job(inputs, (), _outputs(options.output_dir, stem.name, len(options.source), bool(options.target)))
+
+
+def check_outputs(jobs: Sequence[Job]) -> Iterator[str]:
+    """Tell where an output would go over an input, or two outputs to the same file."""
+    inputs = {path.resolve(): path for job in jobs for path in job.inputs}
+    writers: dict[Path, list[str]] = {}
+    for job in jobs:
+        for path in job.outputs:
+            writers.setdefault(path, []).append(str(job.inputs[0]))
+    for path, names in writers.items():
+        if path.resolve() in inputs:
+            yield f"--output-dir {path.parent} holds the input {inputs[path.resolve()]} itself; give another folder"
+        if len(names) > 1:
+            yield f"--input needs files of different names, but {path} would be written of {' and '.join(names)}"

@@ -1,0 +1,101 @@
+"""fastBPE's codes, applied by the package of that name or, where it is not installed, by `subword-nmt`."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import read_lines
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.kept_tokens import KeptTokens
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary
+
+CONTINUED = "@@"
+_CACHED_WORDS = 2**18
+
+
+class FastBpe:
+    """Words, separated by white space, to pieces of which all but a word's last end in ``@@``."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
+        """Load the codes.
+
+        Raises:
+            UserError: if neither package is installed or the codes are damaged.
+        """
+        self.dictionary = dictionary
+        self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])
+        pieces_of = load_codes(folder / vocabulary.files[0])
+
+        def symbols_of(word: str) -> str:
+            return " ".join(piece if piece in dictionary else dictionary.unk_word for piece in pieces_of(word))
+
+        self._symbols_of = lru_cache(_CACHED_WORDS)(symbols_of)
+
+    def encode(self, line: str) -> str:
+        """Return the symbols of a raw line, separated by spaces."""
+        return self.encode_batch([line])[0]
+
+    def encode_batch(self, lines: Sequence[str]) -> list[str]:
+        """Encode many lines, on one core."""
+        return self.kept.encode_around(lines, self._encode_texts)
+
+    def _encode_texts(self, texts: list[str]) -> Iterator[str]:
+        for text in texts:
+            yield " ".join(map(self._symbols_of, text.split()))
+
+    def decode(self, tokens: str) -> str:
+        """Return the words of symbols."""
+        return self.kept.decode_around(tokens.split(), _join)
+
+
+def _join(pieces: list[str]) -> str:
+    return " ".join(pieces).replace(f"{CONTINUED} ", "").removesuffix(CONTINUED)
+
+
+def load_codes(path: Path) -> Callable[[str], list[str]]:
+    """Return the function that splits a word into its pieces.
+
+    Raises:
+        UserError: if neither package is installed or the codes are damaged.
+    """
+    pairs = read_pairs(path)
+    try:
+        from fastBPE import fastBPE
+    except ImportError:
+        return _with_subword_nmt(path, pairs)
+    codes = fastBPE(str(path), "")
+    return lambda word: codes.apply([word])[0].split(" ")
+
+
+def _with_subword_nmt(path: Path, pairs: list[str]) -> Callable[[str], list[str]]:
+    try:
+        from subword_nmt.apply_bpe import BPE
+    except ImportError:
+        raise UserError(f"{path} needs the package subword-nmt, or fastBPE: pip install subword-nmt") from None
+    # The version whose words end as fastBPE's do: the mark </w> is part of the last letter.
+    codes = BPE(io.StringIO("\n".join(["#version: 0.2", *pairs])), separator=CONTINUED)
+
+    def pieces_of(word: str) -> list[str]:
+        codes.cache.clear()  # it would grow with every new word
+        return codes.segment_tokens([word])
+
+    return pieces_of
+
+
+def read_pairs(path: Path) -> list[str]:
+    """Read the pairs of codes, most urgent first: ``a b`` of lines ``a b count``."""
+    try:
+        lines = list(read_lines(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    parts = [line.split(" ") for line in lines]
+    problems = [
+        f"{path}, line {number}: needs two pieces and a count, found {' '.join(part)[:60]!r}"
+        for number, part in enumerate(parts, 1)
+        if len(part) != 3 or not all(part) or not part[2].isdigit()
+    ]
+    if problems:
+        raise UserError.of(problems[:10], f"{len(problems)} malformed lines in {path}:")
+    return [" ".join(part[:2]) for part in parts]

@@ -1,0 +1,54 @@
+"""A tokenizer is a folder of files, recognised by what it holds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.byte_level_bpe import ByteLevelBpe
+from s2sft_fairseq.tokenization.fast_bpe import FastBpe
+from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
+from s2sft_fairseq.tokenization.tokenizer_json import TokenizerJson
+from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, read_vocabulary
+from s2sft_fairseq.tokenization.wordpiece import WordPiece
+
+
+class Tokenizer(Protocol):
+    """Raw lines to symbols of a dictionary, separated by spaces, and back."""
+
+    dictionary: PretrainedDictionary
+
+    def encode(self, line: str) -> str:
+        """Return the symbols of a raw line; every one is in the dictionary."""
+
+    def encode_batch(self, lines: Sequence[str]) -> list[str]:
+        """Return the symbols of many lines."""
+
+    def decode(self, tokens: str) -> str:
+        """Return the text of symbols."""
+
+
+_SCHEMES = {
+    "wordpiece": WordPiece,
+    "byte_level_bpe": ByteLevelBpe,
+    "sentencepiece": SentencePiece,
+    "fastbpe": FastBpe,
+    "tokenizer_json": TokenizerJson,
+}
+
+
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """Make the tokenizer that a folder holds.
+
+    Raises:
+        UserError: if it holds none, if its files are damaged, or if the library that reads them is not installed.
+    """
+    vocabulary = read_vocabulary(folder)
+    if vocabulary.scheme is None:
+        raise UserError.of(FILE_SETS, f"{folder} holds dict.txt, but to tokenize it needs one of these beside it:")
+    try:
+        dictionary = PretrainedDictionary.of(vocabulary.symbols)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+    return _SCHEMES[vocabulary.scheme](folder, vocabulary, dictionary)

@@ -1,0 +1,43 @@
+"""SentencePiece models, such as XLM-R's."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.tokenization.kept_tokens import KeptTokens
+from s2sft_fairseq.tokenization.symbols import write_symbol
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece
+
+
+class SentencePiece:
+    """A SentencePiece model whose unknown pieces are written as the dictionary's unknown symbol."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
+        """Load the model.
+
+        Raises:
+            UserError: if `sentencepiece` is not installed or cannot read the file.
+        """
+        self.dictionary = dictionary
+        self.model = load_sentencepiece(folder / vocabulary.files[0])
+        pieces = [write_symbol(self.model.id_to_piece(number)) for number in range(self.model.get_piece_size())]
+        self.symbols = [piece if piece in dictionary else dictionary.unk_word for piece in pieces]
+        self.symbols[self.model.unk_id()] = dictionary.unk_word
+        self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])
+
+    def encode(self, line: str) -> str:
+        """Return the symbols of a raw line, separated by spaces."""
+        return self.encode_batch([line])[0]
+
+    def encode_batch(self, lines: Sequence[str]) -> list[str]:
+        """Encode many lines, on one core."""
+        return self.kept.encode_around(lines, self._encode_texts)
+
+    def _encode_texts(self, texts: list[str]) -> Iterator[str]:
+        symbol_of = self.symbols.__getitem__
+        for ids in self.model.encode(texts, out_type=int, num_threads=1):
+            yield " ".join(map(symbol_of, ids))
+
+    def decode(self, tokens: str) -> str:
+        """Return the text of symbols."""
+        return self.kept.decode_around(tokens.split(), self.model.decode_pieces)

@@ -1,0 +1,203 @@
+"""Files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from s2sft_fairseq.data.text_files import (
+    READING_ERRORS,
+    check_texts,
+    line_problems,
+    open_bytes,
+    reading_problem,
+)
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.examples import Field, json_columns, json_mistakes, text_column
+from s2sft_fairseq.tokenization.folder import Tokenizer
+from s2sft_fairseq.tokenization.symbols import write_symbol
+from s2sft_fairseq.tokenization.workers import Workers
+
+CHUNK_LINES = 1000
+_SHOWN_MISTAKES = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """Inputs that are read together, and what is written of them."""
+
+    inputs: tuple[Path, ...]  # line-aligned text files with a field each, or a single file of JSON lines
+    keys: tuple[str, ...]  # the fields of JSON lines; () for text
+    outputs: dict[Path, tuple[int, ...]]  # the fields, by number, that each output joins
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """What the workers share: a tokenizer, and the text that stands between the fields of raw text, if any."""
+
+    tokenizer: Tokenizer
+    separator: str | None = None
+
+    def encode(self, fields: Sequence[Field]) -> list[str]:
+        """Return the symbols of each field, separated by spaces."""
+        texts = [field for field in fields if isinstance(field, str)]
+        encoded = iter(self._encode_texts(texts))
+        return [next(encoded) if isinstance(field, str) else " ".join(map(write_symbol, field)) for field in fields]
+
+    def _encode_texts(self, texts: list[str]) -> list[str]:
+        if self.separator is None:
+            return self.tokenizer.encode_batch(texts)
+        split = [text.split(self.separator) for text in texts]
+        encoded = iter(self.tokenizer.encode_batch([part for parts in split for part in parts]))
+        return [self.join(list(islice(encoded, len(parts)))) for parts in split]
+
+    def join(self, fields: Sequence[str]) -> str:
+        """Join fields of symbols by the symbol that separates fields; empty fields count too."""
+        line = f" {self.tokenizer.dictionary.eos_word} ".join(fields)
+        return line if all(fields) else " ".join(line.split())
+
+
+@dataclass
+class PieceStats:
+    """What tokenizing a file gave: how many lines have how many symbols, and how many of these are unknown."""
+
+    lengths: Counter[int] = field(default_factory=Counter)
+    unknown: int = 0
+
+    def add(self, other: "PieceStats") -> None:
+        """Count the lines of another part of the file too."""
+        self.lengths.update(other.lengths)
+        self.unknown += other.unknown
+
+    def __str__(self) -> str:
+        in_order = sorted(self.lengths.elements())
+        lines = len(in_order)
+        return (
+            f"{lines:,} lines; pieces a line: mean {sum(in_order) / lines:.1f}, "
+            f"95 % have at most {in_order[(95 * lines - 1) // 100]}, longest {in_order[-1]:,}; {self.unknown:,} unknown"
+        )
+
+
+def tokenize_files(
+    text_tokenizer: TextTokenizer, jobs: Sequence[Job], workers: int, aligned: Sequence[Sequence[Path]] = ()
+) -> Iterator[tuple[Path, PieceStats]]:
+    """Check all inputs, then write the outputs of one job after another; each appears only when complete.
+
+    Args:
+        workers: the number of processes; the result is the same for any.
+        aligned: groups of text files that must have equally many lines, where each file is a job of its own.
+
+    Yields:
+        Each output with its statistics, once it is there.
+
+    Raises:
+        UserError: naming all mistakes of all inputs; nothing is written then.
+    """
+    with Workers(workers, text_tokenizer) as pool:
+        lines = _check(pool, jobs, aligned)
+        for job in jobs:
+            yield from _run(pool, job, lines[job.inputs[0]]).items()
+
+
+def _run(pool: Workers, job: Job, lines: int) -> dict[Path, PieceStats]:
+    stats = {path: PieceStats() for path in job.outputs}
+    partial = {path: path.with_name(path.name + ".partial") for path in job.outputs}
+    name = ", ".join(path.name for path in job.outputs)
+    try:
+        with ExitStack() as stack:
+            files = {}
+            for path in job.outputs:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files[path] = stack.enter_context(partial[path].open("wb"))
+            progress = stack.enter_context(tqdm(total=lines, desc=name, unit="line", unit_scale=True, mininterval=1))
+            for parts in pool.map(_tokenize, ((job, chunk) for chunk in _chunks(job))):
+                for path, (text, counted) in zip(job.outputs, parts, strict=True):
+                    files[path].write(text)
+                    stats[path].add(counted)
+                progress.update(parts[0][1].lengths.total())
+        for path in job.outputs:
+            os.replace(partial[path], path)
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
+    return stats
+
+
+def _chunks(job: Job) -> Iterator[list[bytes]]:
+    """Yield the next lines of each input."""
+    with ExitStack() as stack:
+        files: list[IO[bytes]] = [stack.enter_context(open_bytes(path)) for path in job.inputs]
+        while chunk := [part for file in files if (part := b"".join(islice(file, CHUNK_LINES)))]:
+            yield chunk
+
+
+def _tokenize(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> list[tuple[bytes, PieceStats]]:
+    """Return for each output the next lines, and their statistics."""
+    job, chunk = work
+    columns = json_columns(chunk[0], job.keys) if job.keys else list(map(text_column, chunk))
+    encoded = list(map(text_tokenizer.encode, columns))
+    unknown = text_tokenizer.tokenizer.dictionary.unk_word
+    parts = []
+    for numbers in job.outputs.values():
+        if len(numbers) == 1:
+            lines = encoded[numbers[0]]
+        else:
+            lines = list(map(text_tokenizer.join, zip(*(encoded[number] for number in numbers), strict=True)))
+        lengths = Counter(line.count(" ") + 1 if line else 0 for line in lines)
+        unknowns = sum(line.split(" ").count(unknown) for line in lines if unknown in line)
+        parts.append(("\n".join([*lines, ""]).encode(), PieceStats(lengths, unknowns)))
+    return parts
+
+
+def _check(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]]) -> dict[Path, int]:
+    """Return the number of lines of each input; raise if there is a mistake in any."""
+    problems: list[str] = []
+    lines = {}
+    groups = aligned or [job.inputs for job in jobs if not job.keys]
+    try:
+        lines = {file.path: file.lines for file in check_texts(groups, allow_crlf=True)}
+    except UserError as error:
+        problems += error.problems
+    for job in jobs:
+        if job.keys:
+            lines[job.inputs[0]] = _check_json(pool, job, problems)
+    if problems:
+        raise UserError.of(problems, heading="nothing was written:")
+    return lines
+
+
+def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
+    """Count the lines of a file of JSON lines and append what is wrong with it to `problems`."""
+    path, lines = job.inputs[0], 0
+    wrong: dict[str, list[int]] = {}
+    try:
+        for chunk, mistakes in pool.map(_find_mistakes, ((job, chunk) for chunk in _chunks(job))):
+            for what, numbers in mistakes.items():
+                wrong.setdefault(what, []).extend(lines + number for number in numbers)
+            lines += chunk
+    except READING_ERRORS as error:
+        problems.append(reading_problem(path, error))
+        return lines
+    if not lines:
+        problems.append(f"{path}: is empty, at least one line is needed")
+    problems += islice(line_problems(path, wrong), _SHOWN_MISTAKES)
+    if len(wrong) > _SHOWN_MISTAKES:
+        problems.append(f"{path}: {len(wrong) - _SHOWN_MISTAKES} further kinds of mistakes")
+    return lines
+
+
+def _find_mistakes(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> tuple[int, dict[str, list[int]]]:
+    """Return how many lines there are, and the numbers, from 1, of those with each mistake."""
+    job, chunk = work
+    wrong: dict[str, list[int]] = {}
+    lines = chunk[0].removesuffix(b"\n").split(b"\n")
+    for number, line in zip(count(1), lines):
+        for what in json_mistakes(line, job.keys, text_tokenizer.tokenizer.dictionary):
+            wrong.setdefault(what, []).append(number)
+    return len(lines), wrong

@@ -1,0 +1,284 @@
+"""The vocabulary of a tokenizer: the symbol of every id, read from whichever files a folder holds.
+
+Nothing here imports the libraries that tokenize, but for SentencePiece, whose models only it can read.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import filterfalse
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq.data.dictionary import FAIRSEQ_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
+
+DICTIONARY = "dict.txt"
+ADDED_TOKENS = "added_tokens.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+XLMR_MODEL = "sentencepiece.bpe.model"
+# Beside the files of any scheme.
+COMPANIONS = (TOKENIZER_CONFIG, "special_tokens_map.json", ADDED_TOKENS)
+FILE_SETS = (
+    "vocab.txt (WordPiece)",
+    "vocab.json and merges.txt, or encoder.json, vocab.bpe and dict.txt (byte-level BPE)",
+    "sentencepiece.bpe.model or another *.model (SentencePiece)",
+    "codes, bpecodes or *.codes, and dict.txt (fastBPE)",
+    "tokenizer.json (any other)",
+)
+
+_NAMED_ID = re.compile(r"(.*)\t([0-9]+)", re.S)
+# [PAD], [unused1], <S>: says nothing about the case of the text.
+_BRACKETED = re.compile(r"\[.*\]|<.*>", re.S)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The symbols of a tokenizer, and what is needed to make it.
+
+    `scheme` is "wordpiece", "byte_level_bpe", "sentencepiece", "fastbpe" or "tokenizer_json", and None of a folder with
+    a ``dict.txt`` alone, whose ids are known, but not how to tokenize.
+    """
+
+    symbols: list[str]  # of id 0, 1, 2 ..., as dict.txt and tokenized text write them
+    scheme: str | None
+    files: list[str]  # names of the files that the tokenizer needs
+    lower: bool | None = None  # whether text is lower-cased; WordPiece only
+    added: list[str] = field(default_factory=list)  # the tokens of added_tokens.json, which text keeps whole
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """Read the vocabulary of a tokenizer; ``dict.txt``, where there is one, decides which symbol has which id.
+
+    Raises:
+        UserError: if the folder holds no tokenizer, or its files are damaged or contradict each other.
+    """
+    if not folder.is_dir():
+        raise UserError(f"tokenizer folder {folder} " + ("must be a folder" if folder.exists() else "does not exist"))
+    scheme, files = find_files(folder)
+    symbols = _symbols(folder, scheme, files)
+    added = _read_added_tokens(folder / ADDED_TOKENS)
+    _extend(symbols, {write_symbol(token): number for token, number in added.items()}, folder / ADDED_TOKENS)
+    return Vocabulary(
+        symbols=symbols,
+        scheme=scheme,
+        files=[*files, *(name for name in COMPANIONS if (folder / name).is_file())],
+        lower=_is_lower_case(folder, files, symbols) if scheme == "wordpiece" else None,
+        added=list(added),
+    )
+
+
+def find_files(folder: Path) -> tuple[str | None, list[str]]:
+    """Tell the scheme by the files of a folder, and the names of those that tokenize.
+
+    Raises:
+        UserError: if there are none, or several that might be meant.
+    """
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    models = [XLMR_MODEL] if XLMR_MODEL in names else [name for name in names if name.endswith(".model")]
+    codes = [name for name in names if name in ("codes", "bpecodes") or name.endswith((".codes", ".bpecodes"))]
+    for what, found in (("SentencePiece models", models), ("files of fastBPE codes", codes)):
+        if len(found) > 1:
+            raise UserError(f"tokenizer folder {folder} must hold one of its {len(found)} {what}: {', '.join(found)}")
+    for scheme, files in (
+        ("wordpiece", ["vocab.txt"]),
+        ("byte_level_bpe", ["vocab.json", "merges.txt"]),
+        ("byte_level_bpe", ["encoder.json", "vocab.bpe"]),
+        ("sentencepiece", models),
+        ("fastbpe", codes),
+        ("tokenizer_json", ["tokenizer.json"]),
+    ):
+        if files and set(files) <= set(names):
+            if files == ["tokenizer.json"] and _read_tokenizer_json(folder / files[0])["model"]["type"] == "WordPiece":
+                scheme = "wordpiece"
+            return scheme, files
+    if DICTIONARY in names:
+        return None, []
+    raise UserError.of(
+        [*FILE_SETS, f"found {', '.join(names) or 'no file'}"], f"{folder} must hold a tokenizer, one of:"
+    )
+
+
+def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str]:
+    if (folder / DICTIONARY).is_file():
+        return list(PretrainedDictionary.load(str(folder / DICTIONARY)).symbols)
+    if scheme == "fastbpe" or "encoder.json" in files:
+        raise UserError(
+            f"{folder} must hold dict.txt beside {', '.join(files)}, which say nothing about the model's ids"
+        )
+    path = folder / files[0]
+    if scheme == "sentencepiece":
+        return _symbols_of_model(path)
+    readers: dict[str, Callable[[Path], list[str]]] = {
+        "vocab.txt": read_vocab_txt,
+        "vocab.json": lambda path: _in_order(read_ids(path), path),
+        "tokenizer.json": _tokens_of_tokenizer_json,
+    }
+    return [write_symbol(token) for token in readers[path.name](path)]
+
+
+def read_vocab_txt(path: Path) -> list[str]:
+    """Read tokens, one a line; or with its id behind a tab, as in the vocabularies of Baidu's ERNIE.
+
+    A token that comes twice comes twice in the result, so that no later id shifts.
+
+    Raises:
+        UserError: if the file is not text, or ids do not count up from 0.
+    """
+    # Not splitlines(): some vocabularies hold U+2028 and its like as tokens.
+    lines = [line.removesuffix("\r") for line in _read_text(path).removesuffix("\n").split("\n")]
+    named = [_NAMED_ID.fullmatch(line) for line in lines]
+    if all(named):
+        lines = [found[1] for found in named if found]
+        for number, found in enumerate(named):
+            if found and int(found[2]) != number:
+                raise UserError(f"{path}, line {number + 1}: the id after the tab must be {number}, but is {found[2]}")
+    return _without_gaps(lines)
+
+
+def read_ids(path: Path) -> dict[str, int]:
+    """Read a JSON object of tokens and their ids.
+
+    Raises:
+        UserError: if it is something else.
+    """
+    ids = read_json(path)
+    if not isinstance(ids, dict) or not all(isinstance(number, int) and number >= 0 for number in ids.values()):
+        raise UserError(f"{path} must hold a JSON object of tokens and their ids")
+    return ids
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: if it cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(_read_text(path))
+    except ValueError as error:
+        raise UserError(f"{path} must be JSON: {error}") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read ``tokenizer_config.json``, {} where there is none.
+
+    Raises:
+        UserError: if it is no JSON object.
+    """
+    path = folder / TOKENIZER_CONFIG
+    config = read_json(path) if path.is_file() else {}
+    if not isinstance(config, dict):
+        raise UserError(f"{path} must hold a JSON object, but holds a {type(config).__name__}")
+    return config
+
+
+def _tokens_of_tokenizer_json(path: Path) -> list[str]:
+    document = _read_tokenizer_json(path)
+    vocabulary = document["model"]["vocab"]
+    try:
+        if isinstance(vocabulary, list):  # of Unigram, with their scores
+            vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+        added = {token["content"]: token["id"] for token in document.get("added_tokens") or []}
+        return _in_order({**vocabulary, **added}, path)
+    except (TypeError, ValueError, KeyError):
+        raise UserError(f"{path} must hold the tokens of Hugging Face's tokenizers, but they are damaged") from None
+
+
+def _read_tokenizer_json(path: Path) -> dict[str, Any]:
+    document = read_json(path)
+    model = document.get("model") if isinstance(document, dict) else None
+    if not isinstance(model, dict) or "vocab" not in model:
+        raise UserError(f"{path} must be a file of Hugging Face's tokenizers, with a model and its vocab")
+    # Old files do not name their model; those of BPE have merges, those of WordPiece this prefix.
+    guess = "WordPiece" if "continuing_subword_prefix" in model and "merges" not in model else "BPE"
+    return {**document, "model": {"type": guess, **model}}
+
+
+def _symbols_of_model(path: Path) -> list[str]:
+    """Read the pieces of a SentencePiece model, in the order that fairseq's XLM-R has, or else the model's own."""
+    model = load_sentencepiece(path)
+    pieces = [write_symbol(model.id_to_piece(number)) for number in range(model.get_piece_size())]
+    if path.name == XLMR_MODEL:
+        # The model's first three are its own names for unk, bos and eos.
+        return [*FAIRSEQ_SYMBOLS, *pieces[3:], ROBERTA_SYMBOLS.mask]
+    return pieces
+
+
+def load_sentencepiece(path: Path) -> Any:
+    """Load a `SentencePieceProcessor`.
+
+    Raises:
+        UserError: if `sentencepiece` is not installed or the file is no model of it.
+    """
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise UserError(
+            f"{path} needs the package sentencepiece, which is not installed: pip install sentencepiece"
+        ) from error
+    try:
+        return SentencePieceProcessor(model_proto=path.read_bytes())
+    except (OSError, RuntimeError):
+        raise UserError(f"{path} must be a SentencePiece model, but is none or damaged") from None
+
+
+def _read_added_tokens(path: Path) -> dict[str, int]:
+    return dict(sorted(read_ids(path).items(), key=lambda item: item[1])) if path.is_file() else {}
+
+
+def _extend(symbols: list[str], added: Mapping[str, int], path: Path) -> None:
+    """Append the added symbols whose ids lie beyond the vocabulary."""
+    problems = []
+    for symbol, number in added.items():
+        if number == len(symbols):
+            symbols.append(symbol)
+        elif number > len(symbols):
+            problems.append(f"{path}: {symbol} must have the next free id, {len(symbols)}, but has {number}")
+        elif symbols[number] != symbol:
+            problems.append(f"{path}: {symbol} has the id {number}, which is that of {symbols[number]}")
+    if problems:
+        raise UserError.of(problems)
+
+
+def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
+    """Put tokens in the order of their ids, with fillers for ids that none has."""
+    last = max(ids.values(), default=-1)
+    if last > 2 * len(ids) + 1000:
+        raise UserError(f"{path} must give its {len(ids)} tokens ids from 0 on, but goes up to {last}")
+    tokens = [""] * (last + 1)
+    for token, number in ids.items():
+        tokens[number] = token
+    return _without_gaps(tokens)
+
+
+def _without_gaps(tokens: Sequence[str]) -> list[str]:
+    """Name what has no name, as fairseq does where it pads a vocabulary."""
+    taken = set(tokens)
+    fillers = (name for number in range(len(tokens)) if (name := f"madeupword{number:04d}") not in taken)
+    return [token or next(fillers) for token in tokens]
+
+
+def _is_lower_case(folder: Path, files: Sequence[str], symbols: Sequence[str]) -> bool:
+    """Whether text must be lower-cased: what the configuration says, else whether the vocabulary has no capitals."""
+    if "tokenizer.json" in files:
+        normalizer = _read_tokenizer_json(folder / "tokenizer.json").get("normalizer") or {}
+        parts = normalizer.get("normalizers", [normalizer])
+        return any(part.get("lowercase") or part.get("type") == "Lowercase" for part in parts)
+    stated = read_config(folder).get("do_lower_case")
+    if stated is not None:
+        return bool(stated)
+    tokens = filterfalse(_BRACKETED.fullmatch, map(read_symbol, symbols))
+    return all(token == token.lower() for token in tokens)
+
+
+def _read_text(path: Path) -> str:
+    """Read a file as it is: line ends are not touched."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
