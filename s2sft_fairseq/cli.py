@@ -13,8 +13,10 @@ from s2sft_fairseq.errors import user_error_text
 
 # A line per subcommand: its help, and the function of the remaining arguments, or the module that has it as `main`.
 COMMANDS = {
+    "tokenize": ("split raw text into symbols of a vocabulary", "s2sft_fairseq.commands.tokenize"),
     "preprocess": ("binarize tokenized source and target files", "s2sft_fairseq.commands.preprocess"),
     "convert": ("make a pretrained encoder usable", "s2sft_fairseq.commands.convert"),
+    "export": ("write a model in Hugging Face's format", "s2sft_fairseq.commands.export"),
     "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
     "generate": ("generate from binarized data", partial(fairseq_command.run, "generate")),

@@ -1,25 +1,25 @@
 """The folder of a converted encoder: what ``s2sft convert`` writes and ``--pretrained`` reads.
 
-========================  ==========================================================================================
-``model.pt``              the weights, by the names of the parameters of the `unilm` model
-``config.json``           ``sizes`` by the names of `UnilmConfig`, ``vocab_size``, ``newly_initialized`` parameters
-``dict.txt``              the fairseq dictionary; symbol *i* is row *i* of the embedding
-``vocab.txt``, ...        the files of the tokenizer, as they came
-========================  ==========================================================================================
+===============  ====================================================================================================
+``model.pt``     a fairseq checkpoint: the weights by the names of the parameters of the `unilm` model, and its options
+``config.json``  what `PretrainedEncoder` holds, and the names of the files that belong to the folder
+``dict.txt``     the fairseq dictionary; symbol *i* is row *i* of the embedding
+others           the files of the tokenizer, as they came, and ``added_tokens.json``
+===============  ====================================================================================================
 """
 
 import json
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from s2sft_fairseq.checkpoints.bert import Conversion
+from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
@@ -34,8 +34,15 @@ class PretrainedEncoder:
 
     folder: Path
     sizes: dict[str, Any]
+    """By the names of `UnilmConfig`."""
     vocab_size: int
     newly_initialized: list[str]
+    """Parameters that the encoder lacks."""
+    layout: dict[str, Any] = field(default_factory=dict)
+    """The layout of fine-tuning that it suggests, by the names of the task's options."""
+    family: str = ""
+    files: list[str] = field(default_factory=list)
+    """Names of the files that were written with it."""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "PretrainedEncoder":
@@ -52,8 +59,16 @@ class PretrainedEncoder:
             )
         try:
             described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            return cls(folder, described["sizes"], described["vocab_size"], described["newly_initialized"])
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(
+                folder,
+                described["sizes"],
+                described["vocab_size"],
+                described["newly_initialized"],
+                described.get("layout", {}),
+                described.get("family", ""),
+                described.get("files", []),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder / CONFIG} was not written by 's2sft convert': {error!r}") from None
 
     def load_into(self, model: nn.Module) -> None:
@@ -81,11 +96,39 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_pretrained(folder: Path, conversion: Conversion) -> None:
-    """Write ``model.pt`` and ``config.json``."""
-    vocab_size = len(conversion.weights["embeddings.tokens.weight"])
-    described = {"sizes": conversion.sizes, "vocab_size": vocab_size, "newly_initialized": conversion.missing}
+def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] = ()) -> None:
+    """Write ``model.pt`` and ``config.json``; ``files`` are the names of the others."""
+    described = {
+        "family": conversion.family,
+        "sizes": conversion.sizes,
+        "vocab_size": len(conversion.weights["embeddings.tokens.weight"]),
+        "newly_initialized": conversion.missing,
+        "layout": conversion.layout,
+        "files": sorted({MODEL, CONFIG, DICTIONARY, *files}),
+    }
     text = json.dumps(described, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / MODEL, lambda path: torch.save({"model": conversion.weights}, path))
+    write_whole(folder / MODEL, lambda path: torch.save(_fairseq_checkpoint(conversion), path))
     write_whole(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _fairseq_checkpoint(conversion: Conversion) -> dict[str, Any]:
+    """Return what fairseq expects of a checkpoint, as one of a training that made no update yet.
+
+    Without a method in its layout it is a pretrained encoder, and generating from it is refused for want of one.
+    """
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    return {
+        "args": None,
+        "cfg": {
+            "_name": None,
+            "model": {"_name": "unilm", **conversion.sizes},
+            "task": {"_name": "unilm_seq2seq", "data": ""},
+        },
+        "model": conversion.weights,
+        "criterion": None,
+        "optimizer_history": [history],
+        "task_state": {"layout": conversion.layout} if conversion.finetuned else {},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+    }

@@ -9,6 +9,8 @@ import collections
 import os
 import re
 import typing
+import warnings
+import zipfile
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from fairseq.logging import meters
 from omegaconf import DictConfig, ListConfig
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
+from torch import _weights_only_unpickler
 from torch.serialization import add_safe_globals, get_unsafe_globals_in_checkpoint
 
 from s2sft_fairseq.errors import UserError
@@ -59,8 +62,12 @@ def register_safe_types() -> None:
     add_safe_globals(safe_types())
 
 
-def load_checkpoint(path: str | os.PathLike) -> dict:
+def load_checkpoint(path: str | os.PathLike, *, lazily: bool = False) -> dict:
     """Load a checkpoint onto the CPU, as it is in the file.
+
+    Args:
+        path: the file.
+        lazily: read tensors when they are used, where the format of the file allows it; the file must not change then.
 
     Raises:
         UserError: the file is missing, is damaged, is no checkpoint, or holds a type that is not safe to load.
@@ -71,7 +78,8 @@ def load_checkpoint(path: str | os.PathLike) -> dict:
     if not os.path.isfile(path):
         raise UserError(f"{path}: a checkpoint file is needed, this is a folder or a device")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except MemoryError:
         raise
     except Exception as error:  # a damaged pickle or archive fails in any way whatever, from KeyError to OSError
@@ -80,6 +88,31 @@ def load_checkpoint(path: str | os.PathLike) -> dict:
     if not isinstance(state, dict):
         raise UserError(f"{path}: a checkpoint holds a dictionary, this file holds a {type(state).__name__}")
     return state
+
+
+def load_pickle(path: str | os.PathLike) -> dict:
+    """Load a bare pickle of NumPy arrays by name, such as Paddle's ``*.pdparams``, in PyTorch's safe mode; as tensors.
+
+    Raises:
+        UserError: the file is damaged, holds a type that is not safe to load, or is of a newer protocol than PyTorch's
+            safe mode reads.
+    """
+    path = os.fspath(path)
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a newer protocol is an error here
+            state = _weights_only_unpickler.load(file, encoding="latin1")  # arrays that Python 2 wrote are such text
+        # "StructuredToParameterName@@" is a table of names
+        return {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+    except MemoryError:
+        raise
+    except Exception as error:  # as above
+        if refused := re.findall(r"GLOBAL (\S+)", str(error)):
+            raise UserError(_refusal(path, refused)) from error
+        raise UserError(
+            f"{_unreadable(path, error)} "
+            "A pickle that is no PyTorch checkpoint must be of protocol 2 and hold NumPy arrays."
+        ) from error
 
 
 def _refused_types(path: str, error: Exception) -> list[str]:

@@ -1,132 +1,234 @@
-"""``s2sft convert``: make a pretrained encoder usable."""
+"""``s2sft convert``: make a pretrained encoder usable, whatever program it comes from."""
 
 import argparse
 import json
-import logging
 import shutil
+import tempfile
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor
-
-from s2sft_fairseq.checkpoints.bert import Conversion, convert_bert
-from s2sft_fairseq.checkpoints.pretrained import DICTIONARY, write_pretrained, write_whole
-from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.added_tokens import add_tokens
+from s2sft_fairseq.checkpoints.conversion import Conversion, read
+from s2sft_fairseq.checkpoints.families import recognize
+from s2sft_fairseq.checkpoints.positions import resize_positions
+from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder, write_pretrained
+from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, open_source
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.head_initialization import fit_transform, log_frequencies
-from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-
-logger = logging.getLogger(__name__)
-
-TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+from s2sft_fairseq.models.head_initialization import initialize_head
+from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.tokenization.vocabulary import ADDED_TOKENS, DICTIONARY, Vocabulary, find_files, read_vocabulary
 
 
-def convert(source: Path, destination: Path, *, fit_head: Path | None = None, output_prior: Path | None = None) -> None:
-    """Convert the Hugging Face folder of a BERT encoder to one for ``--pretrained``.
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What is asked for beyond the source and the destination; see the help of the command."""
+
+    config: Path | None = None
+    tokenizer_dir: Path | None = None
+    add_token: Sequence[str] = ()
+    max_positions: int | None = None
+    finetune_method: str | None = None
+    fit_head: Path | None = None
+    output_prior: Path | None = None
+
+
+def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOptions()) -> None:
+    """Convert a checkpoint to a folder for ``--pretrained``, which appears only when it is whole.
 
     Args:
-        source: the folder to convert.
+        source: a folder or a file, see `s2sft_fairseq.checkpoints.source_files`.
         destination: the folder to write.
-        fit_head: tokenized text to which the head's dense layer is fitted, for an encoder that has none.
-        output_prior: tokenized text whose symbol frequencies become the output bias of an encoder that has none.
+        options: what else is asked for.
 
     Raises:
         UserError: naming what is missing or does not fit.
     """
-    if destination.resolve() == source.resolve():
-        raise UserError(f"--to must be another folder than the source, whose config.json it would overwrite: {source}")
-    config = _read_config(source)
-    dictionary = PretrainedDictionary.from_vocabulary(source / "vocab.txt")
-    conversion = convert_bert(_read_weights(source), config)
-    if len(dictionary) != config["vocab_size"]:
-        raise UserError(
-            f"{source / 'vocab.txt'} has {len(dictionary)} tokens, "
-            f"but the checkpoint was made with {config['vocab_size']}"
-        )
-    initialize_head(conversion, dictionary, fit_head, output_prior)
-    write_pretrained(destination, conversion)
-    write_whole(destination / DICTIONARY, lambda path: dictionary.save(str(path)))
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            write_whole(destination / name, partial(shutil.copyfile, source / name))
-    print(f"wrote {destination}: {len(conversion.weights)} parameters, {len(dictionary)} symbols")
+    previous = _check_destination(source, destination)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", dir=destination.parent) as temporary:
+        staging = Path(temporary)
+        checkpoint, vocabulary = _read(source, options, staging)
+        family = recognize(checkpoint.weights, checkpoint.config)
+        conversion = read(family, checkpoint.weights, checkpoint.config, parameter_shapes)
+        dictionary = _finish(conversion, vocabulary, options, staging)
+        dictionary.save(str(staging / DICTIONARY))
+        files = sorted(path.name for path in staging.iterdir())
+        write_pretrained(staging, conversion, files)
+        _move(staging, destination, previous)
+    report(destination, conversion, len(dictionary))
+
+
+def report(destination: Path, conversion: Conversion, num_symbols: int) -> None:
+    """Print what was written, and all that a user should know of it."""
+    print(f"wrote {destination}: {conversion.family}, {len(conversion.weights)} parameters, {num_symbols} symbols")
+    for note in conversion.notes:
+        print(note)
     if conversion.unused:
         print(f"unused: {', '.join(conversion.unused)}")
     if conversion.missing:
         print(f"not in the source, initialised when training starts: {', '.join(conversion.missing)}")
 
 
-def initialize_head(
-    conversion: Conversion, dictionary: PretrainedDictionary, fit_head: Path | None, output_prior: Path | None
-) -> None:
-    """Compute what the encoder lacks of a language model head, as far as it is asked for.
-
-    Raises:
-        UserError: if the encoder has that part, naming each option for which this is so.
-    """
-    parts = {"--fit-head": ("lm_head.dense.weight", fit_head), "--output-prior": ("lm_head.bias", output_prior)}
-    if problems := [
-        f"{option} is for encoders without {name}, but this one has it"
-        for option, (name, text) in parts.items()
-        if text is not None and name not in conversion.missing
-    ]:
-        raise UserError.of(problems)
-    fitted = {}
-    if fit_head is not None:
-        config = UnilmConfig(dropout=0.0, attention_dropout=0.0)
-        complete_sizes(config, conversion.sizes)
-        model = UnilmModel(config, vocab_size=len(dictionary), pad=dictionary.pad())
-        model.load_state_dict(conversion.weights, strict=False)
-        weight, bias = fit_transform(model, fit_head, dictionary)
-        fitted |= {"lm_head.dense.weight": weight, "lm_head.dense.bias": bias}
-    if output_prior is not None:
-        fitted["lm_head.bias"] = log_frequencies(output_prior, dictionary)
-    conversion.weights.update(fitted)
-    conversion.missing[:] = [name for name in conversion.missing if name not in fitted]
-
-
-def _read_config(source: Path) -> dict[str, Any]:
-    path = source / "config.json"
-    if not path.is_file():
-        raise UserError(f"{source} must be a folder with config.json, vocab.txt and weights, but lacks config.json")
+def _check_destination(source: Path, destination: Path) -> list[str]:
+    """Return the names of the files of an earlier conversion in the destination."""
+    folder = source if source.is_dir() else source.parent
+    if destination.resolve() == folder.resolve():
+        raise UserError(f"--to must be another folder than the source, whose files it would overwrite: {folder}")
+    if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
+        return []
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} must be JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path} must hold a JSON object, but holds a {type(config).__name__}")
-    if config.get("model_type", "bert") != "bert":
-        raise UserError(f"{path}: model_type must be 'bert', but is {config['model_type']!r}")
-    return config
+        return PretrainedEncoder.open(destination).files
+    except UserError:
+        raise UserError(
+            f"--to {destination} must be new, or empty, or a folder that s2sft convert wrote, but is none of it"
+        ) from None
 
 
-def _read_weights(source: Path) -> dict[str, Tensor]:
-    """Read ``model.safetensors`` or ``pytorch_model.bin``."""
-    if (source / "model.safetensors").is_file():
-        try:
-            from safetensors import SafetensorError
-            from safetensors.torch import load_file
-        except ImportError:
-            raise UserError("reading .safetensors needs the package safetensors: pip install safetensors") from None
-        try:
-            return load_file(source / "model.safetensors")
-        except SafetensorError as error:
-            raise UserError(f"{source / 'model.safetensors'} is damaged or no safetensors file: {error}") from None
-    if (source / "pytorch_model.bin").is_file():
-        return load_checkpoint(source / "pytorch_model.bin")
-    found = ", ".join(sorted(path.name for path in source.iterdir()))
-    raise UserError(f"{source} must hold model.safetensors or pytorch_model.bin, but holds {found}")
+def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceCheckpoint, Vocabulary]:
+    """Read weights and vocabulary, and copy the tokenizer's files."""
+    problems: list[str] = []
+    try:
+        checkpoint = open_source(source, options.config)
+    except UserError as error:
+        problems += error.problems
+    try:
+        vocabulary = _read_tokenizer(source, options.tokenizer_dir, staging)
+    except UserError as error:
+        problems += error.problems
+    if problems:
+        raise UserError.of(problems)
+    return checkpoint, vocabulary
+
+
+def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabulary:
+    """Read the vocabulary, from its folder or from copies of its files under the names that they should have."""
+    beside = source if source.is_dir() else source.parent
+    named = source.with_name(f"{source.name.removesuffix(source.suffix)}-vocab.txt")  # UniLM's way
+    if folder is None and source.is_file() and named.is_file():
+        shutil.copyfile(named, staging / "vocab.txt")
+        return read_vocabulary(staging)
+    folder = folder or beside
+    if (beside / DICTIONARY).is_file() and not (folder / DICTIONARY).is_file():
+        # The ids of a fairseq checkpoint are in the dictionary beside it, wherever the tokenizer's own files are.
+        for name in find_files(folder)[1]:
+            shutil.copyfile(folder / name, staging / name)
+        shutil.copyfile(beside / DICTIONARY, staging / DICTIONARY)
+        return read_vocabulary(staging)
+    vocabulary = read_vocabulary(folder)
+    for name in vocabulary.files:
+        shutil.copyfile(folder / name, staging / name)
+    return vocabulary
+
+
+def _finish(
+    conversion: Conversion, vocabulary: Vocabulary, options: ConvertOptions, staging: Path
+) -> PretrainedDictionary:
+    """Do what the options ask for, and make the dictionary, with a symbol for every row."""
+    rows = len(conversion.weights["embeddings.tokens.weight"])
+    symbols = list(vocabulary.symbols)
+    if len(symbols) > rows:
+        raise UserError(f"the tokenizer has {len(symbols)} tokens, but the checkpoint was made with {rows}")
+    if len(symbols) < rows:
+        spare = _spare_symbols(symbols, rows - len(symbols))
+        conversion.notes.append(f"{len(spare)} rows have no token; their symbols are {spare[0]} to {spare[-1]}")
+        symbols += spare
+    if vocabulary.scheme is None:
+        conversion.notes.append(
+            "no tokenizer: its files (encoder.json and vocab.bpe, or a SentencePiece model) belong beside dict.txt"
+        )
+    if options.max_positions is not None and options.max_positions != conversion.sizes["max_positions"]:
+        conversion.notes.append(resize_positions(conversion.weights, conversion.sizes, options.max_positions))
+    if added := add_tokens(conversion, symbols, options.add_token):
+        first = len(symbols) - len(added)
+        ids = ", ".join(f"{name} (id {first + at})" for at, name in enumerate(added))
+        conversion.notes.append(f"added: {ids}")
+        # The spare rows too, so that ids go on from those of the tokenizer without a gap.
+        beyond = range(len(vocabulary.symbols), len(symbols))
+        _write_added_tokens(staging / ADDED_TOKENS, {symbols[number]: number for number in beyond})
+    dictionary = PretrainedDictionary.of(symbols)
+    _settle_method(conversion, options.finetune_method)
+    initialize_head(conversion, dictionary, fit_head=options.fit_head, output_prior=options.output_prior)
+    return dictionary
+
+
+def _spare_symbols(symbols: Sequence[str], count: int) -> list[str]:
+    """Return names for rows that no token has, as fairseq names them: for padding to a round number, mostly."""
+    taken = set(symbols)
+    names = (f"madeupword{number:04d}" for number in range(len(symbols) + count))
+    return [name for name in names if name not in taken][:count]
+
+
+def _write_added_tokens(path: Path, ids: dict[str, int]) -> None:
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**known, **ids}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _settle_method(conversion: Conversion, method: str | None) -> None:
+    """Say how a fine-tuned checkpoint is to be decoded; its own files do not say it."""
+    if method is not None and conversion.missing:
+        raise UserError(
+            "--finetune-method is for checkpoints that are fine-tuned, "
+            f"but this one lacks {', '.join(conversion.missing)}"
+        )
+    if method is None and conversion.finetuned:
+        method = "pseudo_masked"
+        conversion.notes.append(
+            "fine-tuned, pseudo_masked: the program's default, and decoded as masked ones are; "
+            "if it was causal (mask_way v0), give --finetune-method causal"
+        )
+    if method is not None:
+        conversion.finetuned = True
+        conversion.layout["finetune_method"] = method
+
+
+def _move(staging: Path, destination: Path, previous: Sequence[str]) -> None:
+    """Put the files where they belong, and take away those of an earlier conversion that are no longer needed."""
+    destination.mkdir(exist_ok=True)
+    new = {path.name for path in staging.iterdir()}
+    for name in set(previous) - new:
+        (destination / name).unlink(missing_ok=True)
+    for name in sorted(new):
+        (staging / name).replace(destination / name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="s2sft convert", description=__doc__)
-    parser.add_argument("source", type=Path, help="Hugging Face folder: config.json, vocab.txt, model.safetensors")
+    parser.add_argument(
+        "source",
+        type=Path,
+        help="a folder, or the file of the weights: Hugging Face's (config.json, tokenizer, model.safetensors or "
+        "pytorch_model.bin, in shards too), UniLM's (NAME.bin, NAME-config.json, NAME-vocab.txt), fairseq's "
+        "(model.pt, dict.txt), Baidu's ERNIE (*.pdparams), or what s2s-ft fine-tuned",
+    )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the converted encoder")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the configuration, where it is not beside the weights"
+    )
+    parser.add_argument(
+        "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files, where they are not beside the weights"
+    )
+    parser.add_argument(
+        "--max-positions",
+        type=int,
+        metavar="N",
+        help="make the position table longer, by tiling, or shorter, by cutting",
+    )
+    parser.add_argument(
+        "--add-token",
+        action="append",
+        default=[],
+        metavar="NAME[=OTHER]",
+        help="add a token, which starts as the mean of all others, or as a copy of OTHER; may be given several times",
+    )
+    parser.add_argument(
+        "--finetune-method",
+        choices=sorted(METHODS),
+        help="how a checkpoint that is fine-tuned already is to be decoded (default for s2s-ft's: pseudo_masked)",
+    )
     parser.add_argument(
         "--fit-head",
         type=Path,
@@ -140,5 +242,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="FILE",
         help="tokenized targets: the frequencies of their symbols become the output bias, where the encoder has none",
     )
-    options = parser.parse_args(arguments)
-    convert(options.source, options.to, fit_head=options.fit_head, output_prior=options.output_prior)
+    options = vars(parser.parse_args(arguments))
+    convert(options.pop("source"), options.pop("to"), ConvertOptions(**options))

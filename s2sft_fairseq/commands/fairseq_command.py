@@ -11,6 +11,18 @@ from s2sft_fairseq.errors import UserError
 DEFAULT_TASK = "unilm_seq2seq"
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
+# What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
+# fairseq's own defaults cannot train here: a criterion of its own, a learning rate of 0.25, no end.
+TRAIN_DEFAULTS = (
+    (("--arch", "-a"), "unilm"),
+    (("--criterion",), "mask_attention"),
+    (("--optimizer",), "fused_adamw"),
+    (("--lr", "--learning-rate"), "5e-5"),
+    (("--clip-norm",), "1.0"),
+    (("--max-tokens", "--batch-size", "--max-sentences"), "4096"),
+    (("--max-epoch", "--max-update"), "10"),
+)
+
 
 def run(name: str, arguments: list[str]) -> None:
     """Run `fairseq-NAME` (`train`, `validate`, `generate`, ...) with `complete(arguments)`.
@@ -18,7 +30,7 @@ def run(name: str, arguments: list[str]) -> None:
     Raises:
         UserError: an option without which the command cannot run is missing, or see `complete`.
     """
-    set_arguments(complete(arguments))
+    set_arguments([*_train_defaults(arguments), *complete(arguments)] if name == "train" else complete(arguments))
     if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and _given(arguments, "--path") is None:
         raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
     importlib.import_module(f"fairseq_cli.{name}").cli_main()
@@ -43,10 +55,18 @@ def complete(arguments: list[str]) -> list[str]:
     return [*task, *arguments, "--user-dir", user_dir]  # of several --user-dir the last one counts
 
 
-def _given(arguments: list[str], option: str) -> str | None:
-    """The value of an option, read as fairseq reads it; None where it is not given."""
+def _train_defaults(arguments: list[str]) -> list[str]:
+    """The options of `TRAIN_DEFAULTS` that are not given, for the task that they are made for."""
+    if _given(arguments, "--task") not in (None, DEFAULT_TASK):
+        return []
+    missing = [(names[0], value) for names, value in TRAIN_DEFAULTS if _given(arguments, *names) is None]
+    return [word for pair in missing for word in pair]
+
+
+def _given(arguments: list[str], *names: str) -> str | None:
+    """The value of an option, read as fairseq reads it; None where it is not given under any of its names."""
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), add_help=False, allow_abbrev=False)
-    parser.add_argument(option, dest="value")
+    parser.add_argument(*names, dest="value")
     return parser.parse_known_args(arguments)[0].value
 
 

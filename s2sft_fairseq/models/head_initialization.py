@@ -12,13 +12,52 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_text, read_lines
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.packing import PADDING_GROUP
 
 # BERT's standard deviation of initial weights.
 INITIAL_STD = 0.02
+
+
+def initialize_head(
+    conversion: Conversion, dictionary: PretrainedDictionary, *, fit_head: Path | None, output_prior: Path | None
+) -> None:
+    """Compute what a converted encoder lacks of a language model head, as far as it is asked for.
+
+    Args:
+        conversion: the encoder; what is computed joins its weights.
+        dictionary: its dictionary.
+        fit_head: tokenized text for :func:`fit_transform`.
+        output_prior: tokenized text for :func:`log_frequencies`.
+
+    Raises:
+        UserError: if the encoder has that part, naming each option for which this is so.
+    """
+    parts = {"--fit-head": ("lm_head.dense.weight", fit_head), "--output-prior": ("lm_head.bias", output_prior)}
+    if problems := [
+        f"{option} is for encoders without {name}, but this one has it"
+        for option, (name, text) in parts.items()
+        if text is not None and name not in conversion.missing
+    ]:
+        raise UserError.of(problems)
+    fitted = {}
+    if fit_head is not None:
+        config = UnilmConfig(dropout=0.0, attention_dropout=0.0)
+        complete_sizes(config, conversion.sizes)
+        model = UnilmModel(config, vocab_size=len(dictionary), pad=dictionary.pad())
+        model.load_state_dict(conversion.weights, strict=False)
+        weight, bias = fit_transform(model, fit_head, dictionary)
+        fitted |= {"lm_head.dense.weight": weight, "lm_head.dense.bias": bias}
+    if output_prior is not None:
+        fitted["lm_head.bias"] = log_frequencies(output_prior, dictionary)
+    fitted = {name: value for name, value in fitted.items() if name in conversion.missing}  # some have no biases
+    conversion.weights.update(fitted)
+    conversion.missing[:] = [name for name in conversion.missing if name not in fitted]
 
 
 def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
@@ -41,7 +80,7 @@ def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
 @torch.no_grad()
 def fit_transform(
     model: UnilmModel, path: Path, dictionary: PretrainedDictionary, *, max_lines: int = 600, max_tokens: int = 62
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Fit the dense layer of the head by least squares, so that it reads each token off the token's own final state.
 
     What a placeholder attends to is then readable at once, and can be copied. The solution of ``states @ W + b =
@@ -55,7 +94,8 @@ def fit_transform(
         max_tokens: tokens to read of each.
 
     Returns:
-        Weight (H, H) and bias (H,) of the dense layer. H: width.
+        Weight (E, H) and bias (E,) of the dense layer, which is None for a model without biases. H: width of the
+        layers, E: of the embedding.
 
     Raises:
         UserError: if the text cannot be read.
@@ -75,12 +115,14 @@ def fit_transform(
         targets.append(embeddings[tokens[content]])
     # In double precision: the outputs of a layer norm depend on one another, which the ridge alone would have to mend.
     inputs = torch.cat(states).double()
-    inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
-    # Ridge regression through its normal equations: (H + 1, H + 1) and (H + 1, H).
+    width, biased = inputs.size(1), model.lm_head.dense.bias is not None
+    if biased:
+        inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
+    # Ridge regression through its normal equations: (H + 1, H + 1) and (H + 1, E), or H for H + 1 without a bias.
     ridge = 1e-5 * len(inputs) * torch.eye(inputs.size(1), dtype=inputs.dtype)
     solution = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ torch.cat(targets).double())
-    solution *= INITIAL_STD / solution[:-1].std()
-    return solution[:-1].T.float().contiguous(), solution[-1].float()
+    solution *= INITIAL_STD / solution[:width].std()
+    return solution[:width].T.float().contiguous(), solution[width].float() if biased else None
 
 
 def _batches(path: Path, dictionary: PretrainedDictionary, max_lines: int, max_tokens: int) -> Iterator[Tensor]:

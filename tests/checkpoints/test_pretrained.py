@@ -8,7 +8,7 @@ import torch
 from fairseq import checkpoint_utils
 from tiny import tiny_dictionary, tiny_model
 
-from s2sft_fairseq.checkpoints.bert import Conversion
+from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder, write_pretrained
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import SIZES
@@ -23,19 +23,22 @@ def model():
 def conversion(model):
     sizes = {name: getattr(model.cfg, name) for name in SIZES}
     weights = {name: value for name, value in model.state_dict().items() if name != "lm_head.bias"}
-    return Conversion(weights, sizes, unused=["pooler"], missing=["lm_head.bias"])
+    suggested = {"target_segment": 5}
+    return Conversion("BERT", weights, sizes, suggested, unused=["pooler"], missing=["lm_head.bias"])
 
 
 @pytest.fixture
 def folder(tmp_path, conversion):
-    write_pretrained(tmp_path / "new" / "encoder", conversion)
+    write_pretrained(tmp_path / "new" / "encoder", conversion, ["vocab.txt"])
     tiny_dictionary().save(str(tmp_path / "new" / "encoder" / "dict.txt"))
     return tmp_path / "new" / "encoder"
 
 
 def test_round_trip(folder, model, conversion):
     encoder = PretrainedEncoder.open(str(folder))
-    assert encoder == PretrainedEncoder(folder, conversion.sizes, 50, ["lm_head.bias"])
+    files = ["config.json", "dict.txt", "model.pt", "vocab.txt"]
+    suggested = {"target_segment": 5}
+    assert encoder == PretrainedEncoder(folder, conversion.sizes, 50, ["lm_head.bias"], suggested, "BERT", files)
     other = tiny_model(2)
     kept = other.lm_head.bias.clone()
     encoder.load_into(other)
@@ -47,10 +50,11 @@ def test_nothing_but_the_files_is_left(folder):
     assert sorted(os.listdir(folder)) == ["config.json", "dict.txt", "model.pt"]
 
 
-def test_it_is_no_fine_tuned_checkpoint(folder):
-    """Who gives it to fairseq as one is told so."""
-    with pytest.raises(UserError, match=r"model\.pt: not a fairseq checkpoint, .*; this file holds model$"):
-        checkpoint_utils.load_checkpoint_to_cpu(str(folder / "model.pt"))
+def test_it_is_a_checkpoint_of_fairseq(folder, conversion):
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(folder / "model.pt"))
+    assert state["cfg"]["model"]["_name"] == "unilm"
+    assert state["cfg"]["model"]["encoder_layers"] == conversion.sizes["encoder_layers"]
+    assert state["task_state"] == {}
 
 
 def test_an_interrupted_conversion_leaves_the_old_one(folder, conversion, monkeypatch):

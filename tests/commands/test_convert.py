@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hugging_face import our_model
 from tiny import tiny_dictionary
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
-from s2sft_fairseq.commands.convert import convert, main
+from s2sft_fairseq.commands.convert import main
+from s2sft_fairseq.commands.export import main as export
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -45,13 +46,8 @@ def source(tmp_path, theirs):
     return folder
 
 
-def load(folder):
-    """The model of a converted encoder, as ``--pretrained`` makes it."""
-    encoder = PretrainedEncoder.open(folder)
-    cfg = UnilmConfig(**encoder.sizes, dropout=0.0, attention_dropout=0.0)
-    model = UnilmModel(cfg, vocab_size=encoder.vocab_size, pad=0).eval()
-    encoder.load_into(model)
-    return model
+def convert(source, destination, *words):
+    main([str(source), "--to", str(destination), *map(str, words)])
 
 
 def our_states(model, tokens, lengths):
@@ -78,10 +74,10 @@ def test_the_command(source, tmp_path, theirs, capsys):
     assert (out / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
     assert PretrainedDictionary.load(str(out / "dict.txt")).symbols == tiny_dictionary().symbols
     printed = capsys.readouterr().out
-    assert f"wrote {out}: {len(load(out).state_dict())} parameters, 50 symbols\n" in printed
+    assert f"wrote {out}: BERT, {len(our_model(out).state_dict())} parameters, 50 symbols\n" in printed
     assert "not in the source" not in printed
     tokens = torch.randint(5, 50, (2, 9))
-    ours, real = our_states(load(out), tokens, [9, 6])
+    ours, real = our_states(our_model(out), tokens, [9, 6])
     with torch.no_grad():
         expected = theirs.bert(tokens, attention_mask=real.long()).last_hidden_state
     torch.testing.assert_close(ours[real], expected[real], atol=1e-5, rtol=1e-5)
@@ -109,14 +105,14 @@ def test_output_prior(source, tmp_path, theirs, capsys):
     for symbol, count in {"w5": 3, "w6": 1, "[UNK]": 1, "[SEP]": 3}.items():
         counts[dictionary.index(symbol)] += count
     expected = [math.log(count / 58) for count in counts]
-    torch.testing.assert_close(load(tmp_path / "out").lm_head.bias.tolist(), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(our_model(tmp_path / "out").lm_head.bias.tolist(), expected, atol=1e-6, rtol=0)
     assert "lm_head.bias" not in PretrainedEncoder.open(tmp_path / "out").newly_initialized
     assert "initialised when training starts: lm_head.dense.bias, " in capsys.readouterr().out
 
 
 def test_without_the_package_that_reads_the_weights(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    message = r"^reading \.safetensors needs the package safetensors: pip install safetensors$"
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    message = r"model\.safetensors needs the package safetensors, which is not installed: pip install safetensors$"
     with pytest.raises(UserError, match=message):
         convert(source, tmp_path / "out")
 
@@ -131,17 +127,61 @@ def test_a_second_time(source, tmp_path):
 def test_the_source_is_not_overwritten(source):
     before = (source / "config.json").read_bytes()
     with pytest.raises(
-        UserError, match=r"^--to must be another folder than the source, whose config\.json it would overwrite"
+        UserError, match=r"^--to must be another folder than the source, whose files it would overwrite"
     ):
         convert(source, source / ".." / source.name)
     assert (source / "config.json").read_bytes() == before
 
 
-def test_no_folder_of_a_model(tmp_path):
-    message = r"must be a folder with config\.json, vocab\.txt and weights, but lacks config\.json$"
-    for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(UserError, match=message):
-            convert(folder, tmp_path / "out")
+def test_a_folder_of_something_else_is_not_overwritten(source, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("precious")
+    message = r"^--to .*mine must be new, or empty, or a folder that s2sft convert wrote, but is none of it$"
+    with pytest.raises(UserError, match=message):
+        convert(source, mine)
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    with pytest.raises(UserError, match=message.replace("mine", "another")):
+        convert(source, shutil.copytree(source, tmp_path / "another"))
+
+
+def test_a_second_conversion_leaves_nothing_of_the_first(source, tmp_path):
+    """A file of the first tokenizer beside those of the second would be taken for one of its own."""
+    convert(source, tmp_path / "out", "--add-token", "new")
+    (tmp_path / "out" / "notes.txt").write_text("precious")
+    (source / "tokenizer_config.json").unlink()
+    convert(source, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("config.json", "dict.txt", "model.pt", "notes.txt", "vocab.txt"),
+    ]
+    assert PretrainedEncoder.open(tmp_path / "out").vocab_size == 50
+
+
+def test_a_failed_conversion_leaves_the_old_one(source, tmp_path, monkeypatch):
+    convert(source, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "out", "--add-token", "new")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "out"]
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(UserError) as raised:
+        convert(tmp_path / "absent", tmp_path / "out")
+    assert raised.value.problems[0] == f"{tmp_path / 'absent'}: no such file or folder"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError) as raised:
+        convert(tmp_path / "empty", tmp_path / "out")
+    assert raised.value.problems[0] == (
+        f"{tmp_path / 'empty'} must hold model.safetensors.index.json, model.safetensors, "
+        "pytorch_model.bin.index.json, pytorch_model.bin, model.pt or *.pdparams, but holds nothing"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -150,8 +190,7 @@ def test_no_folder_of_a_model(tmp_path):
     [
         ("{", r"config\.json must be JSON: "),
         ("[1, 2]", r"config\.json must hold a JSON object, but holds a list$"),
-        ('{"model_type": "gpt2"}', r"config\.json: model_type must be 'bert', but is 'gpt2'$"),
-        ('{"model_type": "bert"}', r"config\.json must have 'num_hidden_layers', but has only model_type$"),
+        ('{"model_type": "bert"}', r"^the configuration must have num_hidden_layers, .* has only: model_type$"),
     ],
 )
 def test_configurations_of_something_else(source, tmp_path, text, message):
@@ -161,25 +200,104 @@ def test_configurations_of_something_else(source, tmp_path, text, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_no_vocabulary(source, tmp_path):
-    (source / "vocab.txt").unlink()
-    with pytest.raises(UserError, match=r"^vocabulary .*vocab\.txt does not exist$"):
+def test_weights_tokenizer_and_configuration_are_reported_together(source, tmp_path):
+    for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+        (source / name).unlink()
+    (source / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError) as raised:
         convert(source, tmp_path / "out")
+    text = str(raised.value)
+    assert "model.safetensors is damaged or no safetensors file" in text
+    assert "vocab.txt (WordPiece)" in text and "tokenizer.json (any other)" in text
 
 
-def test_a_vocabulary_of_another_size(source, tmp_path):
-    with (source / "vocab.txt").open("a") as file:
-        file.write("more\n")
-    with pytest.raises(UserError, match=r"vocab\.txt has 51 tokens, but the checkpoint was made with 50$"):
+def test_no_configuration(source, tmp_path):
+    (source / "config.json").rename(tmp_path / "elsewhere.json")
+    message = r"needs its configuration beside it, model-config\.json, config\.json, .* or --config FILE$"
+    with pytest.raises(UserError, match=message):
+        convert(source, tmp_path / "out")
+    convert(source, tmp_path / "out", "--config", tmp_path / "elsewhere.json")
+    assert (tmp_path / "out" / "model.pt").exists()
+
+
+def test_a_vocabulary_of_another_size(source, tmp_path, capsys):
+    """Too many tokens are an error; rows without a token are named, as fairseq names them."""
+    tokens = (source / "vocab.txt").read_text()
+    (source / "vocab.txt").write_text(tokens + "more\n")
+    with pytest.raises(UserError, match=r"^the tokenizer has 51 tokens, but the checkpoint was made with 50$"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    (source / "vocab.txt").write_text("".join(f"{token}\n" for token in [*tokens.split()[:46], "madeupword0000"]))
+    convert(source, tmp_path / "out")
+    assert "3 rows have no token; their symbols are madeupword0001 to madeupword0003\n" in capsys.readouterr().out
+    dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    assert dictionary.symbols[46:] == [f"madeupword000{i}" for i in range(4)]
 
 
-def test_no_weights(source, tmp_path):
+def test_added_tokens(source, tmp_path, theirs, capsys):
+    """They have the next ids and the stated rows; text that holds them keeps them whole; and again after an export."""
+    tokens = (source / "vocab.txt").read_text().split()
+    (source / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens[:48]))
+    out = tmp_path / "out"
+    convert(source, out, "--add-token", "[ATTN]=[MASK]", "--add-token", "<turn>", "--max-positions", 40)
+    printed = capsys.readouterr().out
+    assert "added: [ATTN] (id 50), <turn> (id 51)\n" in printed
+    assert "position table: tiled from 32 to 40 rows\n" in printed
+    dictionary = PretrainedDictionary.load(str(out / "dict.txt"))
+    assert dictionary.symbols[48:] == ["madeupword0000", "madeupword0001", "[ATTN]", "<turn>"]
+    table = our_model(out).embeddings.tokens.weight
+    original = theirs.get_input_embeddings().weight
+    assert torch.equal(table[:50], original) and torch.equal(table[50], original[tokens.index("[MASK]")])
+    torch.testing.assert_close(table[51], original.mean(dim=0))
+    for folder in (out, tmp_path / "exported"):
+        assert open_tokenizer(folder if folder.exists() else out).encode("w5 <turn>w6 [ATTN]") == "w5 <turn> w6 [ATTN]"
+        if folder == out:
+            export([str(out), "--to", str(tmp_path / "exported")])
+    convert(tmp_path / "exported", tmp_path / "again")
+    assert (tmp_path / "again" / "dict.txt").read_bytes() == (out / "dict.txt").read_bytes()
+
+
+def test_a_shard_that_is_missing(source, tmp_path, theirs):
+    theirs.save_pretrained(source, max_shard_size="5KB")
     (source / "model.safetensors").unlink()
+    shards = sorted(source.glob("model-*.safetensors"))
+    shards[1].unlink()
+    shards[2].unlink()
+    with pytest.raises(UserError) as raised:
+        convert(source, tmp_path / "out")
+    assert str(raised.value) == (
+        f"{source / 'model.safetensors.index.json'} names {len(shards)} files, "
+        f"of which {shards[1].name}, {shards[2].name} are missing beside it"
+    )
+    (source / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(
-        UserError, match=r"must hold model\.safetensors or pytorch_model\.bin, but holds config\.json, "
+        UserError, match=r"must have a weight_map from names of tensors to names of files, but has none"
     ):
+        convert(source, tmp_path / "out")
+
+
+def test_an_index_that_names_too_much(source, tmp_path, theirs):
+    theirs.save_pretrained(source, max_shard_size="5KB")
+    (source / "model.safetensors").unlink()
+    index = source / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    table["weight_map"]["bert.more"] = sorted(table["weight_map"].values())[0]
+    index.write_text(json.dumps(table))
+    with pytest.raises(UserError, match=r"names tensors that its files lack: bert\.more$"):
+        convert(source, tmp_path / "out")
+
+
+def test_weights_that_are_no_tensors(source, tmp_path):
+    (source / "model.safetensors").unlink()
+    torch.save({"bert.a": [1.0], "epoch": 3}, source / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"must hold tensors by name, but bert\.a is a list, epoch is a int$"):
+        convert(source, tmp_path / "out")
+
+
+def test_a_pickle_that_would_run_code(source, tmp_path):
+    (source / "model.safetensors").unlink()
+    torch.save({"bert.a": print}, source / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: refused, it holds .*print\. Only tensors"):
         convert(source, tmp_path / "out")
 
 
@@ -203,7 +321,7 @@ def test_a_real_encoder(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randint(1000, config["vocab_size"], (3, 40), generator=rng)
-    ours, real = our_states(load(tmp_path / "minilm"), tokens, [40, 7, 23])
+    ours, real = our_states(our_model(tmp_path / "minilm"), tokens, [40, 7, 23])
     with torch.no_grad():
         expected = theirs(tokens, attention_mask=real.long()).last_hidden_state
     assert expected.std() > 0.1
@@ -225,19 +343,65 @@ def test_a_head_for_an_encoder_without_one(tmp_path, source, theirs, capsys):
     plain, ready = (PretrainedEncoder.open(tmp_path / name) for name in ("plain", "ready"))
     assert set(plain.newly_initialized) - set(ready.newly_initialized) == fitted
     assert ready.newly_initialized == ["lm_head.layer_norm.bias", "lm_head.layer_norm.weight"]
-    model = load(tmp_path / "ready")
+    model = our_model(tmp_path / "ready")
     assert model.lm_head.bias.exp().sum().item() == pytest.approx(1, rel=1e-4)
     assert model.lm_head.dense.weight.std().item() == pytest.approx(0.02, rel=1e-3)
-    torch.testing.assert_close(model.embeddings.tokens.weight, load(tmp_path / "plain").embeddings.tokens.weight)
+    torch.testing.assert_close(model.embeddings.tokens.weight, our_model(tmp_path / "plain").embeddings.tokens.weight)
 
 
 def test_a_head_that_is_there_is_not_overwritten(tmp_path, source):
     text = tmp_path / "text"
     text.write_text("w5\n")
     with pytest.raises(UserError) as raised:
-        convert(source, tmp_path / "out", fit_head=text, output_prior=text)
+        convert(source, tmp_path / "out", "--fit-head", text, "--output-prior", text)
     assert raised.value.problems == [
         "--fit-head is for encoders without lm_head.dense.weight, but this one has it",
         "--output-prior is for encoders without lm_head.bias, but this one has it",
     ]
     assert not (tmp_path / "out").exists()
+
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vocab"
+needs_real_vocabularies = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="../shared/data, the folder with real vocabularies, is not beside this checkout"
+)
+
+
+@needs_real_vocabularies
+@pytest.mark.parametrize(
+    ("name", "text", "pieces", "mask"),
+    [
+        ("bert-base-uncased", "Unaffable Naïveté!", "una ##ffa ##ble naive ##te !", 103),
+        ("bert-base-cased", "Unaffable Naïveté!", "Una ##ff ##able Na ##ï ##vet ##é !", 103),
+        ("bert-base-chinese", "今天 Good", "今 天 good", 103),
+    ],
+)
+def test_real_wordpiece_vocabularies(tmp_path, name, text, pieces, mask):
+    """Ids and pieces are those of the published vocabularies; casing is read off them."""
+    tokens = (SHARED / f"{name}-vocab.txt").read_bytes().decode().removesuffix("\n").split("\n")
+    config = transformers.BertConfig(**{**CONFIG, "vocab_size": len(tokens)})
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path / name)
+    shutil.copy(SHARED / f"{name}-vocab.txt", tmp_path / name / "vocab.txt")
+    convert(tmp_path / name, tmp_path / "out")
+    dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    assert len(dictionary) == len(tokens)
+    assert (dictionary.pad(), dictionary.bos(), dictionary.eos(), dictionary.mask()) == (0, mask - 2, mask - 1, mask)
+    assert open_tokenizer(tmp_path / "out").encode(text) == pieces
+    ids = dictionary.encode_line(pieces, add_if_not_exist=False, append_eos=False).tolist()
+    assert ids == [tokens.index(piece) for piece in pieces.split()]
+
+
+@needs_real_vocabularies
+def test_the_real_vocabulary_of_roberta(tmp_path):
+    """fairseq's dictionary and GPT-2's files: RoBERTa's published ids, and text that comes back as it was."""
+    config = transformers.RobertaConfig(**{**CONFIG, "vocab_size": 50265, "max_position_embeddings": 34})
+    transformers.RobertaForMaskedLM(config).save_pretrained(tmp_path / "roberta")
+    convert(tmp_path / "roberta", tmp_path / "out", "--tokenizer-dir", SHARED / "gpt2")
+    dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    assert len(dictionary) == 50265 and dictionary.mask() == 50264
+    tokenizer = open_tokenizer(tmp_path / "out")
+    text = "Hello world!  Naïve 日本 \U0001f600"
+    pieces = tokenizer.encode(text)
+    assert tokenizer.decode(pieces) == text
+    ids = dictionary.encode_line(tokenizer.encode("Hello world"), add_if_not_exist=False, append_eos=False).tolist()
+    assert ids == [31414, 232]  # as RoBERTa's own tokenizer gives them

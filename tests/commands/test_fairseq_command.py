@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import s2sft_fairseq
-from s2sft_fairseq.commands.fairseq_command import complete
+from s2sft_fairseq.commands.fairseq_command import _train_defaults, complete
 from s2sft_fairseq.errors import UserError
 
 OWN = s2sft_fairseq.__path__[0]
@@ -40,6 +40,16 @@ def test_refuses_another_copy(tmp_path):
     (tmp_path / "s2sft_fairseq").mkdir()
     with pytest.raises(UserError, match=rf"another copy of the package that runs, {OWN}: .*python -m s2sft_fairseq in"):
         complete(["--user-dir", str(tmp_path / "s2sft_fairseq")])
+
+
+def test_what_training_does_when_nothing_is_said():
+    assert _train_defaults(["data", "--pretrained", "encoder"]) == [
+        *("--arch", "unilm", "--criterion", "mask_attention", "--optimizer", "fused_adamw", "--lr", "5e-5"),
+        *("--clip-norm", "1.0", "--max-tokens", "4096", "--max-epoch", "10"),
+    ]
+    given = ["-a", "unilm_base", "--criterion=mask_attention", "--optimizer", "adam", "--lr=1e-3", "--clip-norm", "0"]
+    assert _train_defaults(["data", *given, "--batch-size", "8", "--max-update", "3"]) == []
+    assert _train_defaults(["data", "--task", "translation"]) == []
 
 
 @pytest.mark.parametrize("command", ["validate", "generate", "interactive"])

@@ -59,6 +59,35 @@ def test_starts_from_the_converted_encoder(fine_tune, encoder, hugging_face, tmp
     assert tuned["task_state"]["layout"]["finetune_method"] == "masked"
 
 
+def test_needs_nothing_but_data_and_encoder(call_command, toy, encoder, tmp_path):
+    words = (*toy.layout, "--max-update", "2", "--save-dir", "tuned", "--cpu")
+    log = call_command("train", toy.data, "--pretrained", encoder, *words).stdout
+    assert f"parameters from {encoder}" in log
+    cfg = load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")["cfg"]
+    assert cfg["optimization"]["lr"] == [5e-5] and cfg["optimization"]["clip_norm"] == 1.0
+    assert cfg["criterion"]["_name"] == "mask_attention" and cfg["optimizer"]["_name"] == "fused_adamw"
+    assert cfg["dataset"]["max_tokens"] == 4096
+
+
+def test_the_segments_of_unilm(fine_tune, hugging_face, tmp_path):
+    """Its configuration names them, and training takes them up unless told otherwise."""
+    transformers = pytest.importorskip("transformers", reason="makes the tiny BERT: pip install transformers")
+    source = tmp_path / "unilm"
+    size = len((hugging_face / "vocab.txt").read_text().splitlines())
+    config = transformers.BertConfig(vocab_size=size, max_position_embeddings=64, type_vocab_size=6, **SIZES)
+    transformers.BertForMaskedLM(config).save_pretrained(source)
+    shutil.copy(hugging_face / "vocab.txt", source)
+    described = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**described, "source_type_id": 4, "target_type_id": 5}))
+    convert([str(source), "--to", str(tmp_path / "encoder")])
+    fine_tune("--pretrained", tmp_path / "encoder")
+    layout = load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")["task_state"]["layout"]
+    assert (layout["source_segments"], layout["target_segment"]) == ("4", 5)
+    fine_tune("--pretrained", tmp_path / "encoder", "--source-segments", "0", "--save-dir", "other")
+    layout = load_checkpoint(tmp_path / "other" / "checkpoint_last.pt")["task_state"]["layout"]
+    assert (layout["source_segments"], layout["target_segment"]) == ("0", 5)
+
+
 @pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
 def test_generates_without_folder_and_options(fine_tune, encoder, call_command, toy, tmp_path, monkeypatch, method):
     moved = shutil.copytree(encoder, tmp_path / "moved")

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from s2sft_fairseq.checkpoints.bert import convert_bert
+from s2sft_fairseq.checkpoints.conversion import Conversion, read
+from s2sft_fairseq.checkpoints.families.unilm import UNILM
+from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -43,6 +45,11 @@ def sequence_form(
     )
 
 
+def convert(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> Conversion:
+    """Convert weights with BERT's names, and perhaps a relative position bias."""
+    return read(UNILM, dict(weights), config, parameter_shapes)
+
+
 def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
     """Return the recorded model, its weights taken through our own converter."""
     config = dict(load(f"train_{variant}")[1]["config"])
@@ -50,9 +57,10 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
         config["layer_norm_eps"] = layer_norm_eps
     with np.load(FOLDER / f"weights_{variant}.npz") as arrays:
         weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    conversion = convert_bert(weights, config)
+    conversion = convert(weights, config)
     assert not conversion.unused and not conversion.missing
-    cfg = UnilmConfig(**conversion.sizes, dropout=0.0, attention_dropout=0.0)
+    cfg = UnilmConfig(dropout=0.0, attention_dropout=0.0)
+    complete_sizes(cfg, conversion.sizes)
     built = UnilmModel(cfg, vocab_size=97, pad=special_ids(variant)["pad"])
     built.load_state_dict(conversion.weights)
     # The original gives row 0 no gradient through the input look-up, whatever the padding id is.

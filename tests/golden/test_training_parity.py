@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from recorded import METHOD_OF, VARIANTS, load, model, sequence_form, training_case
+from recorded import METHOD_OF, VARIANTS, convert, load, model, sequence_form, training_case
 
-from s2sft_fairseq.checkpoints.bert import convert_bert
 from s2sft_fairseq.criterions.mask_attention import label_smoothed_divergence
 from s2sft_fairseq.modules.relative_position import relative_position_bucket
 from s2sft_fairseq.modules.visibility import visible
@@ -185,7 +184,7 @@ def test_renames_reach_every_parameter():
     """The converter and the table above are two spellings of one mapping: going there and back changes nothing."""
     built = model("rel")
     weights = original_names(dict(built.named_parameters()))
-    conversion = convert_bert(weights, load("train_rel")[1]["config"])
+    conversion = convert(weights, load("train_rel")[1]["config"])
     for name, parameter in built.named_parameters():
         torch.testing.assert_close(conversion.weights[name], parameter.detach(), rtol=0, atol=0)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tiny import CLS, FIRST_WORD, SEP, VOCAB_SIZE, tiny_dictionary, tiny_model
+from tiny import CLS, ENCODERS, FIRST_WORD, SEP, VOCAB_SIZE, tiny_dictionary, tiny_model
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.head_initialization import fit_transform, log_frequencies
@@ -49,17 +49,22 @@ def lines_as_batches_of_one(model, text, max_tokens):
     return torch.cat(states), torch.cat(targets)
 
 
-def test_the_dense_layer_is_the_least_squares_solution(text):
-    model = tiny_model()
+@pytest.mark.parametrize(
+    "encoder", [{}, ENCODERS["electra"], ENCODERS["modernbert"]], ids=["bert", "electra", "modernbert"]
+)
+def test_the_dense_layer_is_the_least_squares_solution(text, encoder):
+    model = tiny_model(**encoder)
     weight, bias = fit_transform(model, text, tiny_dictionary(), max_tokens=10)
+    assert weight.shape == model.lm_head.dense.weight.shape
     assert weight.std().item() == pytest.approx(0.02, rel=1e-4)
     states, targets = lines_as_batches_of_one(model, text, max_tokens=10)
-    with_one = torch.cat([states, torch.ones(len(states), 1)], dim=1)
-    exact = torch.linalg.lstsq(with_one.double(), targets.double(), rcond=1e-5, driver="gelsd").solution
-    ours = torch.cat([weight.T, bias.unsqueeze(0)]).double()
+    assert (bias is None) == (model.lm_head.dense.bias is None)
+    inputs = states if bias is None else torch.cat([states, torch.ones(len(states), 1)], dim=1)
+    exact = torch.linalg.lstsq(inputs.double(), targets.double(), rcond=1e-5, driver="gelsd").solution
+    ours = weight.T.double() if bias is None else torch.cat([weight.T, bias.unsqueeze(0)]).double()
     # Its predictions, up to its scale and to the ridge; the coefficients are not unique, for a layer norm's outputs
     # depend on one another.
-    ours, exact = with_one.double() @ ours, with_one.double() @ exact
+    ours, exact = inputs.double() @ ours, inputs.double() @ exact
     ratio = (ours * exact).sum() / (exact * exact).sum()
     assert ratio > 0
     assert ((ours - ratio * exact).norm() / ours.norm()).item() < 1e-2

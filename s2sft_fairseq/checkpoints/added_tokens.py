@@ -1,0 +1,59 @@
+"""Tokens that are added to a vocabulary at conversion: new rows behind the pretrained ones."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.conversion import Conversion
+from s2sft_fairseq.errors import UserError
+
+TOKENS, BIAS = "embeddings.tokens.weight", "lm_head.bias"
+
+
+def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[str]) -> list[str]:
+    """Add tokens to the weights and to the list of all symbols.
+
+    Args:
+        conversion: whose token embedding, and output bias where there is one, get a row for each.
+        symbols: of the vocabulary so far, in the order of their ids.
+        requests: ``NAME``, which starts as the mean of all rows, or ``NAME=OTHER``, which starts as a copy of another
+            symbol's row. From the mean, the new token's probability is near the average one (Hewitt 2021).
+
+    Returns:
+        The new symbols.
+
+    Raises:
+        UserError: listing every request that is malformed, known already, or copies what is not there.
+    """
+    rows = {
+        symbol: row for row, symbol in reversed(list(enumerate(symbols)))
+    }  # of one that comes twice the first counts
+    names: list[str] = []
+    sources: list[int | None] = []
+    problems = []
+    for request in requests:
+        name, copies, other = request.partition("=")
+        if not name or any(character.isspace() for character in name):
+            problems.append(f"--add-token must be NAME or NAME=OTHER, without white space, but is {request!r}")
+        elif name in rows:
+            problems.append(f"--add-token {name}: the vocabulary holds it already, as id {rows[name]}")
+        elif name in names:
+            problems.append(f"--add-token {name}: it is given twice")
+        elif copies and other not in rows:
+            problems.append(f"--add-token {request}: the vocabulary has no {other!r} to copy")
+        names.append(name)
+        sources.append(rows.get(other) if copies else None)
+    if problems:
+        raise UserError.of(problems)
+    for name in (TOKENS, BIAS):
+        if (table := conversion.weights.get(name)) is not None and names:
+            conversion.weights[name] = torch.cat([table, _new_rows(table, sources)])
+    symbols += names
+    return names
+
+
+def _new_rows(table: Tensor, sources: Sequence[int | None]) -> Tensor:
+    """Return a row for each source, of a table (V, ...)."""
+    mean = table.float().mean(dim=0).to(table.dtype)
+    return torch.stack([mean if row is None else table[row] for row in sources])

@@ -1,0 +1,227 @@
+"""From the parameters of a pretrained encoder to those of the `unilm` model, and back.
+
+What differs between families (`s2sft_fairseq.checkpoints.families`) is data: how they name things, where their sizes
+are, and the few tensors that are kept in another form. What is the same is here.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.errors import UserError
+
+Weights = dict[str, Tensor]
+Sizes = dict[str, Any]
+ShapesOf = Callable[[Sizes, int], dict[str, tuple[int, ...]]]
+"""From sizes and the number of symbols to the shape of every parameter of the model."""
+
+_PROJECTIONS = ("query", "key", "value")
+
+
+def _unchanged(weights: Weights, sizes: Sizes) -> None:
+    """Leave everything as it is."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one family of encoders names and keeps its parameters. ``{}`` in a name stands for the number of a layer."""
+
+    name: str
+    modules: Mapping[str, str]
+    """Their modules -> ours, each with ``weight`` and ``bias``."""
+    parameters: Mapping[str, str]
+    """Their single parameters -> ours."""
+    sizes: Callable[[Mapping[str, Any]], Sizes]
+    """From their configuration to sizes by the names of `UnilmConfig`."""
+    config: Callable[[Sizes], dict[str, Any]] | None = None
+    """The way back; None for a format that is read only."""
+    base: str = ""
+    """What the names of the encoder itself begin with; files of an encoder without any head leave it out."""
+    model_types: tuple[str, ...] = ()
+    """``model_type`` of their configuration."""
+    signature: str = r"(?!)"
+    """What names of this family alone match; counts for more than ``model_type``."""
+    spelling: tuple[tuple[str, str], ...] = ()
+    """Patterns of names in older files, and their names of today."""
+    unused: str = r"(?!)"
+    """Parts of the encoder itself that a generator has no use for. What is outside ``base`` is never needed."""
+    tied: tuple[str, ...] = ()
+    """Their copies of the token embedding, which are left out."""
+    adapt: Callable[[Weights, Sizes], None] = _unchanged
+    """Settle in place, in our names, what is not only a matter of names; may change the sizes too."""
+    restore: Callable[[Weights, Sizes], None] = _unchanged
+    """The way back."""
+    layout: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda config: {}
+    """Layout of fine-tuning that their configuration suggests, by the names of the task's options."""
+    finetuned: bool = False
+    """Whether checkpoints of this family are fine-tuned already."""
+
+    def names(self, num_layers: int) -> dict[str, str]:
+        """Return every name of theirs with ours."""
+        pairs = dict(self.parameters)
+        for theirs, ours in self.modules.items():
+            pairs |= {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
+        expanded: dict[str, str] = {}
+        for theirs, ours in pairs.items():
+            layers = range(num_layers) if "{}" in theirs else range(1)
+            expanded |= {theirs.format(layer): ours.format(layer) for layer in layers}
+        return expanded
+
+    def respell(self, name: str) -> str:
+        """Return today's name of a parameter."""
+        for pattern, replacement in self.spelling:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+@dataclass
+class Conversion:
+    """The outcome of a conversion."""
+
+    family: str
+    weights: Weights
+    """By our names."""
+    sizes: Sizes
+    """By the names of `UnilmConfig`."""
+    layout: dict[str, Any] = field(default_factory=dict)
+    """Layout of fine-tuning that the encoder was trained with, as far as it says."""
+    unused: list[str] = field(default_factory=list)
+    """Names in the source that were left out."""
+    missing: list[str] = field(default_factory=list)
+    """Parameters that the source lacks and that are initialised anew when training starts."""
+    notes: list[str] = field(default_factory=list)
+    """What else there is to know, a sentence each."""
+    finetuned: bool = False
+
+
+def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: ShapesOf) -> Conversion:
+    """Convert a checkpoint; ``source`` is emptied on the way, so that no tensor is held twice.
+
+    Args:
+        family: what it is.
+        source: its tensors by name.
+        config: its configuration.
+        shapes_of: what the model expects.
+
+    Raises:
+        UserError: listing everything that is missing, unknown or of an unexpected shape.
+    """
+    sizes = family.sizes(config)
+    num_layers = sizes["encoder_layers"]
+    weights, unused, problems, untied = _rename(family, source, num_layers)
+    theirs_of = _theirs_of(family, num_layers)
+    incomplete = _fuse_projections(weights, num_layers)
+    problems += [f"{theirs_of[name]} is missing" for name in incomplete]
+    if not problems:
+        family.adapt(weights, sizes)
+    rows = len(weights.get("embeddings.tokens.weight", ()))
+    if rows and config.get("vocab_size", rows) != rows:
+        problems.append(
+            f"the configuration's vocab_size is {config['vocab_size']}, but the token embedding has {rows} rows"
+        )
+    expected = shapes_of(sizes, rows)
+    missing = sorted(expected.keys() - weights.keys())
+    if not incomplete:
+        problems += [
+            f"{theirs_of.get(name, name)} is missing"
+            for ours in missing
+            if not ours.startswith("lm_head.")
+            for name in ([ours] if ours in theirs_of else _parts(ours))
+        ]
+    problems += [
+        f"{theirs_of.get(name, name)} is unexpected: the configuration has no such part"
+        for name in sorted(weights.keys() - expected)
+    ]
+    problems += [
+        f"{theirs_of.get(name, name)} must have the shape {expected[name]}, but has {tuple(weights[name].shape)}"
+        for name in sorted(expected.keys() & weights.keys())
+        if expected[name] != tuple(weights[name].shape)
+    ]
+    if problems:
+        raise UserError.of(problems, f"this is not the {family.name} checkpoint that its configuration describes:")
+    notes = [
+        f"{name} differs from the token embedding, to which the output matrix is tied here: logits will differ"
+        for name in untied
+    ]
+    weights = {name: _alone(weights.pop(name)) for name in sorted(weights)}
+    return Conversion(family.name, weights, sizes, family.layout(config), unused, missing, notes, family.finetuned)
+
+
+def write(family: Family, weights: Mapping[str, Tensor], sizes: Sizes) -> Weights:
+    """Return the weights of a model under a family's names: the way back from :func:`read`."""
+    weights, sizes = dict(weights), dict(sizes)
+    family.restore(weights, sizes)
+    theirs_of = _theirs_of(family, sizes["encoder_layers"])
+    for name in [name for name in weights if ".qkv." in name and _parts(name)[0] in theirs_of]:
+        weights |= zip(_parts(name), (part.contiguous() for part in weights.pop(name).chunk(3)), strict=True)
+    return {theirs_of[name]: value for name, value in weights.items()}
+
+
+def _theirs_of(family: Family, num_layers: int) -> dict[str, str]:
+    return {ours: theirs for theirs, ours in family.names(num_layers).items()}
+
+
+def _parts(fused: str) -> list[str]:
+    """Return the names of query, key and value of a fused projection; of another parameter its own."""
+    return [fused.replace(".qkv.", f".{part}.") for part in _PROJECTIONS] if ".qkv." in fused else [fused]
+
+
+def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, list[str], list[str], list[str]]:
+    """Take the tensors out of ``source``: those by our names, and the unused, the unknown and the untied names."""
+    names = family.names(num_layers)
+    spelled = {name: family.respell(name) for name in source}
+    has_base = any(name.startswith(family.base) for name in spelled.values())
+    weights: Weights = {}
+    unused, problems, untied = [], [], []
+    embedding = next(
+        (source[name] for name, today in spelled.items() if _is_token_embedding(names, family, today)), None
+    )
+    for name, today in spelled.items():
+        value = source.pop(name)
+        ours = names.get(today) or names.get(family.base + today)
+        if today in family.tied:
+            unused.append(name)
+            if embedding is not None and not _equal(value, embedding):
+                untied.append(name)
+        elif ours is not None:
+            weights[ours] = value.detach()
+        elif re.match(family.unused, today.removeprefix(family.base)) or (
+            has_base and not today.startswith(family.base)
+        ):
+            unused.append(name)
+        else:
+            problems.append(f"{name} is no parameter of {family.name}")
+    return weights, unused, problems, untied
+
+
+def _is_token_embedding(names: Mapping[str, str], family: Family, name: str) -> bool:
+    return (names.get(name) or names.get(family.base + name)) == "embeddings.tokens.weight"
+
+
+def _fuse_projections(weights: Weights, num_layers: int) -> list[str]:
+    """Join query, key and value where they are apart; return the names of those that lack their fellows."""
+    incomplete = []
+    for layer in range(num_layers):
+        for kind in ("weight", "bias"):
+            fused = f"layers.{layer}.attention.qkv.{kind}"
+            found = [weights.pop(name, None) for name in _parts(fused)]
+            missing = [name for name, value in zip(_parts(fused), found, strict=True) if value is None]
+            if not missing:
+                weights[fused] = torch.cat(found)
+            elif len(missing) < len(found):
+                incomplete += missing
+    return incomplete
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() or (one.shape == other.shape and torch.equal(one, other))
+
+
+def _alone(value: Tensor) -> Tensor:
+    """Return a tensor that can be saved alone: a copy where it is a view into something larger."""
+    whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    return value if whole and value.is_contiguous() else value.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,101 @@
+"""BERT in Hugging Face's names, and what shares them: MiniLM, UniLM v1 and 1.2.
+
+Cased, uncased, Chinese and multilingual checkpoints differ in their vocabulary alone; ``gamma`` and ``beta`` of old
+files are ``weight`` and ``bias``. UniLM's configuration may name the segments that it was trained with.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.families.settings import (
+    HUGGING_FACE_SIZES,
+    activation,
+    activation_name,
+    must_be,
+    required,
+)
+
+# Shared with the other families that Hugging Face built on its BERT.
+EMBEDDINGS = {
+    "embeddings.word_embeddings.weight": "embeddings.tokens.weight",
+    "embeddings.position_embeddings.weight": "embeddings.positions.weight",
+    "embeddings.token_type_embeddings.weight": "embeddings.segments.weight",
+}
+ENCODER = {
+    "embeddings.LayerNorm": "embeddings.layer_norm",
+    "encoder.layer.{}.attention.self.query": "layers.{}.attention.query",
+    "encoder.layer.{}.attention.self.key": "layers.{}.attention.key",
+    "encoder.layer.{}.attention.self.value": "layers.{}.attention.value",
+    "encoder.layer.{}.attention.output.dense": "layers.{}.attention.output",
+    "encoder.layer.{}.attention.output.LayerNorm": "layers.{}.attention_layer_norm",
+    "encoder.layer.{}.intermediate.dense": "layers.{}.fc1",
+    "encoder.layer.{}.output.dense": "layers.{}.fc2",
+    "encoder.layer.{}.output.LayerNorm": "layers.{}.final_layer_norm",
+}
+HEAD = {
+    "cls.predictions.transform.dense": "lm_head.dense",
+    "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
+}
+UNUSED = r"pooler\.|embeddings\.(position_ids|token_type_ids)$"
+OLD_LAYER_NORMS = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))
+
+
+def with_base(base: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Put a family's prefix before its names."""
+    return {base + theirs: ours for theirs, ours in names.items()}
+
+
+def bert_sizes(config: Mapping[str, Any]) -> Sizes:
+    """Read the sizes off a ``config.json``.
+
+    Raises:
+        UserError: listing every setting that is missing, or naming one that the model has no counterpart of.
+    """
+    must_be(config, position_embedding_type="absolute")
+    return {
+        **required(config, **HUGGING_FACE_SIZES),
+        "num_segments": config.get("type_vocab_size", 2),
+        "relative_position_bins": config.get("rel_pos_bins") or 0,
+        "max_relative_position": config.get("max_rel_pos") or 128,
+        "layer_norm_eps": config.get("layer_norm_eps", 1e-12),
+        "activation_fn": activation(config, "hidden_act"),
+    }
+
+
+def bert_config(sizes: Sizes) -> dict[str, Any]:
+    """Return the ``config.json`` of these sizes."""
+    return {
+        "architectures": ["BertForMaskedLM"],
+        "model_type": "bert",
+        **{theirs: sizes[ours] for ours, theirs in HUGGING_FACE_SIZES.items()},
+        "type_vocab_size": sizes["num_segments"],
+        "layer_norm_eps": sizes["layer_norm_eps"],
+        "hidden_act": activation_name(sizes),
+    }
+
+
+def segments_of_unilm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the segments that a UniLM or s2s-ft configuration names."""
+    suggested = {}
+    if "source_type_id" in config:
+        suggested["source_segments"] = str(config["source_type_id"])
+    if "target_type_id" in config:
+        suggested["target_segment"] = config["target_type_id"]
+    return suggested
+
+
+BERT = Family(
+    name="BERT",
+    model_types=("bert", "minilm", "unilm"),
+    base="bert.",
+    signature=r"bert\.embeddings\.",
+    modules={**with_base("bert.", ENCODER), **HEAD},
+    parameters={**with_base("bert.", EMBEDDINGS), "cls.predictions.bias": "lm_head.bias"},
+    spelling=OLD_LAYER_NORMS,
+    unused=UNUSED,
+    tied=("cls.predictions.decoder.weight",),
+    sizes=bert_sizes,
+    config=bert_config,
+    layout=segments_of_unilm,
+)

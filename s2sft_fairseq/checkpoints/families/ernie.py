@@ -1,0 +1,91 @@
+"""ERNIE and ERNIE-GEN (arXiv 2001.11314): in Hugging Face's names, and as Baidu's own program saved them.
+
+Baidu's file (``*.pdparams``) keeps the matrices of linear layers as (in, out). ``[ATTN]`` and ``[NOISE]`` of ERNIE-GEN
+are ordinary entries of its vocabulary. ERNIE 2 and 3 add the embedding of a task; that of task 0, which their programs
+take by default, is folded into the positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights
+from s2sft_fairseq.checkpoints.families.bert import BERT, EMBEDDINGS, ENCODER, HEAD, bert_config, bert_sizes, with_base
+from s2sft_fairseq.checkpoints.positions import fold_row
+
+_BLOCK = "encoder_stack.block.{}."
+_PADDLE_MODULES = {
+    "ln": "embeddings.layer_norm",
+    _BLOCK + "attn.q": "layers.{}.attention.query",
+    _BLOCK + "attn.k": "layers.{}.attention.key",
+    _BLOCK + "attn.v": "layers.{}.attention.value",
+    _BLOCK + "attn.o": "layers.{}.attention.output",
+    _BLOCK + "ln1": "layers.{}.attention_layer_norm",
+    _BLOCK + "ffn.i": "layers.{}.fc1",
+    _BLOCK + "ffn.o": "layers.{}.fc2",
+    _BLOCK + "ln2": "layers.{}.final_layer_norm",
+    "mlm": "lm_head.dense",
+    "mlm_ln": "lm_head.layer_norm",
+}
+_PADDLE_PARAMETERS = {
+    "word_emb.weight": "embeddings.tokens.weight",
+    "pos_emb.weight": "embeddings.positions.weight",
+    "sent_emb.weight": "embeddings.segments.weight",
+    "mlm_bias": "lm_head.bias",
+}
+
+
+def _fold_task(weights: Weights, sizes: Sizes) -> None:
+    """Add the embedding of task 0 to every position."""
+    if (tasks := weights.pop("embeddings.tasks.weight", None)) is not None:
+        fold_row(weights, tasks[0])
+
+
+def _transpose(weights: Weights, sizes: Sizes) -> None:
+    """Turn the matrices of linear layers from (in, out) to (out, in)."""
+    for name, value in weights.items():
+        if not name.startswith("embeddings.") and name.endswith(".weight") and value.ndim == 2:
+            # The fused projection is (3 * in, out): three matrices one below another.
+            parts = value.chunk(3) if ".qkv." in name else [value]
+            weights[name] = torch.cat([part.t() for part in parts])
+
+
+def _paddle_sizes(config: Mapping[str, Any]) -> Sizes:
+    segments = config.get("type_vocab_size", config.get("sent_type_vocab_size", 2))
+    settings = {
+        "intermediate_size": 4 * config.get("hidden_size", 0),
+        **config,
+        "type_vocab_size": segments,
+        "layer_norm_eps": config.get("layer_norm_eps", 1e-5),
+    }
+    return bert_sizes(settings)
+
+
+ERNIE = replace(
+    BERT,
+    name="ERNIE",
+    model_types=("ernie",),
+    base="ernie.",
+    signature=r"ernie\.embeddings\.",
+    modules={**with_base("ernie.", ENCODER), **HEAD},
+    parameters={
+        **with_base("ernie.", EMBEDDINGS),
+        "ernie.embeddings.task_type_embeddings.weight": "embeddings.tasks.weight",
+        "cls.predictions.bias": "lm_head.bias",
+    },
+    adapt=_fold_task,
+    layout=lambda config: {},
+)
+
+PADDLE_ERNIE = Family(
+    name="ERNIE of Baidu's program",
+    signature=r"encoder_stack\.block\.",
+    modules=_PADDLE_MODULES,
+    parameters=_PADDLE_PARAMETERS,
+    unused=r"pooler\.",
+    sizes=_paddle_sizes,
+    config=bert_config,
+    adapt=_transpose,
+)

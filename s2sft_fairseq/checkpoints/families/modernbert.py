@@ -1,0 +1,112 @@
+"""ModernBERT (arXiv 2412.13663) and encoders of its architecture, in Hugging Face's names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.families.settings import (
+    HUGGING_FACE_SIZES,
+    activation,
+    activation_name,
+    must_be,
+    required,
+)
+from s2sft_fairseq.errors import UserError
+
+FULL, LOCAL = "full_attention", "sliding_attention"
+
+
+def _sizes(config: Mapping[str, Any]) -> Sizes:
+    sizes = required(config, **HUGGING_FACE_SIZES, local_attention_window="local_attention")
+    function = config.get("hidden_activation", "gelu")
+    must_be(config, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
+    must_be(config, classifier_activation=function)
+    return {
+        **sizes,
+        "num_segments": 0,
+        "layer_norm_eps": config.get("norm_eps", 1e-5),
+        "activation_fn": activation(config, "hidden_activation"),
+        "layer_norm_position": "pre",
+        "feed_forward": "gated",
+        "biases": "none",
+        "rotary_base": _rotary_base(config, FULL, "global_rope_theta", 160000.0),
+        "local_rotary_base": _rotary_base(config, LOCAL, "local_rope_theta", 10000.0),
+        "global_attention_every": _global_attention_every(config),
+    }
+
+
+def _rotary_base(config: Mapping[str, Any], kind: str, old_name: str, default: float) -> float:
+    """Read the base of the rotary positions: a setting of its own until transformers 5."""
+    parameters = (config.get("rope_parameters") or {}).get(kind) or {}
+    if (scaling := parameters.get("rope_type", "default")) != "default":
+        raise UserError(
+            f"the configuration's rope_type must be 'default' for this model, but is {scaling!r} for {kind}"
+        )
+    found = parameters.get("rope_theta", config.get(old_name))
+    return float(default if found is None else found)
+
+
+def _global_attention_every(config: Mapping[str, Any]) -> int:
+    """Read how often a layer is global, in transformers 5 off a list of all layers."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return config.get("global_attn_every_n_layers", 3)
+    for every in range(1, len(kinds) + 1):
+        if kinds == _layer_types(len(kinds), every):
+            return every
+    raise UserError(
+        f"the configuration's layer_types must have {FULL!r} in layers 0, n, 2n, ... and {LOCAL!r} in the others, "
+        f"but is {kinds}"
+    )
+
+
+def _layer_types(num_layers: int, every: int) -> list[str]:
+    return [LOCAL if layer % every else FULL for layer in range(num_layers)]
+
+
+def _config(sizes: Sizes) -> dict[str, Any]:
+    local_base = sizes["local_rotary_base"] or sizes["rotary_base"]
+    return {
+        "architectures": ["ModernBertForMaskedLM"],
+        "model_type": "modernbert",
+        **{theirs: sizes[ours] for ours, theirs in HUGGING_FACE_SIZES.items()},
+        "local_attention": sizes["local_attention_window"],
+        "layer_types": _layer_types(sizes["encoder_layers"], sizes["global_attention_every"]),
+        "rope_parameters": {
+            FULL: {"rope_type": "default", "rope_theta": sizes["rotary_base"]},
+            LOCAL: {"rope_type": "default", "rope_theta": local_base},
+        },
+        # for transformers before 5
+        "global_attn_every_n_layers": sizes["global_attention_every"],
+        "global_rope_theta": sizes["rotary_base"],
+        "local_rope_theta": local_base,
+        "norm_eps": sizes["layer_norm_eps"],
+        "hidden_activation": activation_name(sizes),
+        "classifier_activation": activation_name(sizes),
+    }
+
+
+MODERNBERT = Family(
+    name="ModernBERT",
+    model_types=("modernbert",),
+    base="model.",
+    signature=r"(model\.)?layers\.\d+\.attn\.Wqkv\.",
+    modules={},
+    parameters={
+        "model.embeddings.tok_embeddings.weight": "embeddings.tokens.weight",
+        "model.embeddings.norm.weight": "embeddings.layer_norm.weight",
+        "model.layers.{}.attn_norm.weight": "layers.{}.attention_layer_norm.weight",
+        "model.layers.{}.attn.Wqkv.weight": "layers.{}.attention.qkv.weight",
+        "model.layers.{}.attn.Wo.weight": "layers.{}.attention.output.weight",
+        "model.layers.{}.mlp_norm.weight": "layers.{}.final_layer_norm.weight",
+        "model.layers.{}.mlp.Wi.weight": "layers.{}.fc1.weight",
+        "model.layers.{}.mlp.Wo.weight": "layers.{}.fc2.weight",
+        "model.final_norm.weight": "layer_norm.weight",
+        "head.dense.weight": "lm_head.dense.weight",
+        "head.norm.weight": "lm_head.layer_norm.weight",
+        "decoder.bias": "lm_head.bias",
+    },
+    tied=("decoder.weight",),
+    sizes=_sizes,
+    config=_config,
+)

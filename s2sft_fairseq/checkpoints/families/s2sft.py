@@ -1,0 +1,30 @@
+"""What the s2s-ft program wrote: fine-tuned models, in BERT's names whatever the encoder was.
+
+Its decoder has 1e-5 hard-coded as the epsilon of every layer norm, whatever the model was trained with; decoding gives
+its numbers with that epsilon only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from s2sft_fairseq.checkpoints.conversion import Sizes
+from s2sft_fairseq.checkpoints.families.bert import bert_sizes
+from s2sft_fairseq.checkpoints.families.unilm import UNILM
+
+DECODING_EPS = 1e-5
+
+
+def _sizes(config: Mapping[str, Any]) -> Sizes:
+    return {**bert_sizes(config), "layer_norm_eps": DECODING_EPS}
+
+
+S2SFT = replace(
+    UNILM,
+    name="s2s-ft",
+    model_types=(),
+    signature=r"cls\.predictions\.decoder_weight$",
+    tied=("cls.predictions.decoder_weight",),
+    sizes=_sizes,
+    finetuned=True,
+)

@@ -1,0 +1,190 @@
+"""Finding and reading the files of a checkpoint to convert: its tensors, its configuration, its tokenizer's files.
+
+========================================  ==========================================================================
+a folder, or a file in it                 beside it
+========================================  ==========================================================================
+``model.safetensors``, or its index       ``config.json``
+``pytorch_model.bin``, or its index       ``config.json``
+``NAME.bin`` of UniLM                     ``NAME-config.json``, ``NAME-vocab.txt``
+``model.pt`` of fairseq                   ``dict.txt``; the configuration is in the file
+``NAME.pdparams`` of Baidu's ERNIE        ``ernie_config.json`` or ``model_config.json``
+========================================  ==========================================================================
+"""
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
+from s2sft_fairseq.errors import UserError
+
+WEIGHTS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "model.pt",
+)
+CONFIGS = ("config.json", "ernie_config.json", "model_config.json")
+
+
+@dataclass
+class SourceCheckpoint:
+    """A checkpoint as it came."""
+
+    file: Path
+    """Its weights, or the index of them."""
+    weights: dict[str, Tensor]
+    config: dict[str, Any]
+
+
+def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
+    """Read a checkpoint.
+
+    Args:
+        path: a folder, or the file of the weights.
+        config: its configuration, where that is not beside the weights under a usual name.
+
+    Raises:
+        UserError: naming the files that are missing, damaged or not what they should be.
+    """
+    file = find_weights(path)
+    problems: list[str] = []
+    weights: dict[str, Tensor] = {}
+    inner: Mapping[str, Any] | None = None
+    try:
+        weights, inner = _read_weights(file)
+    except UserError as error:
+        problems += error.problems
+    found: dict[str, Any] = {}
+    try:
+        # What stands beside a fairseq checkpoint may be a configuration of something else.
+        beside = config or (None if inner else find_config(file))
+        if beside is not None:
+            found = read_json(beside)
+        elif inner is None and not problems:
+            problems.append(f"{file} needs its configuration beside it, {_or(_config_names(file))}, or --config FILE")
+    except UserError as error:
+        problems += error.problems
+    if problems:
+        raise UserError.of(problems)
+    return SourceCheckpoint(file, weights, {**(inner or {}), **found})
+
+
+def find_weights(path: Path) -> Path:
+    """Return the file of the weights.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file or folder")
+    candidates = [path / name for name in WEIGHTS] + sorted(path.glob("*.pdparams"))
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
+    raise UserError(f"{path} must hold {_or([*WEIGHTS, '*.pdparams'])}, but holds {found}")
+
+
+def find_config(file: Path) -> Path | None:
+    """Return the configuration beside a file of weights, if there is one."""
+    return next((file.with_name(name) for name in _config_names(file) if file.with_name(name).is_file()), None)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        UserError: if the file holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path} must be JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold a JSON object, but holds a {type(value).__name__}")
+    return value
+
+
+def _config_names(file: Path) -> list[str]:
+    return [f"{file.name.removesuffix(file.suffix)}-config.json", *CONFIGS]
+
+
+def _or(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | None]:
+    """Return the tensors by name, and the configuration where the file holds that too."""
+    if file.name.endswith(".index.json"):
+        return _read_shards(file), None
+    if file.suffix == ".safetensors":
+        return _read_safetensors(file), None
+    state = load_pickle(file) if file.suffix == ".pdparams" else load_checkpoint(file, lazily=True)
+    inner = None
+    options = state.get("args") or state.get("cfg")
+    if options is not None and isinstance(state.get("model"), dict):
+        inner = _fairseq_options(file, options)
+        state = state["model"]
+    elif isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if strange := [
+        f"{name} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
+    ]:
+        raise UserError(f"{file} must hold tensors by name, but {', '.join(strange[:5])}")
+    if state and all(name.startswith("module.") for name in state):  # saved from within DistributedDataParallel
+        state = {name.removeprefix("module."): value for name, value in state.items()}
+    return state, inner
+
+
+def _fairseq_options(file: Path, options: Any) -> dict[str, Any]:
+    """Return the options of the model that a fairseq checkpoint holds."""
+    values = vars(options) if isinstance(options, Namespace) else options.get("model") or {}
+    values = dict(vars(values) if isinstance(values, Namespace) else values)
+    name = values.get("_name") or values.get("arch") or ""
+    if name == "unilm" or "relative_position_bins" in values:
+        raise UserError(
+            f"{file} is a checkpoint of this plugin's own: go on training from it with --finetune-from-model, "
+            "or write it in Hugging Face's format with s2sft export"
+        )
+    return values
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    """Read all the files that an index names."""
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise UserError(f"{index} must have a weight_map from names of tensors to names of files, but has none")
+    files = sorted(set(table.values()))
+    if missing := [name for name in files if not index.with_name(name).is_file()]:
+        raise UserError(f"{index} names {len(files)} files, of which {', '.join(missing)} are missing beside it")
+    weights: dict[str, Tensor] = {}
+    for name in files:
+        part, _ = _read_weights(index.with_name(name))
+        weights |= part
+    if absent := sorted(table.keys() - weights.keys()):
+        raise UserError(f"{index} names tensors that its files lack: {', '.join(absent[:10])}")
+    return weights
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise UserError(
+            f"{file} needs the package safetensors, which is not installed: pip install safetensors"
+        ) from None
+    try:
+        return load_file(file)
+    except Exception as error:  # safetensors has an error type of its own for damaged files, and OSError for others
+        raise UserError(f"{file} is damaged or no safetensors file: {error}") from None

@@ -1,0 +1,122 @@
+"""``s2sft export``: write a model in Hugging Face's format, from a fine-tuned checkpoint or a converted encoder."""
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.conversion import Sizes, write
+from s2sft_fairseq.checkpoints.families import family_of
+from s2sft_fairseq.checkpoints.pretrained import MODEL, write_whole
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm_config import SIZES
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def export(checkpoint: Path, destination: Path, tokenizer_dir: Path | None = None) -> None:
+    """Write ``config.json``, ``model.safetensors`` and the tokenizer's files.
+
+    Args:
+        checkpoint: a checkpoint file of this plugin, or the folder of a converted encoder.
+        destination: the folder to write.
+        tokenizer_dir: where the tokenizer's files are; for a converted encoder its own folder.
+
+    Raises:
+        UserError: naming what is missing or does not fit.
+    """
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise UserError(f"--to {destination} must be a new or an empty folder")
+    folder = tokenizer_dir or (checkpoint if checkpoint.is_dir() else None)
+    if folder is None:
+        raise UserError(
+            f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
+        )
+    weights, sizes = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint)
+    vocabulary = read_vocabulary(folder)
+    rows = len(weights["embeddings.tokens.weight"])
+    if len(vocabulary.symbols) > rows:
+        raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
+    family = family_of(sizes)
+    config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
+    if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
+        config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
+    destination.mkdir(parents=True, exist_ok=True)
+    write_whole(destination / WEIGHTS, lambda path: _save(write(family, weights, sizes), path))
+    _write_tokenizer(folder, vocabulary, destination)
+    # Last: a folder that has it is whole.
+    text = json.dumps(config, indent=2) + "\n"
+    write_whole(destination / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    print(f"wrote {destination}: {config['model_type']}, {len(weights)} parameters, {rows} symbols")
+    if family.name == "UniLM":
+        print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
+
+
+def read_model(checkpoint: Path) -> tuple[dict[str, Tensor], Sizes]:
+    """Read the weights and the sizes of a model.
+
+    Raises:
+        UserError: if the file is no checkpoint of this plugin.
+    """
+    state = load_checkpoint(checkpoint, lazily=True)
+    options: Any = (state.get("cfg") or {}).get("model")
+    values = options if isinstance(options, dict) else vars(options) if options is not None else {}
+    if "encoder_layers" not in values or "embeddings.tokens.weight" not in state.get("model", {}):
+        raise UserError(
+            f"{checkpoint} must be a checkpoint of s2sft train, or a folder of s2sft convert, but is neither"
+        )
+    sizes = {name: values.get(name) for name in SIZES}
+    return state["model"], {name: SIZES[name] if value is None else value for name, value in sizes.items()}
+
+
+def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
+    """Return what a ``config.json`` says of the vocabulary."""
+    dictionary = PretrainedDictionary.of(vocabulary.symbols)
+    return {
+        "vocab_size": rows,
+        "pad_token_id": dictionary.pad(),
+        "bos_token_id": dictionary.bos(),
+        "cls_token_id": dictionary.bos(),
+        "eos_token_id": dictionary.eos(),
+        "sep_token_id": dictionary.eos(),
+    }
+
+
+def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
+    """Copy the tokenizer's files; GPT-2's, which fairseq gives ids of its own, as RoBERTa's."""
+    for name in vocabulary.files:
+        if name == "encoder.json":
+            tokens = {str(number): token for token, number in read_ids(folder / name).items()}
+            ids = {tokens.get(symbol, symbol): number for number, symbol in enumerate(vocabulary.symbols)}
+            (destination / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        else:
+            shutil.copyfile(folder / name, destination / {"vocab.bpe": "merges.txt"}.get(name, name))
+
+
+def _save(weights: dict[str, Tensor], path: Path) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise UserError(
+            "s2sft export needs the package safetensors, which is not installed: pip install safetensors"
+        ) from None
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="s2sft export", description=__doc__)
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint of s2sft train, or a folder of s2sft convert")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write, new or empty")
+    parser.add_argument(
+        "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files: the folder of the converted encoder"
+    )
+    options = parser.parse_args(arguments)
+    export(options.checkpoint, options.to, options.tokenizer_dir)

@@ -1,0 +1,191 @@
+"""What conversion refuses, leaves out and lists; the weights themselves are compared in test_live_models.py."""
+
+import pytest
+import torch
+from hugging_face import SIZES, their_model
+
+from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.families import FAMILIES, family_of, recognize
+from s2sft_fairseq.checkpoints.families.bert import BERT
+from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
+from s2sft_fairseq.checkpoints.families.unilm import UNILM
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def convert(states, config=None, family=BERT):
+    return read(family, dict(states), config or SIZES, parameter_shapes)
+
+
+@pytest.fixture
+def states():
+    return their_model("bert").state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "unused", "missing"),
+    [
+        ("bert", ["cls.predictions.decoder.bias", "cls.predictions.decoder.weight"], []),
+        (
+            "bert-pretraining",
+            [
+                *("bert.pooler.dense.bias", "bert.pooler.dense.weight"),
+                *("cls.predictions.decoder.bias", "cls.predictions.decoder.weight"),
+                *("cls.seq_relationship.bias", "cls.seq_relationship.weight"),
+            ],
+            [],
+        ),
+        (
+            "bert-no-head",
+            ["pooler.dense.bias", "pooler.dense.weight"],
+            [
+                *("lm_head.bias", "lm_head.dense.bias", "lm_head.dense.weight"),
+                *("lm_head.layer_norm.bias", "lm_head.layer_norm.weight"),
+            ],
+        ),
+    ],
+)
+def test_what_is_left_out_and_what_is_missing(name, unused, missing):
+    states = their_model(name).state_dict()
+    conversion = convert(states, {**SIZES, "hidden_act": "gelu_new"})
+    assert sorted(conversion.unused) == unused
+    assert conversion.missing == missing
+    # Query, key and value of each layer are one parameter here.
+    assert len(conversion.weights) == len(states) - len(unused) - 2 * 2 * SIZES["num_hidden_layers"]
+    assert not conversion.notes
+
+
+def test_a_head_of_another_task_is_left_out(states):
+    head = {"classifier.weight": torch.zeros(3, 16), "classifier.bias": torch.zeros(3)}
+    assert {"classifier.weight", "classifier.bias"} <= set(convert({**states, **head}).unused)
+
+
+def test_no_tensor_is_held_twice(states):
+    source = dict(states)
+    conversion = read(BERT, source, SIZES, parameter_shapes)
+    assert source == {}
+    untouched = conversion.weights["embeddings.tokens.weight"]
+    assert untouched.data_ptr() == states["bert.embeddings.word_embeddings.weight"].data_ptr()
+
+
+def test_an_output_matrix_of_its_own(states):
+    """Ours is tied to the embedding: who brings one that is not gets told."""
+    states["cls.predictions.decoder.weight"] = states["cls.predictions.decoder.weight"] + 1
+    conversion = convert(states)
+    assert conversion.notes == [
+        "cls.predictions.decoder.weight differs from the token embedding, to which the output matrix is tied here: "
+        "logits will differ"
+    ]
+
+
+def test_everything_that_does_not_fit_is_reported(states):
+    del states["bert.embeddings.token_type_embeddings.weight"]
+    del states["bert.encoder.layer.0.attention.self.key.bias"]
+    states["bert.embeddings.word_embeddings.weight"] = torch.zeros(50, 12)
+    states["bert.encoder.layer.7.output.dense.weight"] = torch.zeros(16, 24)
+    with pytest.raises(UserError) as raised:
+        convert(states)
+    assert str(raised.value).splitlines() == [
+        "this is not the BERT checkpoint that its configuration describes:",
+        "  - bert.encoder.layer.7.output.dense.weight is no parameter of BERT",
+        "  - bert.encoder.layer.0.attention.self.key.bias is missing",
+        "  - bert.embeddings.word_embeddings.weight must have the shape (50, 16), but has (50, 12)",
+    ]
+    del states["bert.encoder.layer.7.output.dense.weight"]
+    for part in ("query", "value"):
+        del states[f"bert.encoder.layer.0.attention.self.{part}.bias"]
+    with pytest.raises(UserError) as raised:
+        convert(states, {**SIZES, "vocab_size": 51, "max_position_embeddings": 30})
+    assert str(raised.value).splitlines() == [
+        "this is not the BERT checkpoint that its configuration describes:",
+        "  - the configuration's vocab_size is 51, but the token embedding has 50 rows",
+        "  - bert.embeddings.token_type_embeddings.weight is missing",
+        "  - bert.encoder.layer.0.attention.self.query.bias is missing",
+        "  - bert.encoder.layer.0.attention.self.key.bias is missing",
+        "  - bert.encoder.layer.0.attention.self.value.bias is missing",
+        "  - bert.embeddings.position_embeddings.weight must have the shape (30, 16), but has (40, 16)",
+        "  - bert.embeddings.word_embeddings.weight must have the shape (50, 16), but has (50, 12)",
+    ]
+
+
+def test_the_relative_position_bias_is_neither_dropped_nor_made_up(states):
+    """The original does the one or the other and says nothing."""
+    with pytest.raises(UserError, match=r"bert\.rel_pos_bias\.weight is missing"):
+        convert(states, {**SIZES, "rel_pos_bins": 32}, UNILM)
+    states["bert.rel_pos_bias.weight"] = torch.zeros(2, 32)
+    assert recognize(states, {"model_type": "bert"}) is UNILM
+    with pytest.raises(
+        UserError, match=r"bert\.rel_pos_bias\.weight is unexpected: the configuration has no such part"
+    ):
+        convert(states, family=UNILM)
+
+
+def test_the_segments_that_unilm_was_trained_with(states):
+    segments = {"source_type_id": 4, "target_type_id": 5}
+    assert convert(states, {**SIZES, **segments}).layout == {"source_segments": "4", "target_segment": 5}
+    assert convert(states).layout == {}
+
+
+def test_incomplete_and_impossible_configurations():
+    with pytest.raises(UserError) as raised:
+        convert({}, {"hidden_size": 16, "vocab_size": 50})
+    assert str(raised.value) == (
+        "the configuration must have num_hidden_layers, intermediate_size, num_attention_heads, "
+        "max_position_embeddings, but has only: hidden_size, vocab_size"
+    )
+    with pytest.raises(UserError) as raised:
+        convert({}, {**SIZES, "hidden_size": "16", "num_hidden_layers": 0})
+    assert raised.value.problems == [
+        "the configuration's num_hidden_layers must be a whole number above 0, but is 0",
+        "the configuration's hidden_size must be a whole number above 0, but is '16'",
+    ]
+    with pytest.raises(UserError, match=r"hidden_act must be one of gelu, gelu_new, .*, relu, but is 'swish'$"):
+        convert({}, {**SIZES, "hidden_act": "swish"})
+    with pytest.raises(UserError, match=r"position_embedding_type must be 'absolute' .* but is 'relative_key'$"):
+        convert({}, {**SIZES, "position_embedding_type": "relative_key"})
+
+
+def test_what_modernbert_has_no_counterpart_of():
+    config = their_model("modernbert").config.to_dict()
+    with pytest.raises(UserError) as raised:
+        convert({}, {**config, "mlp_bias": True, "norm_bias": True}, MODERNBERT)
+    assert raised.value.problems == [
+        "the configuration's mlp_bias must be False for this model, but is True",
+        "the configuration's norm_bias must be False for this model, but is True",
+    ]
+    kinds = ["sliding_attention", "full_attention"]
+    with pytest.raises(
+        UserError, match=r"layer_types must have 'full_attention' in layers 0, n, 2n, .* but is \['slid"
+    ):
+        convert({}, {**config, "layer_types": kinds}, MODERNBERT)
+    scaled = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}}
+    with pytest.raises(
+        UserError, match=r"rope_type must be 'default' for this model, but is 'yarn' for full_attention"
+    ):
+        convert({}, {**config, "rope_parameters": scaled}, MODERNBERT)
+
+
+def test_a_family_that_nobody_knows():
+    with pytest.raises(UserError) as raised:
+        recognize(["h.0.attn.c_attn.weight", "wte.weight"], {"model_type": "gpt2"})
+    assert str(raised.value) == (
+        "this is no encoder of a known family: model_type must be one of bert, electra, ernie, minilm, modernbert, "
+        "roberta, unilm, xlm-roberta, xlm_roberta, but is 'gpt2', and no name of its parameters tells more: "
+        "h.0.attn.c_attn.weight, wte.weight, ..."
+    )
+
+
+def test_families_are_told_apart():
+    """By their names where they have a head; an encoder alone by its configuration."""
+    assert recognize(["embeddings.word_embeddings.weight"], {"model_type": "roberta"}).name == "RoBERTa"
+    assert recognize(["bert.embeddings.LayerNorm.gamma"], {}).name == "BERT"
+    assert recognize(["bert.a", "cls.predictions.decoder_weight"], {"model_type": "bert"}).name == "s2s-ft"
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    sizes = {"rotary_base": 0.0, "embedding_dim": 0, "relative_position_bins": 0, "num_segments": 2}
+    assert family_of(sizes).name == "BERT"
+    assert family_of({**sizes, "num_segments": 0}).name == "RoBERTa"
+    assert family_of({**sizes, "relative_position_bins": 32}).name == "UniLM"
+    assert family_of({**sizes, "embedding_dim": 8}).name == "ELECTRA"
+    assert family_of({**sizes, "rotary_base": 1e4, "num_segments": 0}).name == "ModernBERT"

@@ -1,0 +1,132 @@
+"""`s2sft export`: from our checkpoints to folders that `transformers` reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hugging_face import (
+    BYTES,
+    our_model,
+    our_output,
+    save,
+    segments_of,
+    texts,
+    their_model,
+    their_output,
+    write_tokenizer,
+)
+
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.commands.convert import main as convert
+from s2sft_fairseq.commands.export import export, main
+from s2sft_fairseq.errors import UserError
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    convert([str(save("bert", their_model("bert"), tmp_path / "bert")), "--to", str(tmp_path / "encoder")])
+    return tmp_path / "encoder"
+
+
+def assert_same_logits(exported, ours, lengths):
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(exported).eval()
+    tokens, real = texts(lengths, ours.embeddings.tokens.padding_idx)
+    segments = segments_of(real, getattr(theirs.config, "type_vocab_size", 0))
+    expected = their_output(theirs, tokens, real, segments)[real]
+    found = our_output(ours, tokens, real, segments, logits=True)[real]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
+    """Its own weights are written, with the tokenizer of the encoder that it was trained from."""
+    Path("raw").mkdir()
+    for split in ("train", "valid"):
+        for side in ("src", "tgt"):
+            Path("raw", f"{split}.{side}").write_text("w5 w6 w7\nw8 w9\n" * 8)
+    files = ("--trainpref", "raw/train", "--validpref", "raw/valid", "--destdir", "data")
+    words = ("-s", "src", "-t", "tgt", "--srcdict", "encoder/dict.txt", "--joined-dictionary")
+    call_command("preprocess", *words, *files)
+    limits = ("--max-source-positions", "20", "--max-target-positions", "12", "--cpu")
+    saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--max-update", "3", "--lr", "0.01")
+    call_command("train", "data", "--pretrained", "encoder", *limits, *saving)
+    done = call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", "encoder", "--to", "exported")
+    assert "wrote exported: bert, " in done.stdout
+    assert sorted(path.name for path in Path("exported").iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+    tuned = load_checkpoint("tuned/checkpoint_best.pt")["model"]
+    model = our_model(encoder)
+    assert not torch.equal(tuned["layers.0.fc1.weight"], model.layers[0].fc1.weight)
+    model.load_state_dict(tuned)
+    assert_same_logits("exported", model, [19, 30])
+    tokenizer = transformers.AutoTokenizer.from_pretrained("exported")
+    assert tokenizer("w5 w6")["input_ids"] == [2, 5, 6, 3]
+
+
+def test_xlm_roberta_stays_one(tmp_path):
+    saved = save("xlm-roberta", their_model("xlm-roberta"), tmp_path / "saved")
+    convert([str(saved), "--to", str(tmp_path / "encoder")])
+    export(tmp_path / "encoder", tmp_path / "exported")
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("xlm-roberta", ["XLMRobertaForMaskedLM"])
+    assert (config["bos_token_id"], config["pad_token_id"], config["eos_token_id"]) == (0, 1, 2)
+    assert_same_logits(tmp_path / "exported", our_model(tmp_path / "encoder"), [12])
+
+
+def test_the_ids_of_fairseq_become_those_of_roberta(tmp_path):
+    """fairseq's dictionary names GPT-2's ids; RoBERTa's vocab.json has the tokens themselves."""
+    saved = save("roberta", their_model("roberta"), tmp_path / "saved")
+    # The same model with fairseq's dictionary, in which the tokens stand in another order.
+    tokens = {token: number for number, token in enumerate(BYTES)}
+    gpt2 = tmp_path / "gpt2"
+    gpt2.mkdir()
+    (gpt2 / "encoder.json").write_text(json.dumps(tokens))
+    (gpt2 / "vocab.bpe").write_text("#version: 0.2\n")
+    order = list(range(len(BYTES)))[::-1]
+    (gpt2 / "dict.txt").write_text("".join(f"{number} 1\n" for number in order))
+    convert([str(saved), "--tokenizer-dir", str(gpt2), "--to", str(tmp_path / "encoder")])
+    export(tmp_path / "encoder", tmp_path / "exported")
+    ids = json.loads((tmp_path / "exported" / "vocab.json").read_text())
+    assert ids == {
+        **{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 49},
+        **{BYTES[number]: 4 + place for place, number in enumerate(order)},
+    }
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    assert tokenizer("ab c")["input_ids"] == [0, *(ids[token] for token in ("a", "b", "Ġ", "c")), 2]
+
+
+def test_a_relative_position_bias(tmp_path, encoder, capsys):
+    """Hugging Face has no model with one; it is UniLM's own format, which can be read again."""
+    state = load_checkpoint(encoder / "model.pt")
+    state["model"]["relative_position.weight"] = torch.randn(2, 32)
+    state["cfg"]["model"]["relative_position_bins"] = 32
+    torch.save(state, tmp_path / "relative.pt")
+    main([str(tmp_path / "relative.pt"), "--tokenizer-dir", str(encoder), "--to", str(tmp_path / "unilm")])
+    assert "this is UniLM's own format, for s2sft convert" in capsys.readouterr().out
+    convert([str(tmp_path / "unilm"), "--to", str(tmp_path / "again")])
+    again = load_checkpoint(tmp_path / "again" / "model.pt")["model"]
+    assert again.keys() == state["model"].keys()
+    assert all(torch.equal(again[name], value) for name, value in state["model"].items())
+
+
+def test_what_cannot_be_exported(tmp_path, encoder, monkeypatch):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("precious")
+    with pytest.raises(UserError, match=r"^--to .*full must be a new or an empty folder$"):
+        export(encoder, tmp_path / "full")
+    with pytest.raises(UserError, match=r"^--tokenizer-dir is needed for .*model\.pt: the folder of the encoder"):
+        export(encoder / "model.pt", tmp_path / "out")
+    torch.save({"model": {}, "cfg": {"model": {"encoder_layers": 1}}}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"other\.pt must be a checkpoint of s2sft train, or a folder of s2sft convert"):
+        export(tmp_path / "other.pt", tmp_path / "out", encoder)
+    larger = tmp_path / "larger"
+    write_tokenizer("wordpiece", larger)
+    with (larger / "vocab.txt").open("a") as file:
+        file.write("more\n")
+    with pytest.raises(UserError, match=r"larger has 51 symbols, but .*encoder was trained with 50$"):
+        export(encoder, tmp_path / "out", larger)
+    monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
+    with pytest.raises(UserError, match=r"^s2sft export needs the package safetensors, which is not installed"):
+        export(encoder, tmp_path / "out")
+    assert not (tmp_path / "out" / "config.json").exists()

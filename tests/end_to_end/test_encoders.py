@@ -1,0 +1,58 @@
+"""From a checkpoint of each family and raw text to readable hypotheses, by the command lines alone."""
+
+from pathlib import Path
+
+import pytest
+from command_output import generated
+from hugging_face import MODELS, initial_model, save
+
+# What each tokenizer can spell; SentencePiece was trained on these very words.
+TEXT = {
+    "wordpiece": ["w5 w6 w7", "w8", "w9 w10 w9"],
+    "byte_level_bpe": ["abc DE", "x  y", "Qrst"],
+    "tokenizer_json": ["abc DE", "x  y", "Qrst"],
+    "sentencepiece": ["the quick brown fox", "lazy", "a sphinx of black quartz"],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert-6-segments",
+        "roberta",
+        "xlm-roberta",
+        "electra-small-generator",
+        "electra-discriminator",
+        "ernie",
+        "modernbert",
+    ],
+)
+def test_from_a_checkpoint_to_text(call_command, tmp_path, name):
+    sizes = {"hidden_size": 32, "intermediate_size": 48}
+    save(name, initial_model(name, **sizes), tmp_path / "saved")
+    call_command("convert", "saved", "--to", "encoder", "--max-positions", "64")
+    lines = TEXT[MODELS[name][1]]
+    Path("raw").mkdir()
+    for split in ("train", "valid", "test"):
+        for side in ("src", "tgt"):
+            Path("raw", f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines * 4), encoding="utf-8")
+    files = [f"raw/{split}.{side}" for split in ("train", "valid", "test") for side in ("src", "tgt")]
+    call_command("tokenize", "--tokenizer-dir", "encoder", "--input", *files, "--output-dir", "tokens")
+    words = ("-s", "src", "-t", "tgt", "--srcdict", "encoder/dict.txt", "--joined-dictionary", "--destdir", "data")
+    prefixes = ("--trainpref", "tokens/train", "--validpref", "tokens/valid", "--testpref", "tokens/test")
+    assert "replaced by" not in call_command("preprocess", *words, *prefixes).stderr
+    limits = ("--max-source-positions", "40", "--max-target-positions", "24")
+    # Enough to learn three texts by heart.
+    learning = (
+        *("--lr", "0.005", "--max-update", "200", "--batch-size", "12", "--label-smoothing", "0"),
+        *("--dropout", "0", "--attention-dropout", "0"),
+    )
+    saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--no-save-optimizer-state", "--disable-validation")
+    call_command("train", "data", "--pretrained", "encoder", *limits, *learning, *saving, "--cpu", "--num-workers", "0")
+    shown = ("--bpe", "pretrained", "--tokenizer-dir", "encoder", "--cpu", "--beam", "2")
+    done = call_command("generate", "data", "--path", "tuned/checkpoint_last.pt", *shown)
+    hypotheses = generated(done.stdout, "D")
+    assert [hypotheses[number][0] for number in range(len(lines) * 4)] == lines * 4
+    Path("one.txt").write_text(f"{lines[0]}\n", encoding="utf-8")
+    done = call_command("interactive", "data", "--path", "tuned/checkpoint_last.pt", *shown, "--input", "one.txt")
+    assert generated(done.stdout, "D")[0][0] == lines[0]

@@ -1,0 +1,175 @@
+"""Converted checkpoints against what the original program made of the same files."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from recorded import load
+
+from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.families import recognize
+from s2sft_fairseq.checkpoints.positions import resize_positions
+from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+
+ARRAYS, SETTINGS = load("convert")
+POSITIONS = 25
+FAMILY_OF = {
+    "bert": "BERT",
+    "bert_gamma_beta": "BERT",
+    "bert_modern": "BERT",
+    "minilm": "BERT",
+    "roberta": "RoBERTa",
+    "roberta_modern": "RoBERTa",
+    "xlm-roberta": "RoBERTa",
+    "electra_discriminator": "ELECTRA",
+    "electra_generator_smallemb": "ELECTRA",
+    "unilm_v1_plain": "BERT",
+    "unilm_fastqkv": "UniLM",
+    "unilm_fastqkv_relpos": "UniLM",
+    "s2sft_finetuned": "s2s-ft",
+}
+
+# Written by hand, apart from the package's own tables.
+OURS = [
+    (r"^bert\.embeddings\.word_embeddings", "embeddings.tokens"),
+    (r"^bert\.embeddings\.position_embeddings", "embeddings.positions"),
+    (r"^bert\.embeddings\.token_type_embeddings", "embeddings.segments"),
+    (r"^bert\.embeddings\.LayerNorm", "embeddings.layer_norm"),
+    (r"^bert\.encoder\.layer\.(\d)\.attention\.output\.dense", r"layers.\1.attention.output"),
+    (r"^bert\.encoder\.layer\.(\d)\.attention\.output\.LayerNorm", r"layers.\1.attention_layer_norm"),
+    (r"^bert\.encoder\.layer\.(\d)\.intermediate\.dense", r"layers.\1.fc1"),
+    (r"^bert\.encoder\.layer\.(\d)\.output\.dense", r"layers.\1.fc2"),
+    (r"^bert\.encoder\.layer\.(\d)\.output\.LayerNorm", r"layers.\1.final_layer_norm"),
+    (r"^bert\.rel_pos_bias", "relative_position"),
+    (r"^cls\.predictions\.transform\.dense", "lm_head.dense"),
+    (r"^cls\.predictions\.transform\.LayerNorm", "lm_head.layer_norm"),
+    (r"^cls\.predictions\.bias", "lm_head.bias"),
+]
+
+
+def inputs(case):
+    """The tensors of a recorded checkpoint, and the configuration that it came with."""
+    described = SETTINGS["cases"][case]
+    prefix = f"{case}/in/"
+    tensors = {
+        name.removeprefix(prefix): torch.from_numpy(value.copy())
+        for name, value in ARRAYS.items()
+        if name.startswith(prefix)
+    }
+    if "config_json" in described:
+        return tensors, described["config_json"]
+    config = {
+        **described["seq2seq_config"],
+        **{"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2},
+        "max_position_embeddings": next(len(value) for name, value in tensors.items() if "position_emb" in name),
+        "model_type": described["model_type"],
+    }
+    # The recorded configuration is the one that the original made of the encoder's: it dropped RoBERTa's segments.
+    config["type_vocab_size"] = next((len(value) for name, value in tensors.items() if "token_type" in name), 0)
+    if case == "electra_generator_smallemb":
+        config["embedding_size"] = 4
+    return tensors, config
+
+
+def convert(case):
+    tensors, config = inputs(case)
+    family = recognize(tensors, config)
+    assert family.name == FAMILY_OF[case]
+    return read(family, tensors, config, parameter_shapes)
+
+
+def recorded_model(case):
+    """The parameters of the original's model (25 positions), by our names."""
+    prefix = f"{case}/model/"
+    theirs = {name.removeprefix(prefix): value for name, value in ARRAYS.items() if name.startswith(prefix)}
+    ours = {}
+    for layer in range(2):
+        for kind in ("weight", "bias"):
+            parts = [
+                theirs.pop(f"bert.encoder.layer.{layer}.attention.self.{p}.{kind}") for p in ("query", "key", "value")
+            ]
+            ours[f"layers.{layer}.attention.qkv.{kind}"] = np.concatenate(parts)
+    assert np.array_equal(
+        theirs.pop("cls.predictions.decoder_weight"), theirs["bert.embeddings.word_embeddings.weight"]
+    )
+    for name, value in theirs.items():
+        (renamed,) = [re.sub(pattern, new, name) for pattern, new in OURS if re.match(pattern, name)]
+        ours[renamed] = value
+    return ours
+
+
+def test_every_case_is_compared():
+    assert set(FAMILY_OF) == set(SETTINGS["cases"])
+
+
+@pytest.mark.parametrize("case", [case for case, family in FAMILY_OF.items() if family not in ("ELECTRA", "s2s-ft")])
+def test_the_model_of_the_original(case):
+    conversion = convert(case)
+    resize_positions(conversion.weights, conversion.sizes, POSITIONS)
+    expected = recorded_model(case)
+    if FAMILY_OF[case] == "RoBERTa":
+        # The original drops the segment that RoBERTa adds to every token; here it is in the positions.
+        segment = ARRAYS[f"{case}/in/roberta.embeddings.token_type_embeddings.weight"][0]
+        expected["embeddings.positions.weight"] = expected["embeddings.positions.weight"] + segment
+    assert conversion.weights.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.array_equal(conversion.weights[name].numpy(), value), name
+    assert conversion.sizes["num_segments"] == len(expected.get("embeddings.segments.weight", ()))
+    assert conversion.sizes["layer_norm_eps"] == SETTINGS["cases"][case]["seq2seq_config"]["layer_norm_eps"]
+    assert not conversion.missing
+
+
+@pytest.mark.parametrize("case", [case for case, family in FAMILY_OF.items() if family not in ("ELECTRA", "s2s-ft")])
+def test_what_the_original_left_out(case):
+    """What it calls unexpected is what we leave out, with the parts that it took away before."""
+    conversion = convert(case)
+    before = {name for name, _ in SETTINGS["cases"][case]["in"]}
+    unexpected = SETTINGS["cases"][case]["load"]["unexpected_keys"]
+    assert {re.sub(r"^roberta\.|^lm_head\.|^bert\.|^cls\.predictions\.", "", name) for name in conversion.unused} == {
+        re.sub(r"^bert\.|^cls\.predictions\.", "", name) for name in unexpected
+    }
+    assert set(conversion.unused) <= before
+
+
+@pytest.mark.parametrize("case", ["electra_discriminator", "electra_generator_smallemb"])
+def test_electra_which_the_original_cannot_load(case):
+    assert "error" in SETTINGS["cases"][case]["load"]
+    tensors, _ = inputs(case)
+    conversion = convert(case)
+    for ours, theirs in {
+        "embeddings.tokens.weight": "electra.embeddings.word_embeddings.weight",
+        "embeddings.positions.weight": "electra.embeddings.position_embeddings.weight",
+        "layers.1.fc2.weight": "electra.encoder.layer.1.output.dense.weight",
+    }.items():
+        assert torch.equal(conversion.weights[ours], tensors[theirs])
+    if case == "electra_discriminator":
+        assert {name.split(".")[0] for name in conversion.unused} == {"discriminator_predictions"}
+        assert {name.split(".")[0] for name in conversion.missing} == {"lm_head"}
+    else:
+        assert torch.equal(
+            conversion.weights["embeddings.projection.weight"], tensors["electra.embeddings_project.weight"]
+        )
+        assert torch.equal(conversion.weights["lm_head.dense.bias"], tensors["generator_predictions.dense.bias"])
+        assert conversion.unused == ["generator_lm_head.weight"] and not conversion.missing
+    assert conversion.sizes.get("embedding_dim", 0) == (4 if "small" in case else 0)
+
+
+def test_a_fine_tuned_model_of_the_original():
+    """With the epsilon of its decoder, and without its copy of the tied matrix and the buffer of its loss."""
+    tensors, _ = inputs("s2sft_finetuned")
+    conversion = convert("s2sft_finetuned")
+    assert conversion.finetuned and conversion.sizes["layer_norm_eps"] == 1e-5
+    assert sorted(conversion.unused) == ["cls.predictions.decoder_weight", "crit_mask_lm_smoothed.one_hot"]
+    assert torch.equal(conversion.weights["relative_position.weight"], tensors["bert.rel_pos_bias.weight"])
+    assert conversion.sizes["relative_position_bins"] == 32 and not conversion.missing and not conversion.notes
+    assert conversion.layout == {"source_segments": "0", "target_segment": 1}
+
+
+@pytest.mark.parametrize(("name", "rows"), [("tile_25", 25), ("tile_13", 13), ("shrink_6", 6)])
+def test_resized_positions(name, rows):
+    old = torch.from_numpy(ARRAYS["pos_resize/old"].copy())
+    weights, sizes = {"embeddings.positions.weight": old}, {"max_positions": len(old)}
+    resize_positions(weights, sizes, rows)
+    assert np.array_equal(weights["embeddings.positions.weight"].numpy(), ARRAYS[f"pos_resize/{name}"])
+    assert sizes["max_positions"] == rows

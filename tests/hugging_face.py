@@ -1,0 +1,169 @@
+"""Tiny random models of `transformers`, folders as it saves them, and our models of folders that were converted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.objectives.packing import PADDING_GROUP
+
+VOCAB_SIZE, POSITIONS = 50, 40
+BYTES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRĠ"  # in GPT-2's spelling, where the last one is a space
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": POSITIONS,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ROBERTA = {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+MODERN = {
+    **{"num_hidden_layers": 5, "global_attn_every_n_layers": 3, "local_attention": 8, "attn_implementation": "eager"},
+    **{"pad_token_id": 48, "bos_token_id": 46, "cls_token_id": 46, "eos_token_id": 47, "sep_token_id": 47},
+}
+
+# A name for each family and variant: class, tokenizer, and what its configuration changes.
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("BertForMaskedLM", "wordpiece", {}),
+    "bert-pretraining": ("BertForPreTraining", "wordpiece", {"hidden_act": "gelu_new"}),
+    "bert-1-segment": ("BertForMaskedLM", "wordpiece", {"type_vocab_size": 1}),
+    "bert-6-segments": ("BertForMaskedLM", "wordpiece", {"type_vocab_size": 6}),
+    "bert-no-head": ("BertModel", "wordpiece", {}),
+    "roberta": ("RobertaForMaskedLM", "byte_level_bpe", ROBERTA),
+    "roberta-no-head": ("RobertaModel", "byte_level_bpe", ROBERTA),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "sentencepiece", ROBERTA),
+    "electra-discriminator": ("ElectraForPreTraining", "wordpiece", {"embedding_size": 16}),
+    "electra-small-discriminator": ("ElectraForPreTraining", "wordpiece", {"embedding_size": 8}),
+    "electra-generator": ("ElectraForMaskedLM", "wordpiece", {"embedding_size": 16}),
+    "electra-small-generator": ("ElectraForMaskedLM", "wordpiece", {"embedding_size": 8}),
+    "electra-base-generator": ("ElectraForMaskedLM", "wordpiece", {"embedding_size": 24}),  # wider than its layers
+    "ernie": ("ErnieForMaskedLM", "wordpiece", {"type_vocab_size": 4}),
+    "ernie-tasks": ("ErnieForMaskedLM", "wordpiece", {"use_task_id": True}),
+    "ernie-no-head": ("ErnieModel", "wordpiece", {}),
+    "modernbert": ("ModernBertForMaskedLM", "tokenizer_json", MODERN),
+    "modernbert-all-global": ("ModernBertForMaskedLM", "tokenizer_json", {**MODERN, "global_attn_every_n_layers": 1}),
+    "modernbert-no-head": ("ModernBertModel", "tokenizer_json", MODERN),
+}
+
+
+def their_model(name: str, **changes: Any) -> torch.nn.Module:
+    """A model whose weights are of such a size that its states depend on each of them."""
+    model = initial_model(name, **changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn_like(parameter)
+            is_scale = parameter.ndim == 1 and bool((parameter == 1).all())
+            parameter.copy_(1 + 0.2 * noise if is_scale else 0.3 * noise)
+    return model
+
+
+def initial_model(name: str, **changes: Any) -> torch.nn.Module:
+    """A model as `transformers` initialises it."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    kind, _, special = MODELS[name]
+    config_class = getattr(transformers, kind).config_class
+    dropout = {} if name.startswith("modernbert") else NO_DROPOUT
+    torch.manual_seed(0)
+    return getattr(transformers, kind)(config_class(**{**SIZES, **dropout, **special, **changes})).eval()
+
+
+def save(name: str, model: torch.nn.Module, folder: Path, **how: Any) -> Path:
+    """Save a model as `transformers` does, with a tokenizer of its kind."""
+    model.save_pretrained(folder, **how)
+    write_tokenizer(MODELS[name][1], folder)
+    return folder
+
+
+def write_tokenizer(scheme: str, folder: Path) -> None:
+    """Write the files of a tokenizer with `VOCAB_SIZE` tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if scheme == "wordpiece":
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, VOCAB_SIZE))]
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    elif scheme == "byte_level_bpe":
+        tokens = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, "<mask>"]
+        (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+        (folder / "merges.txt").write_text("#version: 0.2\n")
+    elif scheme == "tokenizer_json":
+        special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+        first = len(BYTES)
+        added = [
+            {"id": first + i, "content": token, "special": True, "single_word": False}
+            | {"lstrip": False, "rstrip": False, "normalized": False}
+            for i, token in enumerate(special)
+        ]
+        model = {"type": "BPE", "vocab": {byte: i for i, byte in enumerate(BYTES)}, "merges": []}
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        whole = {"version": "1.0", "added_tokens": added, "model": model, "pre_tokenizer": level, "decoder": level}
+        (folder / "tokenizer.json").write_text(json.dumps(whole))
+    else:
+        sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+        text = ["the quick brown fox jumps over the lazy dog", "a sphinx of black quartz judges my vow"] * 20
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text),
+            model_prefix=str(folder / "sentencepiece.bpe"),
+            vocab_size=VOCAB_SIZE - 2,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+        (folder / "sentencepiece.bpe.vocab").unlink()
+
+
+def our_model(folder: Path) -> UnilmModel:
+    """The model of a converted encoder, as ``--pretrained`` makes it."""
+    encoder = PretrainedEncoder.open(folder)
+    cfg = UnilmConfig(dropout=0.0, attention_dropout=0.0)
+    complete_sizes(cfg, encoder.sizes)
+    pad = PretrainedDictionary.load(str(folder / "dict.txt")).pad()
+    model = UnilmModel(cfg, vocab_size=encoder.vocab_size, pad=pad).eval()
+    encoder.load_into(model)
+    return model
+
+
+def texts(lengths: list[int], pad: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random ids of ordinary tokens, padded on their right, and which of them are real, both (B, L)."""
+    rng = np.random.default_rng(seed)
+    tokens = torch.from_numpy(rng.integers(5, 45, size=(len(lengths), max(lengths))))
+    real = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    return tokens.masked_fill(~real, pad), real
+
+
+def segments_of(real: Tensor, number: int) -> Tensor:
+    """Segment ids (B, L) that use each of the segments, in runs of five positions."""
+    return (torch.arange(real.size(1)) // 5 % max(1, number)).expand_as(real)
+
+
+@torch.no_grad()
+def our_output(model: UnilmModel, tokens: Tensor, real: Tensor, segments: Tensor, *, logits: bool) -> Tensor:
+    """Logits or states (B, L, ...) of texts that are given as a whole."""
+    positions = torch.arange(tokens.size(1)).expand_as(tokens)
+    groups = torch.zeros_like(tokens).masked_fill(~real, PADDING_GROUP)
+    inputs = (tokens, positions, segments, torch.zeros_like(tokens), groups, (tokens.size(1),))
+    return model(*inputs) if logits else model.encode(*inputs)
+
+
+@torch.no_grad()
+def their_output(model: torch.nn.Module, tokens: Tensor, real: Tensor, segments: Tensor) -> Tensor:
+    """MLM logits (B, L, V) of a model that has a head for them, and the last states (B, L, H) of any other."""
+    types = {"token_type_ids": segments} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
+    inputs = {"input_ids": tokens, "attention_mask": real.long(), **types}
+    if has_head(model):
+        output = model(**inputs)
+        return output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
+    return model.base_model(**inputs).last_hidden_state
+
+
+def has_head(model: torch.nn.Module) -> bool:
+    """Whether a model of `transformers` predicts tokens."""
+    kind = type(model).__name__
+    return kind == "BertForPreTraining" or kind.endswith("ForMaskedLM")
