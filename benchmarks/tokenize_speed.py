@@ -85,7 +85,7 @@ def measure(folder: Path, raw: Path, workers: int, repeats: int) -> tuple[float,
 
 
 def in_a_fresh_process(prepare: Callable[[], Call]) -> float:
-    """Return the seconds of what `prepare` returns, in a process where nothing ran before that filled or tore memory."""
+    """Return the seconds of what `prepare` returns, in a process where nothing ran before."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
