@@ -108,7 +108,8 @@ def in_a_fresh_process(prepare: Callable[[], Call]) -> float:
 def bulk_call(tokenizer: Tokenizer, folder: Path) -> BulkCall:
     """Return what one would call without this package, in one thread."""
     if isinstance(tokenizer, LibraryTokenizer):
-        return lambda lines: tokenizer.library.encode_batch(lines, add_special_tokens=False)
+        # Its fastest call, without the offsets that encode_batch works out too.
+        return lambda lines: tokenizer.library.encode_batch_fast(lines, add_special_tokens=False)
     if isinstance(tokenizer, SentencePiece):
         return lambda lines: tokenizer.model.encode(lines, out_type=str, num_threads=1)
     assert isinstance(tokenizer, FastBpe)
