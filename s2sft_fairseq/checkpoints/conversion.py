@@ -114,10 +114,15 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     num_layers = sizes["encoder_layers"]
     weights, unused, problems, untied = _rename(family, source, num_layers)
     theirs_of = _theirs_of(family, num_layers)
-    incomplete = _fuse_projections(weights, num_layers)
-    problems += [f"{theirs_of[name]} is missing" for name in incomplete]
-    if not problems:
-        family.adapt(weights, sizes)
+    heading = f"this is not the {family.name} checkpoint that its configuration describes:"
+    try:
+        incomplete = _fuse_projections(weights, num_layers)
+        problems += [f"{theirs_of[name]} is missing" for name in incomplete]
+        if not problems:
+            family.adapt(weights, sizes)
+    except RuntimeError as error:  # PyTorch's
+        problems.append(f"tensors that belong together are of different sizes: {error}")
+        raise UserError.of(problems, heading) from None
     rows = len(weights.get("embeddings.tokens.weight", ()))
     if rows and config.get("vocab_size", rows) != rows:
         problems.append(
@@ -142,7 +147,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
         if expected[name] != tuple(weights[name].shape)
     ]
     if problems:
-        raise UserError.of(problems, f"this is not the {family.name} checkpoint that its configuration describes:")
+        raise UserError.of(problems, heading)
     notes = [
         f"{name} differs from the token embedding, to which the output matrix is tied here: logits will differ"
         for name in untied

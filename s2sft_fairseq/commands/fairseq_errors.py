@@ -13,7 +13,7 @@ def stated_by_fairseq(error: Exception) -> str | None:
     """The text for the user where `error` is a mistake that fairseq found, or a file; None where it may be a bug.
 
     Found are assertions, which fairseq makes about its options, and whatever its own code raises with a text
-    ("optimizer is required!", "The dataset is empty. ..."); not what a library that it calls raises.
+    ("The dataset is empty. ..."); not what a library that it calls raises.
     """
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

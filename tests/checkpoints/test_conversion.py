@@ -8,6 +8,7 @@ from s2sft_fairseq.checkpoints.conversion import read
 from s2sft_fairseq.checkpoints.families import FAMILIES, family_of, recognize
 from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
+from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
@@ -110,6 +111,18 @@ def test_everything_that_does_not_fit_is_reported(states):
     ]
 
 
+def test_tensors_that_belong_together_and_do_not_fit(states):
+    """Found where they are joined, and no traceback."""
+    heading = r"^this is not the \w+ checkpoint .*\n  - tensors that belong together are of different sizes: "
+    states["bert.encoder.layer.0.attention.self.key.weight"] = torch.zeros(16, 12)
+    with pytest.raises(UserError, match=heading):
+        convert(states)
+    roberta = their_model("roberta")
+    states = {**roberta.state_dict(), "roberta.embeddings.token_type_embeddings.weight": torch.zeros(1, 12)}
+    with pytest.raises(UserError, match=heading):
+        convert(states, roberta.config.to_dict(), ROBERTA)
+
+
 def test_the_relative_position_bias_is_neither_dropped_nor_made_up(states):
     """The original does the one or the other and says nothing."""
     with pytest.raises(UserError, match=r"bert\.rel_pos_bias\.weight is missing"):
@@ -167,13 +180,23 @@ def test_what_modernbert_has_no_counterpart_of():
         convert({}, {**config, "rope_parameters": scaled}, MODERNBERT)
 
 
-def test_a_family_that_nobody_knows():
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"]),
+        ("deberta-v2", ["deberta.embeddings.LayerNorm.weight"]),
+        # RoBERTa's names, but other ids: it would be converted to something that reads every text wrongly.
+        ("camembert", ["roberta.embeddings.LayerNorm.weight"]),
+        (None, ["h.0.attn.c_attn.weight"]),
+    ],
+)
+def test_a_family_that_nobody_knows(kind, names):
     with pytest.raises(UserError) as raised:
-        recognize(["h.0.attn.c_attn.weight", "wte.weight"], {"model_type": "gpt2"})
+        recognize(names, {} if kind is None else {"model_type": kind})
     assert str(raised.value) == (
-        "this is no encoder of a known family: model_type must be one of bert, electra, ernie, minilm, modernbert, "
-        "roberta, unilm, xlm-roberta, xlm_roberta, but is 'gpt2', and no name of its parameters tells more: "
-        "h.0.attn.c_attn.weight, wte.weight, ..."
+        "this is no encoder of a known family: the configuration's model_type must be one of bert, electra, ernie, "
+        f"minilm, modernbert, roberta, unilm, xlm-roberta, xlm_roberta, but is {kind!r}; its parameters: "
+        f"{', '.join(sorted(names))}, ..."
     )
 
 

@@ -12,8 +12,7 @@ from s2sft_fairseq.commands.fairseq_errors import stated_by_fairseq
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--batch-size", "8"], "optimizer is required!"),
-        (["--optimizer", "adam"], "Must specify batch size either with --max-tokens or --batch-size"),
+        (["--finetune-from-model", "x.pt", "--reset-optimizer"], "--finetune-from-model can not be set together with"),
         (["--lr-scheduler", "polynomial_decay"], "--total-num-update is needed with this --lr-scheduler"),
         (["--optimizer", "adam", "--batch-size", "8", "--fp16", "--amp"], "Cannot use fp16 and AMP together"),
     ],

@@ -23,19 +23,21 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
     """Tell the family of a checkpoint by its names, or, for an encoder without any head, by its ``model_type``.
 
     Raises:
-        UserError: if neither is known, saying what there is.
+        UserError: if neither is known, or if ``model_type`` is that of another model, some of which have the names of a
+            known family (CamemBERT those of RoBERTa) but other ids or another architecture.
     """
-    names = list(names)
-    for family in FAMILIES:
-        if any(re.match(family.signature, name) for name in names):
-            return family
-    for family in FAMILIES:
-        if config.get("model_type") in family.model_types:
-            return family
-    known = sorted({kind for family in FAMILIES for kind in family.model_types})
+    names = sorted(names)
+    kinds = {kind: family for family in FAMILIES for kind in family.model_types}
+    kind = config.get("model_type")
+    if kind is None or kind in kinds:
+        for family in FAMILIES:
+            if any(re.match(family.signature, name) for name in names):
+                return family
+    if kind in kinds:
+        return kinds[kind]
     raise UserError(
-        f"this is no encoder of a known family: model_type must be one of {', '.join(known)}, but is "
-        f"{config.get('model_type')!r}, and no name of its parameters tells more: {', '.join(sorted(names)[:5])}, ..."
+        f"this is no encoder of a known family: the configuration's model_type must be one of "
+        f"{', '.join(sorted(kinds))}, but is {kind!r}; its parameters: {', '.join(names[:5])}, ..."
     )
 
 
