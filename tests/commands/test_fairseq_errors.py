@@ -12,7 +12,6 @@ from s2sft_fairseq.commands.fairseq_errors import stated_by_fairseq
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--finetune-from-model", "x.pt", "--reset-optimizer"], "--finetune-from-model can not be set together with"),
         (["--lr-scheduler", "polynomial_decay"], "--total-num-update is needed with this --lr-scheduler"),
         (["--optimizer", "adam", "--batch-size", "8", "--fp16", "--amp"], "Cannot use fp16 and AMP together"),
     ],
