@@ -1,0 +1,90 @@
+"""Files of checkpoints that are damaged, incomplete or something else; whole ones are in test_live_models.py."""
+
+import json
+import sys
+
+import pytest
+import torch
+from hugging_face import save, their_model
+
+from s2sft_fairseq.checkpoints.source_files import open_source
+from s2sft_fairseq.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return their_model("bert")
+
+
+@pytest.fixture
+def source(tmp_path, theirs):
+    return save("bert", theirs, tmp_path / "bert")
+
+
+@pytest.fixture
+def sharded(tmp_path, theirs):
+    return save("bert", theirs, tmp_path / "sharded", max_shard_size="5KB")
+
+
+def test_a_folder_and_its_file(source, theirs):
+    for path in (source, source / "model.safetensors"):
+        found = open_source(path)
+        assert found.file == source / "model.safetensors"
+        assert found.config["hidden_size"] == theirs.config.hidden_size
+        assert torch.equal(found.weights["cls.predictions.bias"], theirs.cls.predictions.bias)
+
+
+@pytest.mark.parametrize("length", [0, 5, 1000])
+def test_truncated_weights(source, length):
+    weights = source / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:length])
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged or no safetensors file: "):
+        open_source(source)
+
+
+def test_without_the_package_that_reads_the_weights(source, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    message = r"model\.safetensors needs the package safetensors, which is not installed: pip install safetensors$"
+    with pytest.raises(UserError, match=message):
+        open_source(source)
+
+
+def test_shards_that_are_missing(sharded):
+    shards = sorted(sharded.glob("model-*.safetensors"))
+    shards[1].unlink()
+    shards[2].unlink()
+    with pytest.raises(UserError) as raised:
+        open_source(sharded)
+    assert str(raised.value) == (
+        f"{sharded / 'model.safetensors.index.json'} names {len(shards)} files, "
+        f"of which {shards[1].name}, {shards[2].name} are missing beside it"
+    )
+
+
+def test_an_index_of_nothing(sharded):
+    (sharded / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match=r"must have a weight_map from names of tensors to names of files"):
+        open_source(sharded)
+
+
+def test_an_index_that_names_too_much(sharded):
+    index = sharded / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    table["weight_map"]["bert.more"] = sorted(table["weight_map"].values())[0]
+    index.write_text(json.dumps(table))
+    with pytest.raises(UserError, match=r"names tensors that its files lack: bert\.more$"):
+        open_source(sharded)
+
+
+def test_weights_that_are_no_tensors(source):
+    torch.save({"bert.a": [1.0], "epoch": 3}, source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"must hold tensors by name, but bert\.a is a list, epoch is a int$"):
+        open_source(source)
+
+
+def test_a_pickle_that_would_run_code(source):
+    torch.save({"bert.a": print}, source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: refused, it holds .*print\. Only tensors"):
+        open_source(source)
