@@ -10,6 +10,7 @@ from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
 from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
+from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 
@@ -121,6 +122,19 @@ def test_tensors_that_belong_together_and_do_not_fit(states):
     states = {**roberta.state_dict(), "roberta.embeddings.token_type_embeddings.weight": torch.zeros(1, 12)}
     with pytest.raises(UserError, match=heading):
         convert(states, roberta.config.to_dict(), ROBERTA)
+
+
+def test_no_positions_at_all():
+    """What would be folded into them must not hide that they are missing."""
+    roberta = their_model("roberta")
+    states = {name: value for name, value in roberta.state_dict().items() if "position_embeddings" not in name}
+    with pytest.raises(UserError, match=r"\n  - roberta\.embeddings\.position_embeddings\.weight is missing$"):
+        convert(states, roberta.config.to_dict(), ROBERTA)
+
+
+def test_a_position_table_without_rows():
+    with pytest.raises(UserError, match=r"^--max-positions must be at least 1, but is 0$"):
+        resize_positions({}, {"max_positions": 5}, 0)
 
 
 def test_the_relative_position_bias_is_neither_dropped_nor_made_up(states):

@@ -1,5 +1,6 @@
 """fairseq's own RoBERTa checkpoints, against the live model of fairseq."""
 
+import json
 from argparse import Namespace
 
 import pytest
@@ -13,6 +14,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SIZES = {
     "encoder_layers": 2,
@@ -84,6 +86,24 @@ def test_same_logits(source, theirs, tmp_path, dictionary):
     made = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
     assert made.symbols == dictionary.symbols
     assert (made.bos(), made.pad(), made.eos(), made.unk(), made.mask()) == (0, 1, 2, 3, 49)
+
+
+def test_a_tokenizer_that_is_elsewhere(source, theirs, dictionary, tmp_path, capsys):
+    """The ids stay those of the dictionary beside the weights; without a tokenizer they can be trained all the same."""
+    convert([str(source), "--to", str(tmp_path / "bare")])
+    assert "no tokenizer: its files (encoder.json and vocab.bpe, or" in capsys.readouterr().out
+    gpt2 = tmp_path / "gpt2"
+    gpt2.mkdir()
+    # GPT-2's numbers 13 to 56 are letters here.
+    letters = {chr(ord("A") + number - 13): number for number in range(13, 57)}
+    (gpt2 / "encoder.json").write_text(json.dumps(letters))
+    (gpt2 / "vocab.bpe").write_text("#version: 0.2\n")
+    convert([str(source), "--tokenizer-dir", str(gpt2), "--to", str(tmp_path / "out")])
+    assert "no tokenizer" not in capsys.readouterr().out
+    made = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    assert made.symbols == dictionary.symbols
+    assert open_tokenizer(tmp_path / "out").encode("BAD") == "14 13 16"
+    assert_same_logits(theirs, tmp_path / "out")
 
 
 def test_the_names_of_older_releases(source, theirs, tmp_path):
