@@ -182,12 +182,10 @@ def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, 
     has_base = any(name.startswith(family.base) for name in spelled.values())
     weights: Weights = {}
     unused, problems, untied = [], [], []
-    embedding = next(
-        (source[name] for name, today in spelled.items() if _is_token_embedding(names, family, today)), None
-    )
+    ours_of = {name: names.get(today) or names.get(family.base + today) for name, today in spelled.items()}
+    embedding = next((source[name] for name, ours in ours_of.items() if ours == "embeddings.tokens.weight"), None)
     for name, today in spelled.items():
-        value = source.pop(name)
-        ours = names.get(today) or names.get(family.base + today)
+        value, ours = source.pop(name), ours_of[name]
         if today in family.tied:
             unused.append(name)
             if embedding is not None and not _equal(value, embedding):
@@ -201,10 +199,6 @@ def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, 
         else:
             problems.append(f"{name} is no parameter of {family.name}")
     return weights, unused, problems, untied
-
-
-def _is_token_embedding(names: Mapping[str, str], family: Family, name: str) -> bool:
-    return (names.get(name) or names.get(family.base + name)) == "embeddings.tokens.weight"
 
 
 def _fuse_projections(weights: Weights, num_layers: int) -> list[str]:

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MODEL, CONFIG, DICTIONARY = "model.pt", "config.json", "dict.txt"
+MODEL, CONFIG = "model.pt", "config.json"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ a folder, or a file in it                 beside it
 ========================================  ==========================================================================
 """
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
+from s2sft_fairseq.data.json_files import read_json_object
 from s2sft_fairseq.errors import UserError
 
 WEIGHTS = (
@@ -66,7 +66,7 @@ def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
         # What stands beside a fairseq checkpoint may be a configuration of something else.
         beside = config or (None if inner else find_config(file))
         if beside is not None:
-            found = read_json(beside)
+            found = read_json_object(beside)
         elif inner is None and not problems:
             problems.append(f"{file} needs its configuration beside it, {_or(_config_names(file))}, or --config FILE")
     except UserError as error:
@@ -97,23 +97,6 @@ def find_weights(path: Path) -> Path:
 def find_config(file: Path) -> Path | None:
     """Return the configuration beside a file of weights, if there is one."""
     return next((file.with_name(name) for name in _config_names(file) if file.with_name(name).is_file()), None)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        UserError: if the file holds something else.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path} must be JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a JSON object, but holds a {type(value).__name__}")
-    return value
 
 
 def _config_names(file: Path) -> list[str]:
@@ -162,7 +145,7 @@ def _fairseq_options(file: Path, options: Any) -> dict[str, Any]:
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
     """Read all the files that an index names."""
-    table = read_json(index).get("weight_map")
+    table = read_json_object(index).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise UserError(f"{index} must have a weight_map from names of tensors to names of files, but has none")
     files = sorted(set(table.values()))

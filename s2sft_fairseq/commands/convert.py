@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from s2sft_fairseq.checkpoints.added_tokens import add_tokens
@@ -14,12 +15,13 @@ from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, open_source
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.objectives.finetuning import METHODS
-from s2sft_fairseq.tokenization.vocabulary import ADDED_TOKENS, DICTIONARY, Vocabulary, find_files, read_vocabulary
+from s2sft_fairseq.tokenization.symbols import spare_symbols
+from s2sft_fairseq.tokenization.vocabulary import ADDED_TOKENS, Vocabulary, find_files, read_vocabulary
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def _finish(
     if len(symbols) > rows:
         raise UserError(f"the tokenizer has {len(symbols)} tokens, but the checkpoint was made with {rows}")
     if len(symbols) < rows:
-        spare = _spare_symbols(symbols, rows - len(symbols))
+        spare = list(islice(spare_symbols(symbols), rows - len(symbols)))
         conversion.notes.append(f"{len(spare)} rows have no token; their symbols are {spare[0]} to {spare[-1]}")
         symbols += spare
     if vocabulary.scheme is None:
@@ -152,13 +154,6 @@ def _finish(
     _settle_method(conversion, options.finetune_method)
     initialize_head(conversion, dictionary, fit_head=options.fit_head, output_prior=options.output_prior)
     return dictionary
-
-
-def _spare_symbols(symbols: Sequence[str], count: int) -> list[str]:
-    """Return names for rows that no token has, as fairseq names them: for padding to a round number, mostly."""
-    taken = set(symbols)
-    names = (f"madeupword{number:04d}" for number in range(len(symbols) + count))
-    return [name for name in names if name not in taken][:count]
 
 
 def _write_added_tokens(path: Path, ids: dict[str, int]) -> None:

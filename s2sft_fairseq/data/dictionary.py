@@ -19,6 +19,8 @@ from s2sft_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+DICTIONARY = "dict.txt"  # what a file of symbols is called wherever it stands beside a model
+
 
 @dataclass(frozen=True)
 class SpecialSymbols:

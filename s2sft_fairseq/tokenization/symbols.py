@@ -1,6 +1,8 @@
 """White space within a symbol, written so that a dictionary and tokenized text, which break at it, can hold it."""
 
 import re
+from collections.abc import Iterable, Iterator
+from itertools import count
 
 _WHITE_SPACE = re.compile(r"\s")
 _WRITTEN = re.compile(r"<U\+([0-9A-F]{4,6})>")
@@ -19,3 +21,9 @@ def read_symbol(symbol: str) -> str:
 def _white_space(found: re.Match[str]) -> str:
     character = chr(min(int(found[1], 16), 0x10FFFF))
     return character if _WHITE_SPACE.match(character) else found[0]
+
+
+def spare_symbols(taken: Iterable[str]) -> Iterator[str]:
+    """Yield names for ids that no token has, as fairseq names those that pad a vocabulary to a round number."""
+    taken = set(taken)
+    return (name for number in count() if (name := f"madeupword{number:04d}") not in taken)

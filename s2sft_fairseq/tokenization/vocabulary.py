@@ -3,7 +3,6 @@
 Nothing here imports the libraries that tokenize, but for SentencePiece, whose models only it can read.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,11 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.data.dictionary import FAIRSEQ_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import DICTIONARY, FAIRSEQ_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.json_files import read_json, read_json_object
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
+from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
-DICTIONARY = "dict.txt"
 ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 XLMR_MODEL = "sentencepiece.bpe.model"
@@ -150,18 +149,6 @@ def read_ids(path: Path) -> dict[str, int]:
     return ids
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: if it cannot be read or is no JSON.
-    """
-    try:
-        return json.loads(_read_text(path))
-    except ValueError as error:
-        raise UserError(f"{path} must be JSON: {error}") from None
-
-
 def read_config(folder: Path) -> dict[str, Any]:
     """Read ``tokenizer_config.json``, {} where there is none.
 
@@ -169,10 +156,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: if it is no JSON object.
     """
     path = folder / TOKENIZER_CONFIG
-    config = read_json(path) if path.is_file() else {}
-    if not isinstance(config, dict):
-        raise UserError(f"{path} must hold a JSON object, but holds a {type(config).__name__}")
-    return config
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _tokens_of_tokenizer_json(path: Path) -> list[str]:
@@ -256,9 +240,8 @@ def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
 
 def _without_gaps(tokens: Sequence[str]) -> list[str]:
     """Name what has no name, as fairseq does where it pads a vocabulary."""
-    taken = set(tokens)
-    fillers = (name for number in range(len(tokens)) if (name := f"madeupword{number:04d}") not in taken)
-    return [token or next(fillers) for token in tokens]
+    spare = spare_symbols(tokens)
+    return [token or next(spare) for token in tokens]
 
 
 def _is_lower_case(folder: Path, files: Sequence[str], symbols: Sequence[str]) -> bool:

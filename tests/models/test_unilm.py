@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from tiny import (
     ENCODERS,
     PAD,
@@ -24,9 +23,8 @@ from tiny import (
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.architectures import ARCHITECTURES
 from s2sft_fairseq.models.unilm import ACTIVATIONS, UnilmModel
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.packing import collate
@@ -221,106 +219,6 @@ def test_probabilities_are_in_float32():
     assert model.max_positions() == TINY_SIZES["max_positions"]
 
 
-# Sizes and architectures
-
-
-def test_sizes_that_are_not_given_are_those_of_bert_base():
-    cfg = UnilmConfig(encoder_layers=3)
-    complete_sizes(cfg)
-    assert {name: getattr(cfg, name) for name in SIZES} == {**SIZES, "encoder_layers": 3}
-
-
-@pytest.mark.parametrize("name", list(ARCHITECTURES))
-def test_named_architectures(name):
-    assert ARCH_MODEL_REGISTRY[name] is UnilmModel
-    args = Namespace(**{option: None for option in SIZES if option != "encoder_attention_heads"})
-    args.encoder_attention_heads = 6
-    ARCH_CONFIG_REGISTRY[name](args)
-    # What the user gives stays.
-    given = {option: value for option, value in vars(args).items() if value is not None}
-    assert given == {**ARCHITECTURES[name], "encoder_attention_heads": 6}
-
-
-def count_parameters(name, vocab_size):
-    """Parameters of a named architecture, in millions."""
-    cfg = UnilmConfig(**ARCHITECTURES[name])
-    complete_sizes(cfg)
-    with torch.device("meta"):
-        model = UnilmModel(cfg, vocab_size=vocab_size, pad=0)
-    return sum(parameter.numel() for parameter in model.parameters()) / 1e6
-
-
-@pytest.mark.parametrize(
-    ("name", "vocab_size", "published"),
-    [
-        ("unilm_base", 30522, 110),
-        ("unilm_large", 30522, 340),
-        ("minilm_l12_h384", 30522, 33),
-        ("unilm_roberta_base", 50265, 125),
-        ("unilm_roberta_large", 50265, 355),
-        ("electra_small", 30522, 14),
-        ("modernbert_base", 50368, 149),
-        ("modernbert_large", 50368, 395),
-    ],
-)
-def test_architectures_are_as_large_as_published(name, vocab_size, published):
-    assert count_parameters(name, vocab_size) == pytest.approx(published, rel=0.04)
-
-
-def test_all_sizes_that_are_impossible():
-    cfg = UnilmConfig(
-        encoder_layers=0,
-        encoder_embed_dim=16,
-        encoder_ffn_embed_dim=-1,
-        encoder_attention_heads=3,
-        max_positions=0,
-        num_segments=-1,
-        relative_position_bins=7,
-    )
-    with pytest.raises(UserError) as raised:
-        complete_sizes(cfg)
-    assert raised.value.problems == [
-        "--encoder-layers must be at least 1, but is 0",
-        "--encoder-ffn-embed-dim must be at least 1, but is -1",
-        "--max-positions must be at least 1, but is 0",
-        "--num-segments must be at least 0, but is -1",
-        "--relative-position-bins must be 0 or an even number from 4 on, but is 7",
-        "--encoder-embed-dim must be a multiple of --encoder-attention-heads (3), but is 16",
-    ]
-
-
-def test_all_options_of_modernbert_and_electra_that_are_impossible():
-    cfg = UnilmConfig(
-        encoder_embed_dim=15,
-        encoder_attention_heads=3,
-        embedding_dim=-8,
-        layer_norm_position="middle",
-        feed_forward="swish",
-        biases="some",
-        rotary_base=10.0,
-        local_rotary_base=-1.0,
-        local_attention_window=-2,
-        global_attention_every=0,
-    )
-    with pytest.raises(UserError) as raised:
-        complete_sizes(cfg)
-    assert raised.value.problems == [
-        "--embedding-dim must be at least 0, but is -8",
-        "--local-rotary-base must be at least 0, but is -1.0",
-        "--local-attention-window must be at least 0, but is -2",
-        "--global-attention-every must be at least 1, but is 0",
-        "--layer-norm-position must be one of post, pre, but is middle",
-        "--feed-forward must be one of plain, gated, but is swish",
-        "--biases must be one of all, none, but is some",
-        "--encoder-embed-dim must be an even multiple of --encoder-attention-heads (3) with --rotary-base, but is 15",
-    ]
-
-
-def test_local_rotary_positions_need_global_ones():
-    with pytest.raises(UserError, match=r"^--local-rotary-base must be 0 without --rotary-base, but is 100.0$"):
-        complete_sizes(UnilmConfig(local_rotary_base=100.0))
-
-
 def test_rotary_positions_have_no_end():
     """Nothing fails at max_positions: the model reads what it is given."""
     model = tiny_model(**ENCODERS["modernbert"])
@@ -328,18 +226,6 @@ def test_rotary_positions_have_no_end():
     tokens = torch.full((1, length), 9)
     zeros = torch.zeros_like(tokens)
     assert model.encode(tokens, torch.arange(length).unsqueeze(0), zeros, zeros, zeros, (length,)).isfinite().all()
-
-
-def test_no_heads():
-    with pytest.raises(UserError, match=r"^--encoder-attention-heads must be at least 1, but is 0$"):
-        complete_sizes(UnilmConfig(encoder_attention_heads=0))
-
-
-def test_relative_positions_that_end_before_their_bins():
-    with pytest.raises(
-        UserError, match=r"--max-relative-position must exceed a quarter of --relative-position-bins \(32\), but is 8$"
-    ):
-        complete_sizes(UnilmConfig(relative_position_bins=32, max_relative_position=8))
 
 
 # Pretrained encoders

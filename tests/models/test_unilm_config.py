@@ -1,0 +1,78 @@
+"""Sizes that are not given, and what is said of those that are impossible."""
+
+import pytest
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
+
+
+def test_sizes_that_are_not_given_are_those_of_bert_base():
+    cfg = UnilmConfig(encoder_layers=3)
+    complete_sizes(cfg)
+    assert {name: getattr(cfg, name) for name in SIZES} == {**SIZES, "encoder_layers": 3}
+
+
+def test_all_sizes_that_are_impossible():
+    cfg = UnilmConfig(
+        encoder_layers=0,
+        encoder_embed_dim=16,
+        encoder_ffn_embed_dim=-1,
+        encoder_attention_heads=3,
+        max_positions=0,
+        num_segments=-1,
+        relative_position_bins=7,
+    )
+    with pytest.raises(UserError) as raised:
+        complete_sizes(cfg)
+    assert raised.value.problems == [
+        "--encoder-layers must be at least 1, but is 0",
+        "--encoder-ffn-embed-dim must be at least 1, but is -1",
+        "--max-positions must be at least 1, but is 0",
+        "--num-segments must be at least 0, but is -1",
+        "--relative-position-bins must be 0 or an even number from 4 on, but is 7",
+        "--encoder-embed-dim must be a multiple of --encoder-attention-heads (3), but is 16",
+    ]
+
+
+def test_all_options_of_modernbert_and_electra_that_are_impossible():
+    cfg = UnilmConfig(
+        encoder_embed_dim=15,
+        encoder_attention_heads=3,
+        embedding_dim=-8,
+        layer_norm_position="middle",
+        feed_forward="swish",
+        biases="some",
+        rotary_base=10.0,
+        local_rotary_base=-1.0,
+        local_attention_window=-2,
+        global_attention_every=0,
+    )
+    with pytest.raises(UserError) as raised:
+        complete_sizes(cfg)
+    assert raised.value.problems == [
+        "--embedding-dim must be at least 0, but is -8",
+        "--local-rotary-base must be at least 0, but is -1.0",
+        "--local-attention-window must be at least 0, but is -2",
+        "--global-attention-every must be at least 1, but is 0",
+        "--layer-norm-position must be one of post, pre, but is middle",
+        "--feed-forward must be one of plain, gated, but is swish",
+        "--biases must be one of all, none, but is some",
+        "--encoder-embed-dim must be an even multiple of --encoder-attention-heads (3) with --rotary-base, but is 15",
+    ]
+
+
+def test_local_rotary_positions_need_global_ones():
+    with pytest.raises(UserError, match=r"^--local-rotary-base must be 0 without --rotary-base, but is 100.0$"):
+        complete_sizes(UnilmConfig(local_rotary_base=100.0))
+
+
+def test_no_heads():
+    with pytest.raises(UserError, match=r"^--encoder-attention-heads must be at least 1, but is 0$"):
+        complete_sizes(UnilmConfig(encoder_attention_heads=0))
+
+
+def test_relative_positions_that_end_before_their_bins():
+    with pytest.raises(
+        UserError, match=r"--max-relative-position must exceed a quarter of --relative-position-bins \(32\), but is 8$"
+    ):
+        complete_sizes(UnilmConfig(relative_position_bins=32, max_relative_position=8))
