@@ -77,7 +77,8 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     if max_source + max_target > model.max_positions:
         problems.append(
             f"--max-source-positions ({max_source}) and --max-target-positions ({max_target}) must add up to "
-            f"--max-positions of the model ({model.max_positions}) at most, but add up to {max_source + max_target}"
+            f"--max-positions of the model ({model.max_positions}) at most, but add up to {max_source + max_target} "
+            "(s2sft convert --max-positions gives an encoder more)"
         )
     try:
         fields = parse_source_fields(layout, model.num_segments)

@@ -139,7 +139,7 @@ def test_all_problems_are_reported_at_once():
         "--max-source-positions must be at least 3, but is 2",
         "--max-target-positions must be at least 2, but is 1",
         "--max-source-positions (2) and --max-target-positions (1) must add up to --max-positions of the model (2) "
-        "at most, but add up to 3",
+        "at most, but add up to 3 (s2sft convert --max-positions gives an encoder more)",
         "--source-segments must be at least 0 and below --num-segments of the model (2), but is 0,2",
         "--source-truncation must be left or right, or several of them separated by commas, but is 'up'",
         "--source-field-positions must be numbers separated by commas, each 0 (no limit) or at least 2, but is '1'",
