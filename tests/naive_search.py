@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tiny import model_inputs
 
-from s2sft_fairseq.generation.sequence_generator import SearchOptions
+from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.finetuning import reference
 from s2sft_fairseq.objectives.packing import collate

@@ -22,6 +22,8 @@ TRAIN_DEFAULTS = (
     (("--max-tokens", "--batch-size", "--max-sentences"), "4096"),
     (("--max-epoch", "--max-update"), "10"),
 )
+# fairseq would take 12000 tokens; what memory and machine allow is worked out where nothing less is asked for.
+GENERATE_DEFAULTS = ((("--max-tokens", "--batch-size", "--max-sentences"), "1000000"),)
 
 
 def run(name: str, arguments: list[str]) -> None:
@@ -30,8 +32,8 @@ def run(name: str, arguments: list[str]) -> None:
     Raises:
         UserError: an option without which the command cannot run is missing, or see `complete`.
     """
-    set_arguments([*_train_defaults(arguments), *complete(arguments)] if name == "train" else complete(arguments))
-    if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and _given(arguments, "--path") is None:
+    set_arguments([*_defaults(name, arguments), *complete(arguments)])
+    if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and value_of(arguments, "--path") is None:
         raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
     importlib.import_module(f"fairseq_cli.{name}").cli_main()
 
@@ -50,20 +52,22 @@ def complete(arguments: list[str]) -> list[str]:
     Raises:
         UserError: a `--user-dir` that does not exist, or is another copy of this package.
     """
-    task = ["--task", DEFAULT_TASK] if _given(arguments, "--task") is None else []
-    user_dir = _user_dir(_given(arguments, "--user-dir"))
+    task = ["--task", DEFAULT_TASK] if value_of(arguments, "--task") is None else []
+    user_dir = _user_dir(value_of(arguments, "--user-dir"))
     return [*task, *arguments, "--user-dir", user_dir]  # of several --user-dir the last one counts
 
 
-def _train_defaults(arguments: list[str]) -> list[str]:
-    """The options of `TRAIN_DEFAULTS` that are not given, for the task that they are made for."""
-    if _given(arguments, "--task") not in (None, DEFAULT_TASK):
+def _defaults(name: str, arguments: list[str]) -> list[str]:
+    """The default options of a command that are not given, for the task that they are made for."""
+    # References are scored in one pass over all positions: that takes the small batches of training.
+    if value_of(arguments, "--task") not in (None, DEFAULT_TASK) or "--score-reference" in arguments:
         return []
-    missing = [(names[0], value) for names, value in TRAIN_DEFAULTS if _given(arguments, *names) is None]
+    defaults = {"train": TRAIN_DEFAULTS, "generate": GENERATE_DEFAULTS}.get(name, ())
+    missing = [(names[0], value) for names, value in defaults if value_of(arguments, *names) is None]
     return [word for pair in missing for word in pair]
 
 
-def _given(arguments: list[str], *names: str) -> str | None:
+def value_of(arguments: list[str], *names: str) -> str | None:
     """The value of an option, read as fairseq reads it; None where it is not given under any of its names."""
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), add_help=False, allow_abbrev=False)
     parser.add_argument(*names, dest="value")

@@ -8,7 +8,8 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.candidates import beam_candidates, sampled_candidates
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
 from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
-from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+from s2sft_fairseq.generation.search_options import SearchOptions
+from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -42,7 +43,9 @@ def build_generator(
     Raises:
         UserError: naming every option that is not supported, out of range or contradicts another.
     """
-    if problems := _problems(args) + _ngram_problems(args, task, dictionary):
+    problems = _problems(args) + _beam_problems(args, dictionary)
+    problems += _ngram_problems(args, task, dictionary) + _draft_problems(args, task, form)
+    if problems:
         raise UserError.of(problems)
     if args.score_reference:
         return ReferenceScorer(models, form)
@@ -57,11 +60,14 @@ def build_generator(
         never_generated=tuple(sorted({*dictionary.never_generated(), form.placeholder})),
         exhaustive=args.no_early_stop,
         keep_unfinished=task.keep_unfinished,
+        draft_placeholders=task.draft_placeholders,
+        draft_source=task.draft_source,
     )
     select = sampled_candidates(args.sampling_topk, args.sampling_topp) if args.sampling else beam_candidates
     blocker = None
     if args.no_repeat_ngram_size:
-        ignored = [dictionary.index(name) for name in _ignored_symbols(task)]
+        # Padding too, which hypotheses of several lengths have on their left.
+        ignored = [form.pad, *(dictionary.index(name) for name in _ignored_symbols(task))]
         blocker = NGramBlocker(args.no_repeat_ngram_size, ignored)
     return SequenceGenerator(models, form, options, select, blocker)
 
@@ -87,11 +93,40 @@ def _problems(args: Any) -> list[str]:
         for name in ("max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size")
         if getattr(args, name) < 0
     ]
+    return found
+
+
+def _beam_problems(args: Any, dictionary: PretrainedDictionary) -> list[str]:
+    found = []
     if args.beam < 1:
         found.append(f"--beam must be at least 1, but is {args.beam}")
+    if args.beam > len(dictionary) and not args.sampling:
+        found.append(f"--beam must not exceed the {len(dictionary)} symbols of the dictionary, but is {args.beam}")
     if args.nbest > args.beam:
         found.append(f"--nbest must not exceed --beam ({args.beam}), but is {args.nbest}")
     return found
+
+
+def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
+    drafts = {
+        name: getattr(task, name.lstrip("-").replace("-", "_")) for name in ("--draft-placeholders", "--draft-source")
+    }
+    given = [name for name, count in drafts.items() if count > 0]
+    found = [f"{name} must not be negative, but is {count}" for name, count in drafts.items() if count < 0]
+    if len(given) == 2:
+        found.append("--draft-placeholders and --draft-source exclude each other: give one of them")
+    for name in given:
+        if args.beam != 1:
+            found.append(f"{name} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
+        found += [f"{name} and {other} exclude each other" for other in _not_greedy(args)]
+    if "--draft-placeholders" in given and form.shifted:
+        found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
+    return found
+
+
+def _not_greedy(args: Any) -> list[str]:
+    options = (("--sampling", args.sampling), ("--no-early-stop", args.no_early_stop))
+    return [name for name, given in options if given]
 
 
 def _ngram_problems(args: Any, task: Any, dictionary: PretrainedDictionary) -> list[str]:

@@ -17,23 +17,23 @@ class Candidates(NamedTuple):
     """Which hypothesis of the sentence is continued."""
 
 
-CandidateSelection = Callable[[Tensor, Tensor], Candidates]
+CandidateSelection = Callable[[Tensor, Tensor, int], Candidates]
 
 
-def beam_candidates(log_probs: Tensor, scores: Tensor) -> Candidates:
-    """Take the best 2K continuations, of which at least K do not end.
+def beam_candidates(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates:
+    """Take twice as many continuations as there are to be beams, the best: at least half of them do not end.
 
     Shape:
-        log_probs (N, K, V), scores so far (N, K). N: sentences, K: beams, V: vocabulary.
+        log_probs (N, K, V), scores so far (N, K). N: sentences, K: hypotheses, one at first, V: vocabulary.
     """
-    beams, vocab_size = log_probs.shape[1:]
+    vocab_size = log_probs.size(2)
     totals = (scores.unsqueeze(-1) + log_probs).flatten(1)
     best, index = totals.topk(min(2 * beams, totals.size(1)), dim=1)
     return Candidates(best, index % vocab_size, index // vocab_size)
 
 
 def sampled_candidates(top_k: int, top_p: float) -> CandidateSelection:
-    """Make a selection that continues every hypothesis by one token drawn at random.
+    """Make a selection that continues every hypothesis by tokens drawn at random: the first by one for each beam.
 
     Args:
         top_k: draw from the k most probable tokens only; off if not positive.
@@ -41,7 +41,8 @@ def sampled_candidates(top_k: int, top_p: float) -> CandidateSelection:
             sampling, Holtzman et al., 2020); off if not positive.
     """
 
-    def select(log_probs: Tensor, scores: Tensor) -> Candidates:
+    def select(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates:
+        sentences, hypotheses = scores.shape
         ordered, tokens = log_probs.sort(dim=-1, descending=True)
         # Normalised anew, for forbidden tokens have taken their share away; a forced one may be of any probability.
         probs = ordered.softmax(dim=-1)
@@ -50,10 +51,11 @@ def sampled_candidates(top_k: int, top_p: float) -> CandidateSelection:
         if top_p > 0:
             # A token stays if those before it do not reach top_p yet; the first always stays.
             probs = probs.masked_fill(probs.cumsum(dim=-1) - probs >= top_p, 0)
-        drawn = torch.multinomial(probs.flatten(0, 1), 1).view(*scores.shape, 1)
-        sampled = tokens.gather(-1, drawn).squeeze(-1)
-        totals = scores + ordered.gather(-1, drawn).squeeze(-1)
-        beams = torch.arange(scores.size(1), device=scores.device).expand_as(scores)
-        return Candidates(totals, sampled, beams)
+        drawn = torch.multinomial(probs.flatten(0, 1), beams // hypotheses, replacement=True)
+        # (N * K, D) -> (N, K, D). D: draws for each hypothesis.
+        drawn = drawn.unflatten(0, (sentences, hypotheses))
+        totals = scores.unsqueeze(-1) + ordered.gather(-1, drawn)
+        origins = torch.arange(hypotheses, device=scores.device).view(1, -1, 1).expand_as(drawn)
+        return Candidates(totals.flatten(1), tokens.gather(-1, drawn).flatten(1), origins.flatten(1))
 
     return select

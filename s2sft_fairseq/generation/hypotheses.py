@@ -1,5 +1,7 @@
 """The hypotheses that have ended, the best few of each sentence."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -46,16 +48,32 @@ class FinishedHypotheses:
         self.scores, self.lengths = self.scores[sentences], self.lengths[sentences]
         self.tokens, self.log_probs = self.tokens[sentences], self.log_probs[sentences]
 
-    def export(self, sentence: int) -> list[dict[str, Tensor | None]]:
-        """Return the hypotheses of a sentence in fairseq's form, the best first."""
+    def of(self, sentence: int) -> "FinishedSentence":
+        """Return the hypotheses of a sentence."""
+        count = int((self.scores[sentence] > float("-inf")).sum())
+        return FinishedSentence(
+            *(kept[sentence, :count] for kept in (self.scores, self.lengths, self.tokens, self.log_probs))
+        )
+
+
+class FinishedSentence(NamedTuple):
+    """The hypotheses of one sentence, the best first: (K,) and (K, T)."""
+
+    scores: Tensor
+    lengths: Tensor
+    tokens: Tensor
+    log_probs: Tensor
+
+    def export(self) -> list[dict[str, Tensor | None]]:
+        """Return them in fairseq's form, in tensors that may be changed in place outside of inference mode too."""
+        scores, tokens, log_probs = self.scores.clone(), self.tokens.clone(), self.log_probs.clone()
         return [
             {
-                "tokens": self.tokens[sentence, i, :length],
-                "score": self.scores[sentence, i],
+                "tokens": tokens[i, :length],
+                "score": scores[i],
                 "attention": None,
                 "alignment": torch.empty(0),
-                "positional_scores": self.log_probs[sentence, i, :length],
+                "positional_scores": log_probs[i, :length],
             }
-            for i, length in enumerate(self.lengths[sentence].tolist())
-            if self.scores[sentence, i] > float("-inf")
+            for i, length in enumerate(self.lengths.tolist())
         ]

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
+from s2sft_fairseq.modules.step_layout import drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.packing import PADDING_GROUP
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -11,49 +13,76 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 class IncrementalDecoder:
     """One model, one batch of sources and the incremental state between them.
 
-    N: sentences, K: beams, S: source positions, V: vocabulary.
+    N: sentences, K: hypotheses of each, S: source positions, Q: tokens that no step has read yet, V: vocabulary.
     """
 
-    def __init__(self, model: UnilmModel, form: SequenceForm, source: Tensor, *, beams: int, max_tokens: int) -> None:
-        """Encode the sources.
+    def __init__(self, model: UnilmModel, form: SequenceForm, source: Tensor, *, max_tokens: int, beams: int) -> None:
+        """Encode the sources. Each has one hypothesis at first, which is empty.
 
         Args:
             model: the model.
             form: the layout that it was trained with.
             source: laid-out sources, padded on the right (N, S).
-            beams: hypotheses of each sentence.
             max_tokens: most tokens that a hypothesis may have.
+            beams: hypotheses that a sentence will have.
         """
         self.model, self.form = model, form
         padding = source == form.pad
         positions = torch.arange(source.size(1), device=source.device).expand_as(source).masked_fill(padding, 0)
         segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
         groups = torch.zeros_like(source).masked_fill(padding, PADDING_GROUP)
-        self.state = model.prefill(source, positions, segments, groups)
-        self.state.allocate(beams, max_tokens + 1)
-        # What no step has read yet: the start symbol of a causal model, nothing otherwise.
-        rows = len(source) * beams
-        self.pending = source.new_full((rows, 1), form.sep) if form.shifted else source.new_empty((rows, 0))
+        # Hypotheses of one sentence soon have most of their tokens in common.
+        num_tokens = max_tokens + (STEPS_BETWEEN_COMPACTIONS + 2) * beams
+        self.state = model.prefill(source, positions, segments, groups, num_tokens=num_tokens)
+        # What no step has read yet (N, K, Q): the start symbol of a causal model, nothing otherwise.
+        self.pending = source.new_full((len(source), 1, int(form.shifted)), form.sep)
 
     def next_logits(self) -> Tensor:
-        """Return the scores (N * K, V) of the next token.
+        """Return the scores (N, K, V) of the next token.
 
         A causal model reads its last token; the others read the last token and a placeholder, whose keys and values are
         dropped again (s2s-ft, section 2.4).
         """
-        num_kept = self.pending.size(1)
-        tokens = self.pending
+        hypotheses, new = self.pending.shape[1:]
+        # (N, K, Q) -> (N, Q, K) -> (N, Q * K)
+        tokens = self.pending.transpose(1, 2).flatten(1)
         if not self.form.shifted:
-            placeholder = tokens.new_full((len(tokens), 1), self.form.placeholder)
-            tokens = torch.cat([tokens, placeholder], dim=1)
-        return self.model.step(self.state, tokens, self.form.target_segment, num_kept)
+            tokens = torch.cat([tokens, tokens.new_full((len(tokens), hypotheses), self.form.placeholder)], dim=1)
+        layout = next_token_layout(hypotheses, new, placeholder=not self.form.shifted, device=tokens.device)
+        return self.model.step(self.state, tokens, self.form.target_segment, layout)
 
-    def append(self, tokens: Tensor, rows: Tensor) -> None:
-        """Go on: hypothesis ``i`` becomes hypothesis ``rows[i]`` with ``tokens[i]`` behind it, both (N * K,)."""
-        self.state.reorder(rows)
-        self.pending = tokens.unsqueeze(1)
+    def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
+        """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
 
-    def keep_sentences(self, sentences: Tensor, rows: Tensor) -> None:
-        """Go on with the given sentences only, and with their hypotheses ``rows``."""
-        self.state.keep_sentences(sentences, rows)
-        self.pending = self.pending[rows]
+        Args:
+            drafts: tokens that may be wrong (N, D). D: drafts of a sentence.
+            ahead: positions further on that are scored too, from the same prefixes.
+
+        Returns:
+            Scores of the token behind each prefix (N, D + 1, V), which are those that :meth:`next_logits` would give,
+            and those further on (N, D + 1, ahead, V).
+        """
+        drafted, pending = drafts.size(1), self.pending.size(2)
+        placeholder = not self.form.shifted
+        layout = drafted_layout(pending, drafted, ahead, placeholder=placeholder, device=drafts.device)
+        tokens = torch.cat([self.pending.squeeze(1), drafts], dim=1)
+        if placeholder:
+            tokens = torch.cat([tokens, tokens.new_full((len(tokens), layout.num_predicted), self.form.placeholder)], 1)
+        logits = self.model.step(self.state, tokens, self.form.target_segment, layout)
+        following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
+        return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
+
+    def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
+        """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""
+        self.state.forget(drafted, right)
+        self.pending = tokens[:, None, None]
+
+    def append(self, tokens: Tensor, parents: Tensor) -> None:
+        """Go on: hypothesis k becomes hypothesis ``parents[n, k]`` with ``tokens[n, k]`` behind it, both (N, K)."""
+        self.state.follow(parents)
+        self.pending = tokens.unsqueeze(-1)
+
+    def keep_sentences(self, left: Tensor) -> None:
+        """Go on with the given sentences only; see :meth:`IncrementalState.keep_sentences`."""
+        self.state.keep_sentences(left)
+        self.pending = self.pending[left]

@@ -15,24 +15,22 @@ class NGramBlocker:
         self.size = size
         self.ignore = torch.tensor(ignore or [], dtype=torch.int64)
 
-    def __call__(self, tokens: Tensor, log_probs: Tensor) -> Tensor:
-        """Set the log-probabilities of forbidden tokens to -inf.
+    def forbid(self, tokens: Tensor, log_probs: Tensor) -> None:
+        """Set the log-probabilities of forbidden tokens to -inf, in place.
 
         Shape:
-            tokens (R, T), log_probs (R, V) -> (R, V). R: hypotheses, T: tokens so far, V: vocabulary.
+            tokens (..., T), log_probs (..., V). T: tokens so far, V: vocabulary.
         """
-        if tokens.size(1) < self.size:
-            return log_probs
+        if tokens.size(-1) < self.size:
+            return
         ignore = self.ignore.to(tokens.device)
-        # (R, T) -> (R, T - n + 1, n)
-        ngrams = tokens.unfold(1, self.size, 1)
-        last = tokens[:, tokens.size(1) - self.size + 1 :]
-        repeats = (ngrams[..., :-1] == last.unsqueeze(1)).all(dim=-1)
-        repeats &= ~torch.isin(last, ignore).any(dim=1, keepdim=True)
+        # (..., T) -> (..., T - n + 1, n)
+        ngrams = tokens.unfold(-1, self.size, 1)
+        last = tokens[..., tokens.size(-1) - self.size + 1 :]
+        repeats = (ngrams[..., :-1] == last.unsqueeze(-2)).all(dim=-1)
+        repeats &= ~torch.isin(last, ignore).any(dim=-1, keepdim=True)
         completion = ngrams[..., -1]
         repeats &= ~torch.isin(completion, ignore)
-        # What is not forbidden goes to a column of its own behind the vocabulary.
-        vocab_size = log_probs.size(1)
-        forbidden = torch.zeros(len(tokens), vocab_size + 1, dtype=torch.bool, device=tokens.device)
-        forbidden.scatter_(1, completion.masked_fill(~repeats, vocab_size), True)
-        return log_probs.masked_fill(forbidden[:, :-1], float("-inf"))
+        # The same token may complete one n-gram that repeats and another that does not: the least counts.
+        highest = torch.full_like(completion, float("inf"), dtype=log_probs.dtype)
+        log_probs.scatter_reduce_(-1, completion, highest.masked_fill(repeats, float("-inf")), reduce="amin")

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from fairseq.models import BaseFairseqModel, register_model
 from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.attention_pattern import AttentionPattern, PackedPlan
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
@@ -19,6 +21,8 @@ from s2sft_fairseq.modules.encoder_layer import EncoderLayer
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.lm_head import LMHead
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
+from s2sft_fairseq.modules.similar_lengths import similar_lengths
+from s2sft_fairseq.modules.step_layout import StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
@@ -169,50 +173,85 @@ class UnilmModel(BaseFairseqModel):
         }
         return [plans[pattern] for pattern in self.patterns]
 
-    def prefill(self, tokens: Tensor, positions: Tensor, segments: Tensor, groups: Tensor) -> IncrementalState:
+    def prefill(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        segments: Tensor,
+        groups: Tensor,
+        *,
+        num_tokens: int,
+    ) -> IncrementalState:
         """Encode the sources once and keep their keys and values.
 
-        Shape:
-            each (N, S). N: sentences, S: source positions.
+        Args:
+            tokens: and ``positions``, ``segments``, ``groups``: the sources, padded on the right (N, S).
+            num_tokens: slots to make room for besides those of the source. More are found when they are needed.
         """
+        lengths = (groups >= 0).sum(dim=1)
+        capacity = tokens.size(1) + num_tokens
+        heads = self.cfg.encoder_attention_heads
+        head_dim = self.cfg.encoder_embed_dim // heads
+        weight = self.embeddings.tokens.weight
+        caches = [LayerCache(len(tokens), heads, capacity, head_dim, weight) for _ in self.layers]
+        # By sentences of similar length, so that little is computed for padding.
+        for sentences, length in similar_lengths(lengths):
+            columns = [column[sentences, :length] for column in (tokens, positions, segments, groups)]
+            self._prefill(columns, sentences, caches)
+        visible = (groups >= 0).unsqueeze(1)
+        return IncrementalState(caches, visible, positions, lengths, capacity)
+
+    def _prefill(self, columns: Sequence[Tensor], sentences: Tensor, caches: list[LayerCache]) -> None:
+        tokens, positions, segments, groups = columns
         x = self.embeddings(tokens, positions, segments)
         plans = self._packed_plans(positions, torch.zeros_like(tokens), groups, (tokens.size(1),), x.dtype)
-        caches = [LayerCache() for _ in self.layers]
-        for layer, plan, cache in zip(self.layers, plans, caches, strict=True):
-            x = layer.prefill(x, plan, cache)
-        padding = groups < 0
-        # (N, S) -> (N, 1, 1, S)
-        source_bias = torch.zeros_like(padding, dtype=x.dtype).masked_fill(padding, float("-inf"))[:, None, None]
-        return IncrementalState(caches, source_bias, source_lengths=(~padding).sum(dim=1))
+        for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
+            x, *keys_values = layer.prefill(x, plan)
+            cache.store(*keys_values, sentences)
+            keys_values.clear()  # or they would stay while the next layer makes its own
+        # Nothing comes of the last layer's states: no source position is predicted.
+        caches[-1].store(*self.layers[-1].keys_values(x, plans[-1]), sentences)
 
-    def step(self, state: IncrementalState, tokens: Tensor, segment: int, num_kept: int) -> Tensor:
-        """Score the vocabulary behind the newest tokens.
+    def step(self, state: IncrementalState, tokens: Tensor, segment: int, layout: StepLayout) -> Tensor:
+        """Score the vocabulary at the newest tokens.
 
         Args:
-            state: the incremental state; the keys and values of the first ``num_kept`` tokens stay in it.
-            tokens: the new tokens of each hypothesis (N * K, Q). N: sentences, K: beams, Q: new tokens.
+            state: the incremental state, in which the keys and values of the content stay.
+            tokens: the new tokens of each sentence (N, A). N: sentences, A: new tokens.
             segment: their segment id.
-            num_kept: Q, or Q - 1 where the last of them is a placeholder.
+            layout: what they are.
 
         Returns:
-            Logits (N * K, V) at the last of the tokens.
+            Logits (N, P, V) at the last P = ``layout.num_predicted`` tokens.
         """
-        # Position ids count on from the real length of the own source: (N, Q) -> (N * K, Q).
-        offsets = torch.arange(state.num_cached, state.num_cached + tokens.size(1), device=tokens.device)
-        positions = (state.source_lengths.unsqueeze(1) + offsets).repeat_interleave(state.beams, dim=0)
-        plans = {
-            pattern: pattern.step(state, positions, relative=self.relative_position) for pattern in set(self.patterns)
-        }
+        state.make_room(layout)
+        # Position ids count on from the real length of the own source.
+        positions = state.lengths.unsqueeze(1) + layout.offsets
         x = self.embeddings(tokens, positions, torch.full_like(tokens, segment))
-        for layer, pattern, cache in zip(self.layers, self.patterns, state.layers, strict=True):
-            x = layer.step(x, plans[pattern], cache, state.num_cached)
-        state.num_cached += num_kept
-        return self.lm_head(self.layer_norm(x[:, -1]), self.embeddings.tokens.weight)
+        seen = state.seen_by(layout)
+        plans = {
+            pattern: pattern.step(seen, positions, state.positions, relative=self.relative_position, dtype=x.dtype)
+            for pattern in set(self.patterns)
+        }
+        last = len(self.layers) - 1
+        for index, (layer, pattern, cache) in enumerate(zip(self.layers, self.patterns, state.layers, strict=True)):
+            queries = layout.num_predicted if index == last else x.size(1)
+            x = layer.step(x, plans[pattern], cache, queries)
+        state.keep(layout, positions)
+        return self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
 
     def get_normalized_probs(self, net_output: Tensor, log_probs: bool, sample: Any = None) -> Tensor:
         """Return (log-)probabilities in float32 of the logits (..., V)."""
         normalize = torch.log_softmax if log_probs else torch.softmax
         return normalize(net_output.float(), dim=-1)
+
+    def prepare_for_inference_(self, cfg: DictConfig) -> None:
+        """Make the model ready to decode, as fairseq asks for when it has loaded it; it cannot be trained any more.
+
+        Raises:
+            UserError: if options contradict each other or the machine.
+        """
+        prepare_for_inference(self, bf16=cfg.common.bf16, quantize=str(cfg.task.quantize))
 
     def max_positions(self) -> int:
         """Return the number of positions that source and target may take together."""

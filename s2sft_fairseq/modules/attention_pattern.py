@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.rotary_position import Rotation, rotation_at
 from s2sft_fairseq.modules.visibility import AttentionBlock, attention_blocks, within_window
@@ -23,13 +22,13 @@ class PackedPlan(NamedTuple):
 class StepPlan(NamedTuple):
     """What the layers of one pattern need to know of a step of decoding.
 
-    N: sentences, K: beams, Q: new tokens, S: source positions, T: generated tokens in the cache, h: heads.
+    N: sentences, A: new tokens of each, S: slots in use, h: heads.
     """
 
-    source_bias: Tensor
-    """Added to the scores against the source (N, 1 or h, 1 or K * Q, S)."""
-    generated_bias: Tensor | None
-    """Added to those against the T + Q generated tokens (1 or N * K, 1 or h, Q, T + Q), or None."""
+    bias: Tensor
+    """Added to the scores of the new tokens against the slots and each other (N, 1 or h, A, S + A)."""
+    start: int
+    """S: the new keys and values go behind them."""
     rotation: Rotation | None
 
 
@@ -69,43 +68,33 @@ class AttentionPattern:
         )
         return PackedPlan(blocks, self._rotation(positions, dtype))
 
-    def step(self, state: IncrementalState, positions: Tensor, *, relative: RelativePositionBias | None) -> StepPlan:
-        """Plan a step of decoding, from the positions (N * K, Q) of the new tokens and the relative position bias."""
+    def step(
+        self,
+        seen: Tensor,
+        positions: Tensor,
+        slot_positions: Tensor,
+        *,
+        relative: RelativePositionBias | None,
+        dtype: torch.dtype,
+    ) -> StepPlan:
+        """Plan a step of decoding.
+
+        Args:
+            seen: what the new tokens see (N, A, S + A).
+            positions: their position ids (N, A).
+            slot_positions: the position ids in the slots (N, S).
+            relative: the model's relative position bias.
+            dtype: the data type of the layers.
+        """
+        key_positions = torch.cat([slot_positions, positions], dim=1)
+        if self.window:
+            seen = seen & within_window(positions, key_positions, self.window)
+        # (N, A, S + A) -> (N, 1, A, S + A), for every head
+        hidden = ~seen.unsqueeze(1)
+        bias = torch.zeros_like(hidden, dtype=dtype) if relative is None else relative(positions, key_positions)
         return StepPlan(
-            # The beams of a sentence are all at the same positions: (N * K, Q) -> (N, Q).
-            self._source_bias(state, positions[:: state.beams], relative),
-            self._generated_bias(state, positions.size(1), relative),
-            self._rotation(positions, state.source_bias.dtype),
+            bias.masked_fill(hidden, float("-inf")), slot_positions.size(1), self._rotation(positions, dtype)
         )
-
-    def _source_bias(self, state: IncrementalState, positions: Tensor, relative: RelativePositionBias | None) -> Tensor:
-        bias = state.source_bias
-        if relative is None and not self.window:
-            return bias
-        source = torch.arange(bias.size(-1), device=bias.device).unsqueeze(0)
-        if relative is not None:
-            # (N, h, Q, S) -> (N, h, K * Q, S)
-            bias = bias + relative(positions, source).repeat(1, 1, state.beams, 1)
-        if self.window:
-            # (N, Q, S) -> (N, 1, Q, S) -> (N, 1, K * Q, S)
-            near = within_window(positions, source, self.window).unsqueeze(1).repeat(1, 1, state.beams, 1)
-            bias = bias.masked_fill(~near, float("-inf"))
-        return bias
-
-    def _generated_bias(
-        self, state: IncrementalState, new: int, relative: RelativePositionBias | None
-    ) -> Tensor | None:
-        if new == 1 and relative is None and not self.window:
-            return None
-        # Distances are all that matters here: counted from the first generated token, they are those of every sentence.
-        generated = torch.arange(state.num_cached + new, device=state.source_bias.device).unsqueeze(0)
-        newest = generated[:, -new:]
-        # In decoding order the visibility rule is plain causality: the placeholder comes last and is its own group.
-        hidden = generated > newest.t()
-        if self.window:
-            hidden |= ~within_window(newest, generated, self.window)[0]
-        bias = state.source_bias.new_zeros(1, 1, *hidden.shape) if relative is None else relative(newest, generated)
-        return bias.masked_fill(hidden, float("-inf"))
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         return rotation_at(positions, self.head_dim, self.rotary_base, dtype) if self.rotary_base else None

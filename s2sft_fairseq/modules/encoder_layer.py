@@ -55,13 +55,19 @@ class EncoderLayer(nn.Module):
         """
         return self._after_attention(x, self.attention(self._before_attention(x), plan))
 
-    def prefill(self, x: Tensor, plan: PackedPlan, cache: LayerCache) -> Tensor:
-        """Encode the source and keep its keys and values; shapes as in :meth:`MultiFlowAttention.prefill`."""
-        return self._after_attention(x, self.attention.prefill(self._before_attention(x), plan, cache))
+    def keys_values(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a context; shapes as in :meth:`MultiFlowAttention.keys_values`."""
+        return self.attention.keys_values(self._before_attention(x), plan)
 
-    def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, num_cached: int) -> Tensor:
-        """Encode the newest tokens; arguments as for :meth:`MultiFlowAttention.step`."""
-        return self._after_attention(x, self.attention.step(self._before_attention(x), plan, cache, num_cached))
+    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode a context, and return its keys and values; shapes as in :meth:`MultiFlowAttention.prefill`."""
+        attended, key, value = self.attention.prefill(self._before_attention(x), plan)
+        return self._after_attention(x, attended), key, value
+
+    def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
+        """Encode the last ``queries`` of the new tokens; arguments as for :meth:`MultiFlowAttention.step`."""
+        attended = self.attention.step(self._before_attention(x), plan, cache, queries)
+        return self._after_attention(x[:, -queries:], attended)
 
     def _before_attention(self, x: Tensor) -> Tensor:
         return self.attention_layer_norm(x) if self.pre_norm else x

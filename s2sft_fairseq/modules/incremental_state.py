@@ -1,82 +1,159 @@
-"""The incremental state of decoding: keys and values of the source, once per sentence, and of what was generated."""
+"""The incremental state of decoding: keys and values in slots, and which of them each hypothesis sees.
 
-from dataclasses import dataclass
+A slot holds what one position left in every layer: first those of the source, once for all hypotheses of the sentence,
+then those of the tokens that were generated. Hypotheses that go on from a common one share its slots, so that the
+search may reorder them as it likes and no key moves: what changes is only who sees what.
+"""
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.modules.step_layout import StepLayout
+
+# Slots that no hypothesis sees any more are given to others every so many steps.
+STEPS_BETWEEN_COMPACTIONS = 8
+
 
 class LayerCache:
-    """Keys and values of one layer.
+    """Keys and values of one layer, each (N, h, C, d). N: sentences, h: heads, C: slots there is room for."""
 
-    N: sentences, K: beams, h: heads, S: source positions, T: generated positions, d: width of a head.
-    ``source_key`` and ``source_value`` are (N, h, S, d); the generated ones (N * K, h, capacity, d), the beams of a
-    sentence side by side.
-    """
+    def __init__(self, sentences: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> None:
+        # Zeros, because padding is multiplied by its weight of 0, which would not make a number out of what is none.
+        self.key = like.new_zeros(sentences, heads, capacity, head_dim)
+        self.value = torch.zeros_like(self.key)
 
-    source_key: Tensor
-    source_value: Tensor
-    generated_key: Tensor
-    generated_value: Tensor
+    def store(self, key: Tensor, value: Tensor, sentences: Tensor) -> None:
+        """Keep the sources (n, h, S, d) of some sentences (n,) in the first S slots. S: source positions."""
+        length = key.size(2)
+        self.key[sentences, :, :length] = key
+        self.value[sentences, :, :length] = value
 
-    def store_source(self, key: Tensor, value: Tensor) -> None:
-        """Keep the keys and values of the source, each (N, h, S, d)."""
-        self.source_key, self.source_value = key.contiguous(), value.contiguous()
+    def write(self, key: Tensor, value: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Write those of A new tokens (N, h, A, d) behind the first ``start`` slots; return all up to there."""
+        end = start + key.size(2)
+        self.key[:, :, start:end] = key
+        self.value[:, :, start:end] = value
+        return self.key[:, :, :end], self.value[:, :, :end]
 
-    def allocate(self, rows: int, capacity: int) -> None:
-        """Make room for ``capacity`` generated positions of ``rows`` hypotheses."""
-        _, heads, _, head_dim = self.source_key.shape
-        self.generated_key = self.source_key.new_empty(rows, heads, capacity, head_dim)
-        self.generated_value = torch.empty_like(self.generated_key)
+    def move(self, start: int, slots: Tensor) -> None:
+        """Fill the slots from ``start`` on with the ones given for each sentence (N, c)."""
+        end = start + slots.size(1)
+        # (N, c) -> (N, h, c, d)
+        index = slots[:, None, :, None].expand(-1, self.key.size(1), -1, self.key.size(3))
+        self.key[:, :, start:end] = self.key.gather(2, index)
+        self.value[:, :, start:end] = self.value.gather(2, index)
 
-    def append(self, key: Tensor, value: Tensor, num_cached: int) -> tuple[Tensor, Tensor]:
-        """Write keys and values (N * K, h, Q, d) behind the first ``num_cached``; return all up to there."""
-        end = num_cached + key.size(2)
-        self.generated_key[:, :, num_cached:end] = key
-        self.generated_value[:, :, num_cached:end] = value
-        return self.generated_key[:, :, :end], self.generated_value[:, :, :end]
+    def grow(self, used: int, capacity: int) -> None:
+        """Make room for ``capacity`` slots, of which ``used`` are filled."""
+        for name in ("key", "value"):
+            old = getattr(self, name)
+            new = old.new_zeros(*old.shape[:2], capacity, old.size(3))
+            new[:, :, :used] = old[:, :, :used]
+            setattr(self, name, new)
 
-    def reorder(self, rows: Tensor, num_cached: int) -> None:
-        """Make row ``i`` go on from what was row ``rows[i]``; a beam never leaves its sentence, so the source stays."""
-        for generated in (self.generated_key, self.generated_value):
-            generated[:, :, :num_cached] = generated[rows, :, :num_cached]
-
-    def keep_sentences(self, sentences: Tensor, rows: Tensor) -> None:
-        """Drop the sentences that are finished, with their hypotheses."""
-        self.source_key, self.source_value = self.source_key[sentences], self.source_value[sentences]
-        self.generated_key, self.generated_value = self.generated_key[rows], self.generated_value[rows]
+    def keep_sentences(self, moved: Tensor, origins: Tensor, left: int, used: int) -> None:
+        """Put the sentences ``origins`` in the places ``moved``, then go on with the first ``left`` sentences only."""
+        for name in ("key", "value"):
+            kept = getattr(self, name)
+            kept[moved, :, :used] = kept[origins, :, :used]
+            setattr(self, name, kept[:left])
 
 
 @dataclass
 class IncrementalState:
     """What decoding remembers of a batch for one model.
 
-    Letters as in :class:`LayerCache`.
+    N: sentences, K: hypotheses of each, S: slots in use.
     """
 
     layers: list[LayerCache]
-    source_bias: Tensor
-    """Added to the scores against the source (N, 1, 1, S): -inf at padding."""
-    source_lengths: Tensor
-    """Real source positions (N,), from which the target's positions count on."""
-    beams: int = 1
-    num_cached: int = 0
-    """Generated tokens whose keys and values are kept."""
+    visible: Tensor
+    """Which slots each hypothesis sees (N, K, S)."""
+    positions: Tensor
+    """Position ids of what is in the slots (N, S)."""
+    lengths: Tensor
+    """Positions that the hypotheses of each sentence take up by now (N,), its source included."""
+    capacity: int
+    """Slots there is room for."""
+    source_slots: int = field(init=False)
+    """The first slots, which are those of the source and its padding."""
+    compact_at: int = field(init=False)
+    """Slots in use at which to look for those that nobody sees."""
 
-    def allocate(self, beams: int, capacity: int) -> None:
-        """Make room for ``capacity`` generated tokens, a placeholder included, in each of ``beams`` hypotheses."""
-        self.beams = beams
-        for layer in self.layers:
-            layer.allocate(len(self.source_lengths) * beams, capacity)
+    def __post_init__(self) -> None:
+        self.source_slots = self.compact_at = self.used
 
-    def reorder(self, rows: Tensor) -> None:
-        """Follow the search: hypothesis ``i`` goes on from ``rows[i]`` (N * K,)."""
-        for layer in self.layers:
-            layer.reorder(rows, self.num_cached)
+    @property
+    def used(self) -> int:
+        """S, the slots in use."""
+        return self.positions.size(1)
 
-    def keep_sentences(self, sentences: Tensor, rows: Tensor) -> None:
-        """Go on with some of the sentences only (their indices), and with their hypotheses ``rows``."""
+    @property
+    def hypotheses(self) -> int:
+        """K, the hypotheses of each sentence."""
+        return self.visible.size(1)
+
+    def make_room(self, layout: StepLayout) -> None:
+        """See to it that the new tokens of a step find free slots."""
+        new = len(layout.hypotheses)
+        if self.used >= self.compact_at or self.used + new > self.capacity:
+            self._compact()
+            self.compact_at = self.used + STEPS_BETWEEN_COMPACTIONS * layout.num_kept
+        if self.used + new > self.capacity:
+            self.capacity = self.used + new + self.capacity // 4
+            for layer in self.layers:
+                layer.grow(self.used, self.capacity)
+
+    def seen_by(self, layout: StepLayout) -> Tensor:
+        """Return what the A new tokens of a step see (N, A, S + A): what their hypotheses see, and of each other."""
+        sentences = len(self.visible)
+        among = layout.visible.expand(sentences, -1, -1)
+        return torch.cat([self.visible[:, layout.hypotheses], among], dim=2)
+
+    def keep(self, layout: StepLayout, positions: Tensor) -> None:
+        """Keep the slots of a step's content, which the hypotheses that it continues see; positions (N, A)."""
+        kept = layout.num_kept
+        if not kept:
+            return
+        owners = torch.arange(self.hypotheses, device=positions.device).unsqueeze(1) == layout.hypotheses[:kept]
+        self.visible = torch.cat([self.visible, owners.expand(len(self.visible), -1, -1)], dim=2)
+        self.positions = torch.cat([self.positions, positions[:, :kept]], dim=1)
+        self.lengths = self.lengths + kept // self.hypotheses
+
+    def forget(self, newest: int, kept: Tensor) -> None:
+        """Let the only hypothesis of each sentence keep so many (N,) of its ``newest`` last tokens."""
+        right = torch.arange(newest, device=kept.device) < kept.unsqueeze(1)
+        self.visible[:, 0, self.used - newest :] = right
+        self.lengths = self.lengths + kept - newest
+
+    def follow(self, parents: Tensor) -> None:
+        """Follow the search: hypothesis k of a sentence goes on from ``parents[n, k]``, (N, K')."""
+        index = parents.unsqueeze(-1).expand(-1, -1, self.used)
+        self.visible = self.visible.gather(1, index)
+
+    def keep_sentences(self, left: Tensor) -> None:
+        """Go on with the given sentences only; as few as possible of the n indices (n,) should differ from 0, 1, ..."""
+        moved = (left != torch.arange(len(left), device=left.device)).nonzero().squeeze(1)
         for layer in self.layers:
-            layer.keep_sentences(sentences, rows)
-        self.source_bias = self.source_bias[sentences]
-        self.source_lengths = self.source_lengths[sentences]
+            layer.keep_sentences(moved, left[moved], len(left), self.used)
+        self.visible, self.positions, self.lengths = self.visible[left], self.positions[left], self.lengths[left]
+
+    def _compact(self) -> None:
+        """Free the slots that no hypothesis of the sentence sees any more."""
+        # What all hypotheses of a sentence see, those that come of them will see: it never moves, nor does the source.
+        settled = self.visible.all(dim=1).all(dim=0)
+        settled[: self.source_slots] = True
+        start = int(settled.cumprod(dim=0).sum())
+        alive = self.visible[..., start:].any(dim=1)
+        count = int(alive.sum(dim=1).max())
+        if start + count == self.used:
+            return
+        # Those alive first, in their order. (N, S - start) -> (N, count)
+        slots = start + alive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
+        for layer in self.layers:
+            layer.move(start, slots)
+        across = slots.unsqueeze(1).expand(-1, self.hypotheses, -1)
+        self.visible = torch.cat([self.visible[..., :start], self.visible.gather(2, across)], dim=2)
+        self.positions = torch.cat([self.positions[:, :start], self.positions.gather(1, slots)], dim=1)

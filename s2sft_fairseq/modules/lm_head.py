@@ -5,6 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from s2sft_fairseq.modules.packed_linear import pack_weight
+
+LARGEST_PACKED = 1 << 30
+"""Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
+
 
 class LMHead(nn.Module):
     """Dense layer, activation and layer norm, then the token embedding as output matrix, with a bias of its own."""
@@ -25,6 +30,16 @@ class LMHead(nn.Module):
         self.activation = activation
         self.layer_norm = nn.LayerNorm(token_dim, eps=layer_norm_eps, bias=bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.output: nn.Module | None = None
+
+    def pack(self, token_embedding: Tensor, *, quantize: bool = False) -> None:
+        """Multiply from now on with a packed copy of the token embedding (V, E), for inference.
+
+        The embedding itself stays for what it embeds, so this takes its memory once more, with ``quantize`` a quarter
+        of that. Where it is too large, or there are no packed kernels, nothing changes.
+        """
+        if token_embedding.nbytes <= LARGEST_PACKED:
+            self.output = pack_weight(token_embedding, self.bias, quantize=quantize)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         """Score the vocabulary.
@@ -33,4 +48,5 @@ class LMHead(nn.Module):
             x (..., H), token_embedding (V, E) -> logits (..., V). H: width of the layers, E: of the embedding,
             V: vocabulary.
         """
-        return nn.functional.linear(self.layer_norm(self.activation(self.dense(x))), token_embedding, self.bias)
+        x = self.layer_norm(self.activation(self.dense(x)))
+        return nn.functional.linear(x, token_embedding, self.bias) if self.output is None else self.output(x)

@@ -42,51 +42,42 @@ class MultiFlowAttention(nn.Module):
         ]
         return self.output(torch.cat([_merge_heads(states) for states in attended], dim=1))
 
-    def prefill(self, x: Tensor, plan: PackedPlan, cache: LayerCache) -> Tensor:
-        """Attend within the context and keep its keys and values.
+    def keys_values(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a context (n, S, H), each (n, h, S, d). n: sentences, S: source positions."""
+        _, key, value = self._project(x, plan.rotation)
+        return key, value
+
+    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend within a context.
 
         Shape:
-            x (N, S, H) -> (N, S, H). N: sentences, S: source positions.
+            x (n, S, H) -> (n, S, H), and the keys and values (n, h, S, d). n: sentences, S: source positions.
         """
         query, key, value = self._project(x, plan.rotation)
-        cache.store_source(key, value)
         (block,) = plan.blocks
-        return self.output(_merge_heads(scaled_dot_product_attention(query, key, value, attn_mask=block.bias)))
+        attended = scaled_dot_product_attention(query, key, value, attn_mask=block.bias)
+        return self.output(_merge_heads(attended)), key, value
 
-    def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, num_cached: int) -> Tensor:
-        """Attend from the newest tokens to the source and to what was generated.
+    def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
+        """Attend from new tokens to the source, to what was generated, and to each other.
 
-        The keys and values of a placeholder, which comes last, stand in the cache only until the next step writes over
-        them.
+        All hypotheses of a sentence meet its slots in one product. The keys and values of a placeholder stand in the
+        cache only until the next step writes over them.
 
         Args:
-            x: states of the new tokens (N * K, Q, H). N: sentences, K: beams, Q: new tokens.
+            x: states of the new tokens (N, A, H). N: sentences, A: new tokens of each.
             plan: what is added to the scores, and the turn of the new tokens.
             cache: keys, turned already, and values of this layer.
-            num_cached: generated tokens whose keys and values are kept already.
+            queries: so many of the new tokens, the last ones, are attended from.
 
         Returns:
-            (N * K, Q, H).
+            (N, queries, H).
         """
         query, key, value = self._project(x, plan.rotation)
-        rows, _, _, head_dim = query.shape
-        generated_key, generated_value = cache.append(key, value, num_cached)
-        sentences = cache.source_key.size(0)
-        beams = rows // sentences
-
-        # (N*K, h, Q, d) -> (N, h, K*Q, d): all beams of a sentence meet its source in one product
-        by_sentence = _regroup(query * head_dim**-0.5, sentences)
-        source_scores = by_sentence @ cache.source_key.transpose(-1, -2) + plan.source_bias
-        # (N, h, K*Q, S) -> (N*K, h, Q, S)
-        source_scores = _ungroup(source_scores, beams)
-        generated_scores = (query * head_dim**-0.5) @ generated_key.transpose(-1, -2)
-        if plan.generated_bias is not None:
-            generated_scores = generated_scores + plan.generated_bias
-        scores = torch.cat([source_scores, generated_scores], dim=-1)
-        weights = scores.float().softmax(dim=-1).to(scores.dtype)
-        num_source = cache.source_key.size(2)
-        from_source = _regroup(weights[..., :num_source], sentences) @ cache.source_value
-        attended = _ungroup(from_source, beams) + weights[..., num_source:] @ generated_value
+        key, value = cache.write(key, value, plan.start)
+        attended = scaled_dot_product_attention(
+            query[:, :, -queries:], key, value, attn_mask=plan.bias[:, :, -queries:]
+        )
         return self.output(_merge_heads(attended))
 
     def _project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,13 +98,3 @@ def _prefix(x: Tensor, length: int) -> Tensor:
 def _merge_heads(x: Tensor) -> Tensor:
     # (B, h, L, d) -> (B, L, h, d) -> (B, L, H)
     return x.transpose(1, 2).flatten(2)
-
-
-def _regroup(x: Tensor, sentences: int) -> Tensor:
-    # (N*K, h, Q, x) -> (N, K, h, Q, x) -> (N, h, K, Q, x) -> (N, h, K*Q, x)
-    return x.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
-
-
-def _ungroup(x: Tensor, beams: int) -> Tensor:
-    # (N, h, K*Q, x) -> (N, h, K, Q, x) -> (N, K, h, Q, x) -> (N*K, h, Q, x)
-    return x.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)

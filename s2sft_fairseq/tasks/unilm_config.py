@@ -11,6 +11,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, MISSING
 
 from s2sft_fairseq.generation.length_penalty import LENGTH_PENALTIES
+from s2sft_fairseq.models.inference import QUANTIZATIONS
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.finetuning import METHODS
 
@@ -109,5 +110,34 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
             "help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"
         },
     )
+    draft_placeholders: int = field(
+        default=0,
+        metadata={
+            "help": "greedy search: draft so many tokens at placeholders further on, and verify them in the next step; "
+            "the same hypotheses in fewer steps"
+        },
+    )
+    draft_source: int = field(
+        default=0,
+        metadata={
+            "help": "greedy search: draft so many tokens by copying from where the source reads like the end of the "
+            "hypothesis, and verify them in the next step; the same hypotheses in fewer steps"
+        },
+    )
+    max_batch_memory: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "GiB that decoding a batch may take beyond the model, as far as that can be estimated "
+            "(default: 60 %% of what is free)"
+        },
+    )
+    quantize: ChoiceEnum(list(QUANTIZATIONS)) = field(  # type: ignore[valid-type]
+        default="none",
+        metadata={
+            "help": "decoding on the CPU: int8 multiplies in 8 bits, which is faster and changes the scores a little"
+        },
+    )
     seed: int = II("common.seed")
+    beam: int = II("generation.beam")
+    score_reference: bool = II("generation.score_reference")
     dataset_impl: Any = II("dataset.dataset_impl")

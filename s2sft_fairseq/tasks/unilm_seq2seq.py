@@ -8,6 +8,7 @@ from typing import Any
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import ListDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
@@ -15,7 +16,10 @@ from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, l
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.batching import BatchMemory, memory_for, useful_sentences
 from s2sft_fairseq.generation.build import build_generator
+from s2sft_fairseq.generation.decoding_dataset import DecodingDataset
+from s2sft_fairseq.generation.free_memory import GIB
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
@@ -35,6 +39,7 @@ class UnilmSeq2SeqTask(FairseqTask):
     def __init__(self, cfg: UnilmSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
+        self.decoding_models: list[UnilmModel] = []
 
     @classmethod
     def setup_task(cls, cfg: UnilmSeq2SeqConfig, **_: Any) -> "UnilmSeq2SeqTask":
@@ -86,6 +91,8 @@ class UnilmSeq2SeqTask(FairseqTask):
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
         self.layout, self.form, self.method = layout, form, METHODS[layout["finetune_method"]]
         self.corruption = self._corruption(layout["finetune_method"])
+        if from_checkpoint:
+            self.decoding_models.append(model)
         return model
 
     def state_dict(self) -> dict[str, Any]:
@@ -100,6 +107,7 @@ class UnilmSeq2SeqTask(FairseqTask):
         """
         if cfg._name != "mask_attention":
             raise UserError(f"--criterion must be mask_attention for unilm_seq2seq, but is {cfg._name}")
+        self.decoding_models.clear()  # the loss of a checkpoint is wanted, not what it generates
         return super().build_criterion(cfg, from_checkpoint)
 
     def _corruption(self, method: str) -> Corruption:
@@ -136,6 +144,29 @@ class UnilmSeq2SeqTask(FairseqTask):
     ) -> PackedPairDataset:
         """Make a data set of sources alone, each with a final eos, for fairseq-interactive."""
         return self._make_dataset(ListDataset(src_tokens, src_lengths), None, shuffle=False, name="input")
+
+    def get_batch_iterator(self, dataset: PackedPairDataset, *limits: Any, **others: Any) -> EpochBatchIterator:
+        """Iterate over batches; those to decode are as large as they may be, with regard to memory too.
+
+        Raises:
+            UserError: if ``--max-batch-memory`` is not positive.
+        """
+        if self.decoding_models and not self.cfg.score_reference:
+            device, beam = self.decoding_models[0].embeddings.tokens.weight.device, self.cfg.beam
+            memory = self.batch_memory(self.decoding_models, beam)
+            dataset = DecodingDataset(dataset, memory, useful_sentences(device, beam))
+        return super().get_batch_iterator(dataset, *limits, **others)
+
+    def batch_memory(self, models: Sequence[UnilmModel], beam: int) -> BatchMemory:
+        """Estimate the memory of decoding a batch with the models that were loaded.
+
+        Raises:
+            UserError: if ``--max-batch-memory`` is not positive.
+        """
+        limit = self.cfg.max_batch_memory
+        if limit is not None and limit <= 0:
+            raise UserError(f"--max-batch-memory must be positive, but is {limit:g}")
+        return memory_for(models, beam, self.form.max_target, None if limit is None else int(limit * GIB))
 
     def _make_dataset(self, source: Any, target: Any | None, *, shuffle: bool, name: str) -> PackedPairDataset:
         return PackedPairDataset(

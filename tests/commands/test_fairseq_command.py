@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import s2sft_fairseq
-from s2sft_fairseq.commands.fairseq_command import _train_defaults, complete
+from s2sft_fairseq.commands.fairseq_command import _defaults, complete
 from s2sft_fairseq.errors import UserError
 
 OWN = s2sft_fairseq.__path__[0]
@@ -43,13 +43,21 @@ def test_refuses_another_copy(tmp_path):
 
 
 def test_what_training_does_when_nothing_is_said():
-    assert _train_defaults(["data", "--pretrained", "encoder"]) == [
+    assert _defaults("train", ["data", "--pretrained", "encoder"]) == [
         *("--arch", "unilm", "--criterion", "mask_attention", "--optimizer", "fused_adamw", "--lr", "5e-5"),
         *("--clip-norm", "1.0", "--max-tokens", "4096", "--max-epoch", "10"),
     ]
     given = ["-a", "unilm_base", "--criterion=mask_attention", "--optimizer", "adam", "--lr=1e-3", "--clip-norm", "0"]
-    assert _train_defaults(["data", *given, "--batch-size", "8", "--max-update", "3"]) == []
-    assert _train_defaults(["data", "--task", "translation"]) == []
+    assert _defaults("train", ["data", *given, "--batch-size", "8", "--max-update", "3"]) == []
+    assert _defaults("train", ["data", "--task", "translation"]) == []
+
+
+@pytest.mark.parametrize("given", [["--max-tokens=900"], ["--batch-size", "3"], ["--score-reference"]])
+def test_memory_alone_limits_generating_when_nothing_is_said(given):
+    assert _defaults("generate", ["data", "--beam", "2"]) == ["--max-tokens", "1000000"]
+    assert _defaults("generate", ["data", *given]) == []
+    assert _defaults("generate", ["data", "--task", "translation"]) == []
+    assert _defaults("interactive", ["data"]) == []
 
 
 @pytest.mark.parametrize("command", ["validate", "generate", "interactive"])

@@ -10,11 +10,18 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.build import UNSUPPORTED, build_generator
 from s2sft_fairseq.generation.candidates import beam_candidates
 from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
-from s2sft_fairseq.generation.sequence_generator import SearchOptions
+from s2sft_fairseq.generation.search_options import SearchOptions
 
 
 def build(task=None, form=None, **options):
-    settings = {"length_penalty": "length", "keep_unfinished": False, "no_repeat_ngram_ignore": None, **(task or {})}
+    settings = {
+        "length_penalty": "length",
+        "keep_unfinished": False,
+        "no_repeat_ngram_ignore": None,
+        "draft_placeholders": 0,
+        "draft_source": 0,
+        **(task or {}),
+    }
     return build_generator(
         [tiny_model()], form or tiny_form(), tiny_dictionary(), GenerationConfig(**options), SimpleNamespace(**settings)
     )
@@ -55,11 +62,46 @@ def test_every_option_arrives():
         keep_unfinished=True,
     )
     assert generator.ngram_blocker.size == 3
-    assert generator.ngram_blocker.ignore.tolist() == [7, 9]
+    assert generator.ngram_blocker.ignore.tolist() == [PAD, 7, 9]
 
 
 def test_unnormalized_scores():
     assert build(unnormalized=True, lenpen=2.0).options.lenpen == 0
+
+
+@pytest.mark.parametrize("name", ["draft_placeholders", "draft_source"])
+def test_drafts(name):
+    assert getattr(build({name: 3}, beam=1).options, name) == 3
+
+
+def test_drafts_that_do_not_go():
+    with pytest.raises(UserError) as raised:
+        build(
+            {"draft_placeholders": 2, "draft_source": 3},
+            form=tiny_form("causal"),
+            beam=2,
+            sampling=True,
+            no_early_stop=True,
+        )
+    assert raised.value.problems == [
+        "--draft-placeholders and --draft-source exclude each other: give one of them",
+        "--draft-placeholders is for greedy search: it needs --beam 1, but --beam is 2",
+        "--draft-placeholders and --sampling exclude each other",
+        "--draft-placeholders and --no-early-stop exclude each other",
+        "--draft-source is for greedy search: it needs --beam 1, but --beam is 2",
+        "--draft-source and --sampling exclude each other",
+        "--draft-source and --no-early-stop exclude each other",
+        "--draft-placeholders needs a model that predicts at placeholders, but this one is causal",
+    ]
+    with pytest.raises(UserError) as raised:
+        build({"draft_source": -1}, beam=1)
+    assert raised.value.problems == ["--draft-source must not be negative, but is -1"]
+
+
+def test_more_beams_than_symbols():
+    with pytest.raises(UserError, match="--beam must not exceed the 50 symbols of the dictionary, but is 51"):
+        build(beam=51)
+    assert build(beam=51, sampling=True).options.beam == 51
 
 
 def test_sampling():

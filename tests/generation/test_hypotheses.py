@@ -33,7 +33,7 @@ def test_the_best_are_kept():
         assert finished.counts().tolist() == [min(len(hypotheses), KEPT) for hypotheses in expected]
         for sentence, hypotheses in enumerate(expected):
             kept = hypotheses[:KEPT]
-            exported = finished.export(sentence)
+            exported = finished.of(sentence).export()
             assert [h["score"].item() for h in exported] == [score for score, _, _ in kept]
             assert [h["tokens"].tolist() for h in exported] == [tokens for _, tokens, _ in kept]
             assert [h["positional_scores"].tolist() for h in exported] == [log_probs for _, _, log_probs in kept]
@@ -45,7 +45,7 @@ def test_sentences_that_leave():
     finished, expected = run(7, leave_at=3)
     assert len(expected) == 2
     for sentence, hypotheses in enumerate(expected):
-        assert [h["tokens"].tolist() for h in finished.export(sentence)] == [
+        assert [h["tokens"].tolist() for h in finished.of(sentence).export()] == [
             tokens for _, tokens, _ in hypotheses[:KEPT]
         ]
 
@@ -54,7 +54,7 @@ def test_nothing_yet():
     finished = FinishedHypotheses(2, 3, 4, torch.device("cpu"))
     assert finished.counts().tolist() == [0, 0]
     assert finished.worst().tolist() == [float("-inf")] * 2
-    assert finished.export(0) == []
+    assert finished.of(0).export() == []
     # A candidate that did not end is not taken in, whatever its score.
     finished.add(
         torch.tensor([[False], [True]]), torch.tensor([[9.0], [-1.0]]), torch.ones(2, 1, 1).long(), torch.ones(2, 1, 1)

@@ -8,6 +8,7 @@ import torch
 from tiny import CLS, ENCODERS, MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
+from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.objectives.finetuning import METHODS, reference
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.source_fields import SourceFields
@@ -27,7 +28,20 @@ def full_logits(model, form, sources, targets):
 
 def decoder_for(model, form, sources, beams=1):
     source = padded([form.source(ids) for ids in sources])
-    return IncrementalDecoder(model, form, source, beams=beams, max_tokens=STEPS + 1)
+    return IncrementalDecoder(model, form, source, max_tokens=STEPS + 1, beams=beams)
+
+
+def next_logits(decoder):
+    """The scores of the next token, one row a hypothesis (N * K, V)."""
+    return decoder.next_logits().flatten(0, 1)
+
+
+def append(decoder, tokens, parents=None):
+    """Append tokens to the hypotheses, each to itself unless told otherwise; at the first step to the one there is."""
+    tokens = torch.as_tensor(tokens).view(len(decoder.pending), -1)
+    if parents is None:
+        parents = torch.arange(tokens.size(1)).expand_as(tokens) % decoder.pending.size(1)
+    decoder.append(tokens, torch.as_tensor(parents).view_as(tokens))
 
 
 # Sources and hypotheses are longer than local layers see to one side.
@@ -51,36 +65,56 @@ def test_teacher_forcing(model, sources, method, beams):
     targets = words(np.random.default_rng(12), (rows, STEPS))
     expected = full_logits(model, form, [s for s in sources for _ in range(beams)], targets)
     decoder = decoder_for(model, form, sources, beams)
-    same = torch.arange(rows)
     for step in range(STEPS + 1):
-        torch.testing.assert_close(decoder.next_logits(), expected[:, step], **TOLERANCE)
+        logits = next_logits(decoder)
+        # Nothing sets the hypotheses apart at first: there is one.
+        torch.testing.assert_close(logits, expected[:: beams if step == 0 else 1, step], **TOLERANCE)
         if step < STEPS:
-            decoder.append(torch.from_numpy(targets[:, step]), same)
+            append(decoder, targets[:, step])
 
 
+@pytest.mark.parametrize("steps_between", [1, 2, 100])
 @pytest.mark.parametrize("method", list(METHODS))
 @torch.no_grad()
-def test_beams_that_change_places_and_sentences_that_leave(model, sources, method):
+def test_beams_that_change_places_and_sentences_that_leave(model, sources, method, steps_between, monkeypatch):
+    """Slots that nobody sees any more are written over or not, whatever hypotheses have in common."""
+    monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", steps_between)
     form, beams = tiny_form(method), 3
     rng = np.random.default_rng(13)
     decoder = decoder_for(model, form, sources, beams)
     alive = list(sources)
-    hypotheses = np.zeros((len(sources) * beams, 0), dtype=np.int64)
+    hypotheses = np.zeros((len(sources), 1, 0), dtype=np.int64)
     for step in range(STEPS):
-        expected = full_logits(model, form, [s for s in alive for _ in range(beams)], hypotheses)[:, -1]
-        torch.testing.assert_close(decoder.next_logits(), expected, **TOLERANCE)
-        # Within a sentence any beam may go on from any other.
-        parents = rng.integers(0, beams, (len(alive), beams)) + beams * np.arange(len(alive))[:, None]
-        tokens = words(rng, parents.size)
-        decoder.append(torch.from_numpy(tokens), torch.from_numpy(parents.flatten()))
-        hypotheses = np.concatenate([hypotheses[parents.flatten()], tokens[:, None]], axis=1)
+        rows = hypotheses.reshape(len(alive) * hypotheses.shape[1], step)
+        expected = full_logits(model, form, [s for s in alive for _ in range(hypotheses.shape[1])], rows)[:, -1]
+        torch.testing.assert_close(next_logits(decoder), expected, **TOLERANCE)
+        # Within a sentence any beam may go on from any other, and in some steps all from one.
+        parents = rng.integers(0, 1 if step % 3 == 2 else hypotheses.shape[1], (len(alive), beams))
+        tokens = words(rng, (len(alive), beams))
+        append(decoder, tokens, parents)
+        continued = np.take_along_axis(hypotheses, parents[..., None], axis=1)
+        hypotheses = np.concatenate([continued, tokens[..., None]], axis=2)
         if step in (1, 4):
-            left = np.array([0, 2, 3] if step == 1 else [1, 2])
-            rows = (left[:, None] * beams + np.arange(beams)).flatten()
-            decoder.keep_sentences(torch.from_numpy(left), torch.from_numpy(rows))
-            alive = [alive[index] for index in left]
-            hypotheses = hypotheses[rows]
+            left = [0, 3, 2] if step == 1 else [1, 2]
+            decoder.keep_sentences(torch.tensor(left))
+            alive, hypotheses = [alive[index] for index in left], hypotheses[left]
     assert len(alive) == 2
+
+
+@torch.no_grad()
+def test_room_for_hypotheses_that_have_nothing_in_common(model, sources):
+    """More slots than were made room for: as many as all hypotheses have tokens."""
+    form, beams, steps = tiny_form(), 9, 12
+    targets = words(np.random.default_rng(18), (len(sources) * beams, steps))
+    source = padded([form.source(ids) for ids in sources])
+    decoder = IncrementalDecoder(model, form, source, max_tokens=1, beams=1)
+    capacity = decoder.state.capacity
+    for step in range(steps):
+        next_logits(decoder)
+        append(decoder, targets[:, step])
+    expected = full_logits(model, form, [s for s in sources for _ in range(beams)], targets)
+    torch.testing.assert_close(next_logits(decoder), expected[:, -1], **TOLERANCE)
+    assert decoder.state.capacity > capacity
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -92,12 +126,12 @@ def test_several_new_tokens_at_once(model, sources, method, chunks):
     targets = words(np.random.default_rng(14), (len(sources), sum(chunks)))
     expected = full_logits(model, form, sources, targets)
     decoder = decoder_for(model, form, sources)
-    torch.testing.assert_close(decoder.next_logits(), expected[:, 0], **TOLERANCE)
+    torch.testing.assert_close(next_logits(decoder), expected[:, 0], **TOLERANCE)
     read = 0
     for chunk in chunks:
-        decoder.pending = torch.from_numpy(targets[:, read : read + chunk])
+        decoder.pending = torch.from_numpy(targets[:, None, read : read + chunk])
         read += chunk
-        torch.testing.assert_close(decoder.next_logits(), expected[:, read], **TOLERANCE)
+        torch.testing.assert_close(next_logits(decoder), expected[:, read], **TOLERANCE)
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -106,18 +140,18 @@ def test_the_placeholder_leaves_no_trace(model, sources, method):
     """As many tokens are kept as were generated, and a causal model keeps the [SEP] that it begins with."""
     form = tiny_form(method)
     decoder = decoder_for(model, form, sources)
-    rows = torch.arange(len(sources))
+    of_source = decoder.state.used
     for step in range(3):
-        decoder.next_logits()
-        assert decoder.state.num_cached == step + form.shifted
-        decoder.append(torch.full((len(sources),), 9), rows)
+        next_logits(decoder)
+        assert decoder.state.used == of_source + step + form.shifted
+        append(decoder, torch.full((len(sources),), 9))
 
 
 @torch.no_grad()
 def test_scores_do_not_depend_on_padding(model, sources):
     form = tiny_form()
-    together = decoder_for(model, form, sources).next_logits()
-    alone = torch.cat([decoder_for(model, form, [source]).next_logits() for source in sources])
+    together = next_logits(decoder_for(model, form, sources))
+    alone = torch.cat([next_logits(decoder_for(model, form, [source])) for source in sources])
     torch.testing.assert_close(together, alone, **TOLERANCE)
 
 
@@ -129,9 +163,9 @@ def test_given_segments_and_placeholder(sources):
     expected = full_logits(model, form, sources, targets)
     decoder = decoder_for(model, form, sources)
     for step in range(2):
-        torch.testing.assert_close(decoder.next_logits(), expected[:, step], **TOLERANCE)
-        decoder.append(torch.from_numpy(targets[:, step]), torch.arange(len(sources)))
-    plain = decoder_for(model, tiny_form(), sources).next_logits()
+        torch.testing.assert_close(next_logits(decoder), expected[:, step], **TOLERANCE)
+        append(decoder, targets[:, step])
+    plain = next_logits(decoder_for(model, tiny_form(), sources))
     assert not torch.allclose(plain, expected[:, 0])
 
 
@@ -157,10 +191,10 @@ def test_several_fields(method, fields):
     expected = full_logits(model, form, sources, targets)
     decoder = decoder_for(model, form, sources)
     for step in range(3):
-        torch.testing.assert_close(decoder.next_logits(), expected[:, step], **TOLERANCE)
-        decoder.append(torch.from_numpy(targets[:, step]), torch.arange(len(sources)))
+        torch.testing.assert_close(next_logits(decoder), expected[:, step], **TOLERANCE)
+        append(decoder, targets[:, step])
     of_one_segment = tiny_form(method, fields=replace(fields, segments=(0,)), max_source=13)
-    plain = decoder_for(model, of_one_segment, sources).next_logits()
+    plain = next_logits(decoder_for(model, of_one_segment, sources))
     assert not torch.allclose(plain, expected[:, 0], **TOLERANCE)
 
 
@@ -173,5 +207,5 @@ def test_what_is_read_first(model, sources):
         assert (source[:, 0] == CLS).all()
         assert (source == SEP).any(dim=1).all() == (not form.shifted)
         pending = decoder_for(model, form, sources).pending
-        assert pending.tolist() == [[SEP]] * 4 if form.shifted else pending.shape == (4, 0)
+        assert pending.tolist() == [[[SEP]]] * 4 if form.shifted else pending.shape == (4, 1, 0)
     assert form.placeholder == MASK

@@ -25,18 +25,28 @@ def test_equals_plain_python(size, ignore):
                 if repeats_ngram(tuple(history), candidate, size, ignore):
                     expected[row, candidate] = float("-inf")
                     forbidden_ones += 1
-        torch.testing.assert_close(blocker(torch.from_numpy(tokens), log_probs), expected, atol=0, rtol=0)
+        # (rows, ...) -> (sentences, hypotheses, ...)
+        blocker.forbid(torch.from_numpy(tokens).unflatten(0, (50, 3)), log_probs.unflatten(0, (50, 3)))
+        torch.testing.assert_close(log_probs, expected, atol=0, rtol=0)
     assert forbidden_ones > 20
 
 
 def test_what_was_forbidden_before_stays_forbidden():
     log_probs = torch.tensor([[0.0, float("-inf"), 0.0]])
-    out = NGramBlocker(1)(torch.tensor([[2]]), log_probs)
-    assert out.tolist() == [[0.0, float("-inf"), float("-inf")]]
+    NGramBlocker(1).forbid(torch.tensor([[2]]), log_probs)
+    assert log_probs.tolist() == [[0.0, float("-inf"), float("-inf")]]
 
 
 def test_the_rule_by_hand():
-    out = NGramBlocker(2, [3])(torch.tensor([[1, 2, 1], [3, 2, 3], [1, 3, 1]]), torch.zeros(3, 4))
-    forbidden = torch.isinf(out)
+    log_probs = torch.zeros(3, 4)
+    NGramBlocker(2, [3]).forbid(torch.tensor([[1, 2, 1], [3, 2, 3], [1, 3, 1]]), log_probs)
+    forbidden = torch.isinf(log_probs)
     # "1 2" came before: no second 2 behind 1. "3 2" came too, but 3 is ignored, first or last.
     assert forbidden.tolist() == [[False, False, True, False], [False] * 4, [False] * 4]
+
+
+def test_a_token_that_completes_two_ngrams_of_which_one_repeats():
+    log_probs = torch.zeros(2, 4)
+    # "1 2" repeats behind 1, "0 2" does not; in either order.
+    NGramBlocker(2).forbid(torch.tensor([[0, 2, 1, 2, 1], [1, 2, 0, 2, 1]]), log_probs)
+    assert torch.isinf(log_probs).tolist() == [[False, False, True, False]] * 2

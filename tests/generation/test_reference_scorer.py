@@ -8,7 +8,8 @@ from tiny import CLS, MASK, PAD, SEP, UNK, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
-from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+from s2sft_fairseq.generation.search_options import SearchOptions
+from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.source_fields import SourceFields
 

@@ -10,7 +10,8 @@ from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_fo
 
 from s2sft_fairseq.generation.candidates import sampled_candidates
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
-from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+from s2sft_fairseq.generation.search_options import SearchOptions
+from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.objectives.finetuning import METHODS
 
 SPECIALS = (PAD, UNK, CLS, MASK)

@@ -9,7 +9,8 @@ from recorded import VARIANTS, load, model, sequence_form
 
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
-from s2sft_fairseq.generation.sequence_generator import SearchOptions, SequenceGenerator
+from s2sft_fairseq.generation.search_options import SearchOptions
+from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 
 STEPS = 16
 MODES = ("mask", "shift")
@@ -52,9 +53,9 @@ def test_greedy(variant, mode):
     decoder = IncrementalDecoder(model(variant, 1e-5), form, sources(variant, form), beams=1, max_tokens=STEPS)
     ids, logits = [], []
     for _ in range(STEPS):
-        logits.append(decoder.next_logits())
+        logits.append(decoder.next_logits().squeeze(1))
         ids.append(logits[-1].argmax(dim=1))
-        decoder.append(ids[-1], torch.arange(8))
+        decoder.append(ids[-1].unsqueeze(1), torch.zeros(8, 1, dtype=torch.int64))
     np.testing.assert_array_equal(torch.stack(ids, dim=1).numpy(), arrays[f"{mode}/greedy/ids"])
     np.testing.assert_allclose(torch.stack(logits, dim=1).numpy(), arrays[f"{mode}/greedy/logits"], atol=1e-4, rtol=0)
 
@@ -83,11 +84,11 @@ def test_scores_along_the_recorded_beams(variant):
         form = decoding_form(variant, mode)
         words, parents, scores = (torch.from_numpy(arrays[f"{search}/{n}"]).clone() for n in ("wids", "ptrs", "scores"))
         decoder = IncrementalDecoder(model(variant, 1e-5), form, sources(variant, form), beams=beams, max_tokens=STEPS)
-        alive = torch.ones(8, beams, dtype=torch.bool)
-        total = torch.zeros(8, beams)
+        alive = torch.ones(8, 1, dtype=torch.bool)
+        total = torch.zeros(8, 1)
         frames = torch.from_numpy(arrays[f"{search}/valid_frames"])
         for step in range(STEPS):
-            log_probs = torch.log_softmax(decoder.next_logits(), dim=-1).view(8, beams, -1)
+            log_probs = torch.log_softmax(decoder.next_logits(), dim=-1)
             parent, word = parents[:, step].long(), words[:, step].long()
             rows = torch.arange(8).unsqueeze(1)
             expected = total[rows, parent] + log_probs[rows, parent, word]
@@ -96,7 +97,7 @@ def test_scores_along_the_recorded_beams(variant):
             torch.testing.assert_close(scores[:, step][alive], expected[alive], atol=1e-4, rtol=0)
             compared += int(alive.sum())
             total, alive = scores[:, step], alive & (word != form.sep)
-            decoder.append(word.flatten(), (parent + rows * beams).flatten())
+            decoder.append(word, parent)
     assert compared > 1000
 
 

@@ -1,73 +1,179 @@
-"""The incremental state: what is kept, what follows the search, what leaves with a sentence."""
+"""The incremental state: what is kept, who sees it, what follows the search, what leaves with a sentence."""
 
 import torch
 
+from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
+from s2sft_fairseq.modules.step_layout import next_token_layout
 
-SENTENCES, HEADS, SOURCE, SIZE = 3, 2, 4, 5
-
-
-def keys(rows, length, start=0.0):
-    """Keys that tell the row, head and position they stand at: (rows, h, length, d)."""
-    values = torch.arange(rows * HEADS * length * SIZE, dtype=torch.float32) + start
-    return values.view(rows, HEADS, length, SIZE)
+SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 4, 5, 40
+LENGTHS = (4, 2, 3)
 
 
-def filled_cache(beams=2, capacity=6):
-    cache = LayerCache()
-    cache.store_source(keys(SENTENCES, SOURCE), keys(SENTENCES, SOURCE, 1000))
-    cache.allocate(SENTENCES * beams, capacity)
-    return cache
+def keys(slots):
+    """Keys that tell what stands in each slot (N, S): (N, h, S, d)."""
+    heads = torch.arange(HEADS).view(1, HEADS, 1, 1)
+    return slots[:, None, :, None] * 100 + heads * 10 + torch.arange(SIZE, dtype=torch.float32)
 
 
-def test_append_writes_behind_what_is_kept():
-    cache = filled_cache()
-    first = keys(6, 2), keys(6, 2, 1000)
-    out = cache.append(*first, num_cached=0)
-    torch.testing.assert_close(out, first)
-    # Only the first of the two was kept: the second, a placeholder, is written over.
-    second = keys(6, 2, 5000), keys(6, 2, 6000)
-    key, value = cache.append(*second, num_cached=1)
-    torch.testing.assert_close(key, torch.cat([first[0][:, :, :1], second[0]], dim=2))
-    torch.testing.assert_close(value, torch.cat([first[1][:, :, :1], second[1]], dim=2))
+def slots_of(cache, used):
+    """What stands in the slots in use, read back from keys and values, which must agree in every head."""
+    contents = cache.key[:, 0, :used, 0] / 100
+    torch.testing.assert_close(cache.key[:, :, :used], keys(contents))
+    torch.testing.assert_close(cache.value[:, :, :used], keys(contents) + 0.5)
+    return contents.long()
 
 
-def test_reorder_follows_the_hypotheses_and_leaves_the_source():
-    cache = filled_cache()
-    first = keys(6, 3), keys(6, 3, 1000)
-    cache.append(*first, num_cached=0)
-    # Cycles and repetitions: no row may be overwritten before it is read.
-    rows = torch.tensor([1, 0, 3, 3, 5, 4])
-    cache.reorder(rows, num_cached=3)
-    torch.testing.assert_close(cache.generated_key[:, :, :3], first[0][rows])
-    torch.testing.assert_close(cache.generated_value[:, :, :3], first[1][rows])
-    torch.testing.assert_close(cache.source_key, keys(SENTENCES, SOURCE))
+class Followed:
+    """A state, and what each hypothesis should see of it: plain lists of labels of tokens."""
+
+    def __init__(self, layers=2):
+        real = torch.arange(SOURCE) < torch.tensor(LENGTHS).unsqueeze(1)
+        caches = [LayerCache(SENTENCES, HEADS, SOURCE + ROOM, SIZE, torch.zeros(1)) for _ in range(layers)]
+        labels = torch.arange(1, 1 + SENTENCES * SOURCE).view(SENTENCES, SOURCE).float()
+        # In two parts and another order, as a prefill by lengths does it.
+        for part in (torch.tensor([2, 0]), torch.tensor([1])):
+            for cache in caches:
+                cache.store(keys(labels[part]), keys(labels[part]) + 0.5, part)
+        positions = torch.arange(SOURCE).expand(SENTENCES, -1)
+        self.state = IncrementalState(caches, real.unsqueeze(1), positions, torch.tensor(LENGTHS), SOURCE + ROOM)
+        self.expected = [[row[:length].long().tolist()] for row, length in zip(labels, LENGTHS, strict=True)]
+        self.next = 100
+
+    def step(self, new=1, placeholder=True):
+        """Write new tokens with labels of their own, and a placeholder with label -1."""
+        sentences, hypotheses = len(self.expected), len(self.expected[0])
+        layout = next_token_layout(hypotheses, new, placeholder=placeholder, device=torch.device("cpu"))
+        self.state.make_room(layout)
+        labels = self.next + torch.arange(sentences * new * hypotheses).view(sentences, new * hypotheses)
+        self.next += labels.numel()
+        written = labels
+        if placeholder:
+            written = torch.cat([labels, labels.new_full((sentences, hypotheses), -1)], dim=1)
+        for cache in self.state.layers:
+            key, value = cache.write(keys(written.float()), keys(written.float()) + 0.5, self.state.used)
+            assert key.shape == value.shape == (sentences, HEADS, self.state.used + written.size(1), SIZE)
+        self.state.keep(layout, self.state.lengths.unsqueeze(1) + layout.offsets)
+        for sentence, of_sentence in zip(labels.view(sentences, new, hypotheses).tolist(), self.expected, strict=True):
+            for tokens in sentence:
+                for seen, token in zip(of_sentence, tokens, strict=True):
+                    seen.append(token)
+
+    def follow(self, parents):
+        self.state.follow(torch.tensor(parents))
+        self.expected = [
+            [list(of_sentence[parent]) for parent in row]
+            for of_sentence, row in zip(self.expected, parents, strict=True)
+        ]
+
+    def keep_sentences(self, left):
+        self.state.keep_sentences(torch.tensor(left))
+        self.expected = [self.expected[sentence] for sentence in left]
+
+    def check(self):
+        """Every hypothesis sees its own source and tokens, in their order, at their positions, and nothing else."""
+        for cache in self.state.layers:
+            contents = slots_of(cache, self.state.used)
+            assert len(contents) == len(self.expected)
+            for n, of_sentence in enumerate(self.expected):
+                for k, labels in enumerate(of_sentence):
+                    seen = self.state.visible[n, k]
+                    assert contents[n, seen].tolist() == labels
+                    assert self.state.positions[n, seen].tolist() == list(range(len(labels)))
+        assert self.state.lengths.tolist() == [len(of_sentence[0]) for of_sentence in self.expected]
+
+
+def test_new_tokens_are_seen_by_the_hypotheses_they_continue():
+    followed = Followed()
+    followed.check()
+    followed.step(new=0)
+    followed.check()
+    followed.follow([[0, 0], [0, 0], [0, 0]])
+    followed.step()
+    followed.step(new=2)
+    followed.step(placeholder=False)
+    followed.check()
+    assert followed.state.used == SOURCE + 2 * 4
+
+
+def test_the_slot_of_a_placeholder_is_written_over():
+    followed = Followed()
+    followed.step()
+    assert (slots_of(followed.state.layers[0], SOURCE + 2)[:, -1] == -1).all()
+    followed.step()
+    assert (slots_of(followed.state.layers[0], SOURCE + 2)[:, -1] > 0).all()
+
+
+def test_hypotheses_go_on_from_each_other_and_no_key_moves():
+    followed = Followed()
+    followed.follow([[0] * 3] * SENTENCES)
+    followed.step()
+    before = slots_of(followed.state.layers[0], followed.state.used)
+    # Cycles and repetitions.
+    followed.follow([[1, 2, 0], [1, 0, 0], [2, 2, 2]])
+    followed.check()
+    torch.testing.assert_close(slots_of(followed.state.layers[0], followed.state.used), before)
+    followed.step()
+    followed.check()
 
 
 def test_sentences_leave_with_all_their_hypotheses():
-    layers = [filled_cache(), filled_cache()]
-    lengths = torch.tensor([4, 2, 3])
-    padding = torch.arange(SOURCE) >= lengths.unsqueeze(1)
-    bias = torch.zeros(SENTENCES, 1, 1, SOURCE).masked_fill(padding[:, None, None], float("-inf"))
-    state = IncrementalState(layers, bias, lengths, beams=2, num_cached=1)
-    generated = keys(6, 1), keys(6, 1, 1000)
-    for layer in layers:
-        layer.append(*generated, num_cached=0)
-    rows = torch.tensor([0, 1, 4, 5])
-    state.keep_sentences(torch.tensor([0, 2]), rows)
-    for layer in layers:
-        torch.testing.assert_close(layer.source_key, keys(SENTENCES, SOURCE)[[0, 2]])
-        torch.testing.assert_close(layer.source_value, keys(SENTENCES, SOURCE, 1000)[[0, 2]])
-        torch.testing.assert_close(layer.generated_key[:, :, :1], generated[0][rows])
-        torch.testing.assert_close(layer.generated_value[:, :, :1], generated[1][rows])
-    assert state.source_lengths.tolist() == [4, 3]
-    torch.testing.assert_close(state.source_bias, bias[[0, 2]])
+    for left in ([0, 2], [2], [1, 2], [2, 1, 0], [0, 1, 2]):
+        followed = Followed()
+        followed.follow([[0, 0]] * SENTENCES)
+        followed.step()
+        followed.keep_sentences(left)
+        followed.check()
+        followed.step()
+        followed.check()
 
 
-def test_allocate_makes_room_for_every_hypothesis():
-    layers = [LayerCache()]
-    layers[0].store_source(keys(SENTENCES, SOURCE), keys(SENTENCES, SOURCE))
-    state = IncrementalState(layers, torch.zeros(SENTENCES, 1, 1, SOURCE), torch.full((SENTENCES,), SOURCE))
-    state.allocate(beams=4, capacity=7)
-    assert state.beams == 4
-    assert layers[0].generated_key.shape == layers[0].generated_value.shape == (12, HEADS, 7, SIZE)
+def test_slots_that_nobody_sees_are_freed(monkeypatch):
+    """A hypothesis that nothing comes of leaves no trace, and one that all come of is shared."""
+    monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", 1)
+    rng = torch.Generator().manual_seed(0)
+    followed = Followed()
+    followed.follow([[0] * 4] * SENTENCES)
+    for step in range(12):
+        followed.step()
+        followed.check()
+        if step % 4 == 3:
+            followed.follow([[2] * 4] * len(followed.expected))
+        else:
+            followed.follow(torch.randint(0, 4, (len(followed.expected), 4), generator=rng).tolist())
+        if step == 6:
+            followed.keep_sentences([0, 2])
+    followed.follow([[1] * 4] * 2)
+    # There is not room for slots of its own for every hypothesis: 12 steps of 4.
+    assert followed.state.capacity == SOURCE + ROOM
+    followed.step()
+    followed.step()
+    followed.check()
+    # All tokens but those of the last two steps are common to the four hypotheses.
+    assert followed.state.used <= SOURCE + 12 + 2 * 4
+
+
+def test_room_is_found_when_hypotheses_share_nothing():
+    followed = Followed()
+    followed.follow([[0] * 4] * SENTENCES)
+    for _ in range(12):
+        followed.step()
+    followed.check()
+    assert followed.state.used == SOURCE + 12 * 4
+    assert followed.state.capacity > SOURCE + ROOM
+    assert followed.state.layers[1].key.size(2) == followed.state.capacity
+
+
+def test_what_new_tokens_see():
+    followed = Followed(layers=1)
+    followed.follow([[0, 0]] * SENTENCES)
+    followed.step()
+    layout = next_token_layout(2, 1, placeholder=True, device=torch.device("cpu"))
+    # Sentence 1: two real source positions of four, then the token of each hypothesis; the new tokens, and the two
+    # placeholders, which see what the new tokens of their hypotheses see, and themselves.
+    assert followed.state.seen_by(layout)[1].int().tolist() == [
+        [1, 1, 0, 0, 1, 0, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0, 1, 0, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0, 1, 0, 1, 0],
+        [1, 1, 0, 0, 0, 1, 0, 1, 0, 1],
+    ]

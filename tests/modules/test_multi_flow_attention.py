@@ -63,38 +63,34 @@ def test_dropout_only_in_training():
 
 @pytest.mark.parametrize("heads_differ", [False, True])
 @pytest.mark.parametrize("new", [1, 2, 3])
-@pytest.mark.parametrize("beams", [1, 3])
-def test_step_equals_plain_attention(attention, beams, new, heads_differ):
-    """Sources of two lengths, hypotheses of their own each, several new tokens at a time."""
-    attention.float()
-    sentences, source_length, steps = 2, 4, 3
-    rows, heads = sentences * beams, HEADS if heads_differ else 1
-    source = torch.randn(sentences, source_length, WIDTH)
-    generated = torch.randn(rows, steps * new, WIDTH)
-    total = source_length + steps * new
-    # A bias for each pair; the target sees what is before it, the shorter source hides its last position.
-    bias = torch.randn(sentences, heads, total, total)
-    bias[:, :, :source_length, source_length:] = float("-inf")
-    bias += torch.full((total, total), float("-inf")).triu(1).masked_fill(torch.arange(total) < source_length, 0)
-    bias[1, :, :, source_length - 1] = float("-inf")
+def test_step_equals_plain_attention(attention, new, heads_differ):
+    """A source, then new tokens some at a time, of which the last two are left out of the cache again."""
+    sentences, source_length, steps, left_out = 2, 4, 3, 2
+    heads = HEADS if heads_differ else 1
+    x = torch.randn(sentences, source_length + steps * new, WIDTH, dtype=torch.float64)
+    passing = torch.randn(sentences, steps, left_out, WIDTH, dtype=torch.float64)
+    cache = LayerCache(sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS, x)
 
-    cache = LayerCache()
-    block = AttentionBlock(0, source_length, bias[:, :, :source_length, :source_length])
-    context = attention.prefill(source, PackedPlan([block], None), cache)
-    cache.allocate(rows, steps * new)
-    outputs = []
+    source = x[:, :source_length]
+    bias = torch.randn(sentences, heads, source_length, source_length, dtype=torch.float64)
+    plan = PackedPlan([AttentionBlock(0, source_length, bias)], None)
+    context, key, value = attention.prefill(source, plan)
+    torch.testing.assert_close(attention.keys_values(source, plan), (key, value), atol=0, rtol=0)
+    for row, states, offset in zip(source, context, bias, strict=True):
+        torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
+    cache.store(key, value, torch.arange(sentences))
+
     for step in range(steps):
-        newest = slice(step * new, (step + 1) * new)
-        queries = slice(source_length + step * new, source_length + (step + 1) * new)
-        to_source = bias[:, :, queries, :source_length].repeat(1, 1, beams, 1)
-        to_generated = bias[:, :, queries, source_length : queries.stop].repeat_interleave(beams, dim=0)
-        plan = StepPlan(to_source, to_generated, None)
-        outputs.append(attention.step(generated[:, newest], plan, cache, step * new))
-    target = torch.cat(outputs, dim=1)
-
-    for row in range(rows):
-        sentence = row // beams
-        x = torch.cat([source[sentence], generated[row]])
-        expected = plain(attention, x, bias[sentence].expand(HEADS, total, total))
-        torch.testing.assert_close(context[sentence], expected[:source_length], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(target[row], expected[source_length:], atol=1e-5, rtol=1e-5)
+        start = source_length + step * new
+        newest = torch.cat([x[:, start : start + new], passing[:, step]], dim=1)
+        total = start + new + left_out
+        bias = torch.randn(sentences, heads, new + left_out, total, dtype=torch.float64)
+        bias[:, :, :, 1] = float("-inf")
+        everything = torch.cat([x[:, :start], newest], dim=1)
+        for queries in (new + left_out, 1):
+            found = attention.step(newest, StepPlan(bias, start, None), cache, queries)
+            for row, states, offset in zip(everything, found, bias, strict=True):
+                # Only the scores of the new tokens count.
+                whole = torch.zeros(HEADS, total, total, dtype=torch.float64)
+                whole[:, start:] = offset
+                torch.testing.assert_close(states, plain(attention, row, whole)[-queries:])

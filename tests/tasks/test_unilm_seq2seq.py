@@ -13,7 +13,9 @@ from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
+from s2sft_fairseq.criterions.mask_attention import MaskAttentionConfig
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.batching import useful_sentences
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS
@@ -23,15 +25,17 @@ from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
 
-def write_data(folder, counts, targets=True):
+def write_data(folder, counts, targets=True, source_words=(4,)):
+    """Write splits of so many pairs; the numbers of words of the sources repeat, targets have 4."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for split, count in counts.items():
         for language in ("body", "title") if targets else ("body",):
             prefix = f"{folder}/{split}.body-title.{language}"
             builder = MMapIndexedDatasetBuilder(prefix + ".bin", dtype=np.uint16)
-            for _ in range(count):
-                builder.add_item(torch.from_numpy(np.append(words(rng, 4), SEP)))
+            for index in range(count):
+                length = source_words[index % len(source_words)] if language == "body" else 4
+                builder.add_item(torch.from_numpy(np.append(words(rng, length), SEP)))
             builder.finalize(prefix + ".idx")
     tiny_dictionary().save(str(folder / "dict.body.txt"))
     return str(folder)
@@ -217,3 +221,62 @@ def test_it_builds_its_generator_and_loads_dictionaries_for_preprocessing(data):
     assert generator.options.beam == 2
     assert generator.form is task.form
     assert UnilmSeq2SeqTask.load_dictionary(f"{data}/dict.body.txt").symbols == tiny_dictionary().symbols
+
+
+def batches(task, split="valid", **limits):
+    task.load_dataset(split)
+    return [batch.tolist() for batch in task.get_batch_iterator(task.dataset(split), **limits).frozen_batches]
+
+
+def decoding(data, **options: Any) -> UnilmSeq2SeqTask:
+    """A task that has loaded a checkpoint."""
+    layout = {"finetune_method": "masked", "beam": 2, "score_reference": False, **options}
+    task = make_task(data, **layout)
+    task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
+    return task
+
+
+@pytest.fixture
+def long_and_short(tmp_path):
+    """Sources of 4, 4, 30, 4, 4, 30, ... words."""
+    return write_data(tmp_path / "lengths", {"valid": 30}, source_words=(4, 4, 30))
+
+
+def test_batches_to_decode_respect_their_memory_and_begin_with_the_longest(long_and_short):
+    task = decoding(long_and_short)
+    gibibytes = 7 * task.batch_memory(task.decoding_models, 2).of_sentence(32) / 2**30
+    long, short = list(range(2, 30, 3)), [index for index in range(30) if index % 3 != 2]
+    found = batches(decoding(long_and_short, max_batch_memory=gibibytes))
+    assert found[0] == long[:7]
+    assert found[1][:3] == long[7:]
+    assert [index for batch in found for index in batch] == long + short
+    assert batches(decoding(long_and_short)) == [long + short]
+    assert [len(batch) for batch in batches(decoding(long_and_short), max_sentences=16)] == [16, 14]
+
+
+def test_max_tokens_counts_packed_positions_in_decoding_too(long_and_short):
+    task = decoding(long_and_short)
+    longest = 32 + task.method.positions_per_target * 5
+    assert [len(batch) for batch in batches(task, max_tokens=3 * longest + 1)][:4] == [3, 3, 3, 3]
+
+
+def test_on_the_cpu_a_batch_has_no_more_sentences_than_help(tmp_path):
+    data = write_data(tmp_path / "many", {"valid": 40})
+    useful = useful_sentences(torch.device("cpu"), beam=8)
+    assert [len(batch) for batch in batches(decoding(data, beam=8), max_tokens=1_000_000)] == [useful, 40 - useful]
+
+
+def test_training_validating_and_scoring_references_go_on_as_they_were(long_and_short):
+    validating = decoding(long_and_short)
+    validating.build_criterion(MaskAttentionConfig(_name="mask_attention"))
+    scoring = decoding(long_and_short, score_reference=True)
+    training = built(long_and_short, beam=2, score_reference=False, finetune_method="masked")
+    found = [batches(task, max_tokens=150) for task in (validating, scoring, training)]
+    pairs = training.dataset("valid")
+    assert found == [[batch.tolist() for batch in pairs.batch_by_size(pairs.ordered_indices(), max_tokens=150)]] * 3
+
+
+@pytest.mark.parametrize("limit", [0, -1.5])
+def test_memory_for_nothing(data, limit):
+    with pytest.raises(UserError, match=rf"^--max-batch-memory must be positive, but is {limit}$"):
+        batches(decoding(data, max_batch_memory=limit))

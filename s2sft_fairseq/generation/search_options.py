@@ -1,0 +1,30 @@
+"""What a search is to find."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The settings of a search that do not depend on the batch."""
+
+    beam: int = 5
+    max_len_a: float = 0.0
+    """A hypothesis has at most ``max_len_a * source length + max_len_b`` tokens, eos not counted ..."""
+    max_len_b: int = 200
+    """... and never more than the model was trained for."""
+    min_len: int = 1
+    """Fewest tokens before eos."""
+    length_penalty: str = "length"
+    """See :func:`length_normalizer`."""
+    lenpen: float = 1.0
+    temperature: float = 1.0
+    never_generated: tuple[int, ...] = ()
+    """Ids that no hypothesis may hold."""
+    exhaustive: bool = False
+    """Go on until no hypothesis can get among the best ``beam`` any more; otherwise until ``beam`` have ended."""
+    keep_unfinished: bool = False
+    """At the maximum length, rank hypotheses without eos too, as s2s-ft does; otherwise eos is forced there."""
+    draft_placeholders: int = 0
+    """Greedy search: verify so many drafts a step, from placeholders beyond the next token ..."""
+    draft_source: int = 0
+    """... or from where the source reads like the end of the hypothesis."""

@@ -1,0 +1,77 @@
+"""A model made ready to decode: its data type, and weights laid out for the CPU's matrix kernels."""
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack, pack_linear_layers
+from s2sft_fairseq.modules.quantized_linear import can_quantize
+
+if TYPE_CHECKING:
+    from s2sft_fairseq.models.unilm import UnilmModel
+
+logger = logging.getLogger(__name__)
+
+QUANTIZATIONS = ("none", "int8")
+
+# PyTorch's questions for the instructions of a CPU that multiply in bfloat16, of which one will do.
+_BF16_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+
+
+def prepare_for_inference(model: "UnilmModel", *, bf16: bool, quantize: str) -> None:
+    """Convert, quantize and pack a model in place; it can be neither trained nor moved nor saved afterwards.
+
+    Packing changes results by float32's rounding only. A model on a GPU is converted, not packed.
+
+    Args:
+        model: on its device, and in 16 bits already if it is to run with ``--fp16``.
+        bf16: compute in bfloat16, scores in float32.
+        quantize: ``int8``: linear layers and language model head multiply in 8 bits; ``none``.
+
+    Raises:
+        UserError: if ``quantize`` contradicts device, data type or CPU.
+    """
+    if quantize == "int8" and (problems := _int8_problems(model, bf16)):
+        raise UserError.of(problems)
+    weight = model.embeddings.tokens.weight
+    if bf16:
+        if weight.device.type == "cpu" and not _multiplies_bf16():
+            logger.warning(
+                "--bf16 is slow on this CPU, which has no instructions for it (AMX, AVX512-BF16): leave it out"
+            )
+        model.bfloat16()
+    if quantize == "none":
+        fuse_gelu(model)
+    pack_linear_layers(model, quantize=quantize == "int8")
+    model.lm_head.pack(model.embeddings.tokens.weight, quantize=quantize == "int8")
+
+
+def fuse_gelu(model: "UnilmModel") -> None:
+    """Let the kernel that widens the states apply GELU too, which saves a pass over the widest ones."""
+    for layer in model.layers:
+        if layer.activation is nn.functional.gelu and not layer.gated and can_pack(layer.fc1.weight):
+            layer.fc1 = PackedLinear(layer.fc1.weight, layer.fc1.bias, gelu=True)
+            layer.activation = nn.Identity()
+
+
+def _int8_problems(model: "UnilmModel", bf16: bool) -> list[str]:
+    weight = model.embeddings.tokens.weight
+    found = []
+    if bf16:
+        found.append("--quantize int8 and --bf16 exclude each other: give one of them")
+    if weight.dtype == torch.float16:
+        found.append("--quantize int8 and --fp16 exclude each other: give one of them")
+    if weight.device.type != "cpu":
+        found.append(f"--quantize int8 needs the CPU, but the model is on {weight.device.type}: give --cpu too")
+    if not found and not can_quantize(weight):
+        found.append(
+            "--quantize int8 needs a CPU that multiplies 8-bit numbers (VNNI instructions), but this one does not"
+        )
+    return found
+
+
+def _multiplies_bf16() -> bool:
+    return any(getattr(torch.cpu, name, bool)() for name in _BF16_INSTRUCTIONS)

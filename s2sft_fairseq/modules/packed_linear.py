@@ -1,0 +1,85 @@
+"""Linear layers whose weights are laid out once, not at every call, for the matrix kernels of the CPU (oneDNN).
+
+With few rows, as in a step of decoding, laying the weight out takes longer than multiplying with it.
+"""
+
+import logging
+
+import torch
+from torch import Tensor, nn
+
+from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize
+
+logger = logging.getLogger(__name__)
+
+# The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
+# are one and the same.
+ROWS_HINT = 40
+
+# What asks oneDNN whether the CPU can, for each data type that it multiplies.
+_SUPPORT = {
+    torch.float32: None,
+    torch.bfloat16: "_is_mkldnn_bf16_supported",
+    torch.float16: "_is_mkldnn_fp16_supported",
+}
+
+
+class PackedLinear(nn.Module):
+    """A linear layer for inference on the CPU, in the data type of its weight, with GELU behind it if that is wanted.
+
+    I: inputs, O: outputs.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, gelu: bool = False) -> None:
+        """Lay out the weight (O, I); the bias (O,) is kept as it is."""
+        super().__init__()
+        self.out_features = len(weight)
+        # Not buffers: this layout can neither be moved nor saved.
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
+        self.bias = None if bias is None else bias.detach()
+        # An activation and which approximation of it, as the kernel names them.
+        self.activation = ("gelu", [], "none") if gelu else ("none", [], "")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply.
+
+        Shape:
+            (..., I) -> (..., O).
+        """
+        if not x.numel():
+            return x.new_empty(*x.shape[:-1], self.out_features)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, *self.activation)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Tell whether this PyTorch and this CPU have the kernels for a weight."""
+    if weight.device.type != "cpu" or weight.dtype not in _SUPPORT or not torch.backends.mkldnn.is_available():
+        return False
+    needed = ["_reorder_linear_weight", "_linear_pointwise"]
+    if question := _SUPPORT[weight.dtype]:
+        needed.append(question)
+    if not all(hasattr(torch.ops.mkldnn, name) for name in needed):
+        return False
+    return question is None or getattr(torch.ops.mkldnn, question)()
+
+
+def pack_weight(weight: Tensor, bias: Tensor | None, *, quantize: bool = False) -> nn.Module | None:
+    """Make a packed layer of a weight (O, I) and a bias (O,), in 8 bits with ``quantize``; None without kernels."""
+    if quantize and can_quantize(weight):
+        return QuantizedLinear(weight, bias)
+    return PackedLinear(weight, bias) if can_pack(weight) else None
+
+
+def pack_linear_layers(model: nn.Module, *, quantize: bool = False) -> None:
+    """Replace every linear layer within a model, whose weights are let go one by one; in place.
+
+    A model that has been packed can neither be trained nor moved nor converted nor saved. A layer that there are no
+    kernels for stays as it is.
+    """
+    for name, child in model.named_children():
+        if not isinstance(child, nn.Linear):
+            pack_linear_layers(child, quantize=quantize)
+        elif (packed := pack_weight(child.weight, child.bias, quantize=quantize)) is not None:
+            setattr(model, name, packed)
+        else:
+            logger.debug(f"no packed kernels for {name}: {child.weight.dtype} on {child.weight.device}")
