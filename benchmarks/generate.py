@@ -1,0 +1,180 @@
+"""The speed and memory of generation, beside the original's way of decoding and beside `transformers`' BERT2BERT.
+
+    python benchmarks/generate.py                       # everything: many hours, nearly all for the original
+    python benchmarks/generate.py --baseline-steps 6    # of the original, only 6 steps of each batch are run
+    python benchmarks/generate.py --config unilm_base --lengths 60..464/48 --beam 5 --batch 4
+    python benchmarks/generate.py --resume              # goes on where it was stopped
+
+Random weights, random sources, a fixed number of tokens for each hypothesis. The same sentences, the longest first, are
+decoded by all systems and in all batch sizes:
+
+* ours: `SequenceGenerator`
+* original: what the original s2s-ft program does (`original_decoding.py`), with the same weights
+* bert2bert: `EncoderDecoderModel.generate` with its cache, encoder and decoder of the same size each; another model
+
+Each system decodes each cell of the grid in a process of its own, which also measures the rates of the machine. The
+least time of several repeats counts. In the table
+
+* "prefill" is the encoding of a batch (for the original with its first step, which is one pass with it), "step" the
+  mean of its further steps, "first" and "last" the medians of the first and the last 10 of them; all in ms
+* "peak" is the most resident memory of the whole process, libraries included, of which the baselines need one more (on
+  a GPU it is the most that PyTorch allocated)
+* "roofline" is the least time that the work can take (`roofline.py`), in float32 whatever is run in, over the time that
+  it took; the last line tells the rates and the load that were found: rates that were measured while other processes
+  were busy make these shares too high
+* "/original" and "/bert2bert" are ratios of sentences/s, with a * where the two were not measured in one run
+* "same" tells how many of the best hypotheses are those of ours in float32; other precisions soon leave them, for
+  random weights make the next tokens almost equally probable: what they cost trained models is measured elsewhere
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from generation_grid import PRECISIONS, SYSTEMS, Cell, key_of, parse_lengths
+from generation_table import table
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config", nargs="+", default=["minilm_l6_h384", "unilm_base"], metavar="NAME", help="architectures")
+    add("--lengths", nargs="+", default=["60..464/48", "608/160"], metavar="S/T", help="positions of sources / tokens")
+    add("--beam", nargs="+", type=int, default=[1, 5], metavar="K")
+    add("--batch", nargs="+", type=int, default=[1, 4, 16], metavar="N", help="sentences of a batch")
+    add("--system", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    add("--precision", nargs="+", default=["float32"], choices=PRECISIONS, help="of ours; the others run in float32")
+    add("--sentences", type=int, default=16, metavar="N", help="to decode in each cell, in one batch or several")
+    add("--vocab", type=int, default=30522, metavar="V")
+    add("--threads", type=int, default=2, metavar="N")
+    add("--device", default="cpu")
+    add("--seed", type=int, default=1, help="of weights and sources")
+    add("--repeats", type=int, default=3, metavar="N")
+    add("--baseline-repeats", type=int, default=1, metavar="N", help="of the original's loop")
+    add("--baseline-steps", type=int, default=0, metavar="N", help="run only so many steps of the original's loop")
+    add("--json", type=Path, default=Path("generate.json"), metavar="FILE", help="records are added to what it has")
+    add("--resume", action="store_true", help="leave out what FILE has")
+    options = parser.parse_args()
+    if problems := list(find_problems(options)):
+        parser.error("; ".join(problems))
+    records = {key_of(record): record for record in read_records(options.json)}
+    cells = make_cells(options)
+    run, code = time.strftime("%Y-%m-%dT%H:%M:%S"), commit()
+    for number, cell in enumerate(cells, 1):
+        key = key_of(asdict(cell))
+        if options.resume and key in records:
+            continue
+        name = f"{cell.config} {cell.lengths} beam {cell.beam} batch {cell.batch} {cell.system} {cell.precision}"
+        print(f"{number}/{len(cells)} {name}", file=sys.stderr, flush=True)
+        # A record that is measured again goes to the end.
+        records.pop(key, None)
+        records[key] = {**asdict(cell), "run": run, "commit": code, **measure(cell)}
+        write_records(options.json, records.values())
+    print(table([records[key_of(asdict(cell))] for cell in cells]))
+
+
+def find_problems(options: argparse.Namespace) -> Iterable[str]:
+    """Tell everything that is wrong with the options."""
+    for lengths in options.lengths:
+        try:
+            parse_lengths(lengths)
+        except ValueError as error:
+            yield f"--lengths: {error}"
+    numbers = [
+        *(("--beam", beam, 1) for beam in options.beam),
+        *(("--batch", batch, 1) for batch in options.batch),
+        ("--sentences", options.sentences, 1),
+        ("--vocab", options.vocab, 10),
+        ("--threads", options.threads, 1),
+        ("--repeats", options.repeats, 1),
+        ("--baseline-repeats", options.baseline_repeats, 1),
+    ]
+    for name, value, least in numbers:
+        if value < least:
+            yield f"{name} must be at least {least}, but is {value}"
+    for batch in options.batch:
+        if batch > 0 and options.sentences % batch:
+            yield f"--sentences must be a multiple of every --batch ({batch}), but is {options.sentences}"
+    if options.baseline_steps < 0 or options.baseline_steps == 1:
+        yield f"--baseline-steps must be at least 2, or 0 for all, but is {options.baseline_steps}"
+
+
+def make_cells(options: argparse.Namespace) -> list[Cell]:
+    """Return the grid; the systems of one task follow each other."""
+    cells = []
+    for config, lengths, beam, batch in product(options.config, options.lengths, options.beam, options.batch):
+        for system in options.system:
+            for precision in options.precision if system == "ours" else ["float32"]:
+                cell = Cell(
+                    config=config,
+                    lengths=lengths,
+                    beam=beam,
+                    batch=batch,
+                    system=system,
+                    precision=precision,
+                    sentences=options.sentences,
+                    vocab=options.vocab,
+                    device=options.device,
+                    threads=options.threads,
+                    seed=options.seed,
+                    baseline_steps=options.baseline_steps if system == "original" else 0,
+                    repeats=options.baseline_repeats if system == "original" else options.repeats,
+                )
+                cells.append(cell)
+    return cells
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """Run a cell in a process of its own, which finds the threads that it may use when it starts."""
+    threads = str(cell.threads)
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "generation_cell.py")],
+        input=json.dumps(asdict(cell)),
+        env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"the cell failed with status {done.returncode}: {cell}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def commit() -> str | None:
+    """Return the commit that is measured, with a + where files were changed since; None outside of a checkout."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(FOLDER), *words], capture_output=True, text=True)
+        except FileNotFoundError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    head = git("rev-parse", "HEAD")
+    return head and head + ("+" if git("status", "--porcelain") else "")
+
+
+def read_records(file: Path) -> Sequence[dict[str, Any]]:
+    """Read what earlier runs wrote."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+
+
+def write_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write the records, a line each; a run that is killed leaves the old file or the new one."""
+    new = file.with_name(file.name + ".new")
+    lines = ",\n".join(json.dumps(record) for record in records)
+    new.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    os.replace(new, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The least time that decoding at placeholders can take: the work that it needs, and the rates of the machine.
+
+Letters: N sentences, K beams, S source positions, T target tokens, H width, I inner width, V vocabulary, L layers.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FLOAT32_BYTES = 4
+MATRIX_SIDE = 2048
+BUFFER_NUMBERS = 1 << 26  # 256 MiB, more than the caches of most processors hold
+
+
+class Sizes(NamedTuple):
+    """What the work depends on, of a model with BERT's layers and a tied head."""
+
+    layers: int
+    width: int
+    ffn_width: int
+    vocab: int
+
+
+class Work(NamedTuple):
+    """What one batch needs; an addition and a multiplication are two FLOPs."""
+
+    prefill_flops: int
+    step_flops: list[int]
+    """For each step."""
+    step_bytes: list[int]
+    """Weights and cached keys and values that each step must read, in float32."""
+
+
+class Rates(NamedTuple):
+    """What the machine sustains."""
+
+    flops: float
+    """In float32 products of large matrices, a second."""
+    bytes: float
+    """Of a large buffer read or copied, a second."""
+
+
+def needed_work(sizes: Sizes, source_lengths: Sequence[int], target_length: int, beam: int) -> Work:
+    """Count what decoding really needs: matrix products alone, without padding, nothing twice.
+
+    A source is encoded once for all its beams, in the last layer its keys and values only. Step t reads in each
+    hypothesis its last token, which attends to S + t positions, and a placeholder, which attends to one more; the last
+    layer and the head work on the placeholder, and on the last token no more than its key and value need. The first
+    step has no last token, and one hypothesis, for all beams begin alike. A step reads all weights once for the batch,
+    the keys and values of a source once for its beams, and those of the tokens before the last one for each beam, as if
+    beams had none in common.
+
+    Args:
+        sizes: of the model.
+        source_lengths: S of each sentence, special symbols counted.
+        target_length: T.
+        beam: K.
+    """
+    layers, width, ffn_width, vocab = sizes
+    square, ffn = width * width, width * ffn_width
+    weights = layers * (4 * square + 2 * ffn) + square + width * vocab
+    all_layers = 2 * (4 * square + 2 * ffn)  # a token through the matrices of a layer
+    key_and_value = 2 * 2 * square
+    from_attention_on = all_layers - key_and_value
+    head = 2 * (square + width * vocab)
+
+    def attention(keys: int) -> int:
+        """Scores and sum of one query in one layer."""
+        return 2 * 2 * keys * width
+
+    prefill = sum(
+        (layers - 1) * length * (all_layers + attention(length)) + length * key_and_value for length in source_lengths
+    )
+    step_flops, step_bytes = [], []
+    for step in range(target_length):
+        hypotheses, tokens = (1, 1) if step == 0 else (beam, 2)
+        flops = cached = 0
+        for length in source_lengths:
+            placeholder = attention(length + step + 1)
+            lower = tokens * all_layers + placeholder + (attention(length + step) if step else 0)
+            last = tokens * key_and_value + from_attention_on + placeholder
+            flops += hypotheses * ((layers - 1) * lower + last + head)
+            cached += 2 * layers * width * (length + hypotheses * max(step - 1, 0))
+        step_flops.append(flops)
+        step_bytes.append(FLOAT32_BYTES * (weights + cached))
+    return Work(prefill, step_flops, step_bytes)
+
+
+def least_seconds(work: Work, rates: Rates) -> float:
+    """Return the time of a batch at full rates: a step takes the longer of its computing and its reading."""
+    steps = zip(work.step_flops, work.step_bytes, strict=True)
+    return work.prefill_flops / rates.flops + sum(max(f / rates.flops, b / rates.bytes) for f, b in steps)
+
+
+def measure_rates(device: torch.device) -> Rates:
+    """Measure this process's machine, with the threads that it has now: the best of several runs."""
+    factor = torch.randn(MATRIX_SIDE, MATRIX_SIDE, device=device)
+    product = torch.empty_like(factor)
+    buffer = torch.ones(BUFFER_NUMBERS, device=device)
+    target = torch.empty_like(buffer)
+    size = BUFFER_NUMBERS * FLOAT32_BYTES
+    return Rates(
+        flops=2 * MATRIX_SIDE**3 / _best_seconds(lambda: torch.mm(factor, factor, out=product), device),
+        bytes=max(
+            size / _best_seconds(buffer.sum, device), 2 * size / _best_seconds(lambda: target.copy_(buffer), device)
+        ),
+    )
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _best_seconds(call: Callable[[], Tensor], device: torch.device, runs: int = 12) -> float:
+    seconds = []
+    for _ in range(runs):
+        synchronize(device)
+        start = time.perf_counter()
+        call()
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
