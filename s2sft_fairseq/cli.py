@@ -19,7 +19,7 @@ COMMANDS = {
     "export": ("write a model in Hugging Face's format", "s2sft_fairseq.commands.export"),
     "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
-    "generate": ("generate from binarized data", partial(fairseq_command.run, "generate")),
+    "generate": ("generate from raw text or binarized data", "s2sft_fairseq.commands.generate"),
     "interactive": ("generate from tokenized lines as they come", partial(fairseq_command.run, "interactive")),
     "score": ("compute BLEU of one file against another", "s2sft_fairseq.commands.score"),
     "hydra-train": ("fine-tune a model, configured by Hydra", fairseq_command.run_hydra_train),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         UserError: naming everything that is wrong with the options, or with the files.
     """
     options = _parser().parse_args(arguments)
-    texts = [path for path in options.input if not _is_json(path)]
+    texts = [path for path in options.input if not is_json_lines(path)]
     problems = []
     if options.workers < 1:
         problems.append(f"--workers must be at least 1, but is {options.workers}")
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.source:
         jobs += _field_jobs(options, texts, problems)
     else:
-        jobs += [Job((path,), (), {options.output_dir / _plain_name(path): (0,)}) for path in texts]
+        jobs += [Job((path,), (), {options.output_dir / plain_name(path): (0,)}) for path in texts]
     problems += check_outputs(jobs)
     if problems:
         raise UserError.of(problems)
@@ -92,19 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_json(path: Path) -> bool:
-    return _plain_name(path).endswith(".jsonl")
-
-
-def _plain_name(path: Path) -> str:
-    return path.name.removesuffix(".gz")
-
-
 def _by_stem(paths: Iterable[Path]) -> Iterator[tuple[Path, list[Path]]]:
     """Group the files that differ in their last suffix only."""
 
     def stem(path: Path) -> Path:
-        return path.with_name(_plain_name(path)).with_suffix("")
+        return path.with_name(plain_name(path)).with_suffix("")
 
     for shared, group in groupby(sorted(paths, key=lambda path: (stem(path), path)), key=stem):
         yield shared, list(group)
@@ -122,8 +115,8 @@ def _json_jobs(options: argparse.Namespace) -> Iterator[Job]:
     sources = options.source or ["src"]
     target = options.target or (None if options.source else "tgt")
     keys = (*sources, *([target] if target else []))
-    for path in filter(_is_json, options.input):
-        stem = _plain_name(path).removesuffix(".jsonl")
+    for path in filter(is_json_lines, options.input):
+        stem = plain_name(path).removesuffix(".jsonl")
         yield Job((path,), keys, _outputs(options.output_dir, stem, len(sources), target is not None))
 
 
@@ -131,7 +124,7 @@ def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: li
     """Yield a job for each group of line-aligned files with a field each."""
     fields = [*options.source, *([options.target] if options.target else [])]
     for stem, group in _by_stem(texts):
-        files = {Path(_plain_name(path)).suffix.removeprefix("."): path for path in group}
+        files = {Path(plain_name(path)).suffix.removeprefix("."): path for path in group}
         for name, path in files.items():
             if name not in fields:
                 problems.append(f"--input {path}: none of the fields {', '.join(fields)}")

@@ -147,6 +147,16 @@ def open_bytes(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
+def plain_name(path: Path) -> str:
+    """Return the name of a file, without the ``.gz`` of a compressed one."""
+    return path.name.removesuffix(".gz")
+
+
+def is_json_lines(path: Path) -> bool:
+    """Tell by its name whether a file holds JSON objects, one a line."""
+    return plain_name(path).endswith(".jsonl")
+
+
 def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
     if not allow_crlf and text.endswith(b"\r") and text.count(b"\r") == 1:
         return "end in \\r\\n where \\n alone is needed (fairseq-preprocess misreads them with several workers)"

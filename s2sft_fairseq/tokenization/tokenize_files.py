@@ -100,7 +100,7 @@ def tokenize_files(
         UserError: naming all mistakes of all inputs; nothing is written then.
     """
     with Workers(workers, text_tokenizer) as pool:
-        lines = _check(pool, jobs, aligned)
+        lines = check_inputs(pool, jobs, aligned)
         for job in jobs:
             yield from _run(pool, job, lines[job.inputs[0]]).items()
 
@@ -137,26 +137,34 @@ def _chunks(job: Job) -> Iterator[list[bytes]]:
             yield chunk
 
 
-def _tokenize(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> list[tuple[bytes, PieceStats]]:
-    """Return for each output the next lines, and their statistics."""
-    job, chunk = work
+def tokenize_chunk(text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[bytes]) -> Iterator[list[str]]:
+    """Yield for each output its lines of symbols, from the checked next lines of each input."""
     columns = json_columns(chunk[0], job.keys) if job.keys else list(map(text_column, chunk))
     encoded = list(map(text_tokenizer.encode, columns))
-    unknown = text_tokenizer.tokenizer.dictionary.unk_word
-    parts = []
     for numbers in job.outputs.values():
         if len(numbers) == 1:
-            lines = encoded[numbers[0]]
+            yield encoded[numbers[0]]
         else:
-            lines = list(map(text_tokenizer.join, zip(*(encoded[number] for number in numbers), strict=True)))
+            yield list(map(text_tokenizer.join, zip(*(encoded[number] for number in numbers), strict=True)))
+
+
+def _tokenize(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> list[tuple[bytes, PieceStats]]:
+    """Return for each output the next lines, and their statistics."""
+    unknown = text_tokenizer.tokenizer.dictionary.unk_word
+    parts = []
+    for lines in tokenize_chunk(text_tokenizer, *work):
         lengths = Counter(line.count(" ") + 1 if line else 0 for line in lines)
         unknowns = sum(line.split(" ").count(unknown) for line in lines if unknown in line)
         parts.append(("\n".join([*lines, ""]).encode(), PieceStats(lengths, unknowns)))
     return parts
 
 
-def _check(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]]) -> dict[Path, int]:
-    """Return the number of lines of each input; raise if there is a mistake in any."""
+def check_inputs(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]] = ()) -> dict[Path, int]:
+    """Return the number of lines of each input.
+
+    Raises:
+        UserError: naming all mistakes of all inputs.
+    """
     problems: list[str] = []
     lines = {}
     groups = aligned or [job.inputs for job in jobs if not job.keys]

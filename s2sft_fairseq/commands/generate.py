@@ -1,0 +1,147 @@
+"""``s2sft generate``: from binarized data as ``fairseq-generate`` does, or with ``--input`` from raw text to a file."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import TASK_REGISTRY
+
+from s2sft_fairseq.commands import fairseq_command
+from s2sft_fairseq.commands.generate_text import generate_text
+from s2sft_fairseq.data.text_files import is_json_lines
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
+
+# Options of fairseq-generate that raw text leaves without a meaning, with the value that leaves them off.
+FOR_BINARIZED_DATA = {
+    "data": None,
+    "prefix_size": 0,
+    "score_reference": False,
+    "results_path": None,
+    "tokenizer": None,
+    "post_process": None,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command line.
+
+    Raises:
+        UserError: naming everything that is wrong with the options, or with the input.
+    """
+    words = [argument.partition("=")[0] for argument in arguments]
+    wants_help = bool({"-h", "--help"}.intersection(words))
+    if not wants_help and not {"--input", "--output"}.intersection(words):
+        fairseq_command.run("generate", arguments)
+        return
+    # --bpe pretrained is what knows --tokenizer-dir.
+    if (bpe := fairseq_command.value_of(arguments, "--bpe")) not in (None, "pretrained"):
+        raise UserError(f"--bpe must be pretrained with --input, or left out, but is {bpe}")
+    fairseq_command.set_arguments(fairseq_command.complete(["--bpe", "pretrained", *arguments]))
+    parser = options.get_generation_parser(default_task=fairseq_command.DEFAULT_TASK)
+    raw_options = _add_raw_options(parser)
+    if wants_help:
+        options.parse_args_and_arch(parser)
+    args = vars(options.parse_args_and_arch(parser, modify_parser=_make_data_optional))
+    raw = argparse.Namespace(**{name: args.pop(name) for name in raw_options})
+    if problems := list(_problems(raw, args)):
+        raise UserError.of(problems)
+    args["data"] = args["tokenizer_dir"]  # what has the dictionary
+    generate_text(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
+
+
+def _add_raw_options(parser: argparse.ArgumentParser) -> list[str]:
+    """Add the options of this command alone and return their names."""
+    group = parser.add_argument_group(
+        "raw text",
+        "With --input, DATA is left out; --path, --tokenizer-dir and --output are needed. --num-shards and --shard-id "
+        "take consecutive lines.",
+    )
+    actions = [
+        group.add_argument(
+            "--input",
+            type=Path,
+            metavar="FILE",
+            help="raw text, one source a line, or .jsonl, one JSON object a line; either may end in .gz",
+        ),
+        group.add_argument(
+            "--output",
+            type=Path,
+            metavar="FILE",
+            help="what is generated, in the order of the input: the best text of each source, or where the name ends "
+            "in .jsonl a JSON object with --nbest hypotheses and their scores (natural logarithms)",
+        ),
+        group.add_argument(
+            "--overwrite", action="store_true", help="replace --output where it exists, once the new one is complete"
+        ),
+        group.add_argument(
+            "--source",
+            nargs="+",
+            metavar="FIELD",
+            help="keys of JSON objects that make up the source, joined by the separator symbol (default: src)",
+        ),
+        group.add_argument(
+            "--separator",
+            metavar="TEXT",
+            help="split raw text at this text into fields, which are joined by the separator symbol",
+        ),
+        group.add_argument(
+            "--buffer-size",
+            type=int,
+            default=1024,
+            metavar="N",
+            help="lines that are read, sorted by length, generated from and written together: what a run that is "
+            "killed loses at most (default: 1024)",
+        ),
+    ]
+    return [action.dest for action in actions]
+
+
+def _make_data_optional(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if action.dest == "data":
+            action.nargs, action.required, action.default = "?", False, None
+
+
+def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
+    if raw.input is None:
+        yield f"--output {raw.output} needs --input, the raw text"
+    elif raw.input.exists() and not raw.input.is_file():
+        yield f"--input must be a file, for it is read twice, but {raw.input} is none (s2sft interactive reads pipes)"
+    if raw.output is None:
+        yield f"--input {raw.input} needs --output, the file to write"
+    else:
+        yield from _output_problems(raw, args)
+    for name, what in (("path", "the checkpoint file"), ("tokenizer_dir", "the folder of the converted encoder")):
+        if args.get(name) is None:
+            yield f"--{name.replace('_', '-')} is needed: {what}"
+    if raw.source and raw.input and not is_json_lines(raw.input):
+        yield f"--source names fields of .jsonl files, but --input is {raw.input}"
+    if raw.separator == "":
+        yield "--separator must be a text, but is empty"
+    if raw.buffer_size < 1:
+        yield f"--buffer-size must be at least 1, but is {raw.buffer_size}"
+    if not 0 <= args["shard_id"] < args["num_shards"]:
+        yield f"--shard-id must be at least 0 and below --num-shards ({args['num_shards']}), but is {args['shard_id']}"
+    if not issubclass(TASK_REGISTRY[args["task"]], UnilmSeq2SeqTask):
+        yield f"--task must be unilm_seq2seq for --input, but is {args['task']}"
+    for name, off in FOR_BINARIZED_DATA.items():
+        if args.get(name, off) != off:
+            option = "DATA" if name == "data" else f"--{name.replace('_', '-')}"
+            yield f"{option} is for binarized data and must be left out with --input, but is {args[name]}"
+
+
+def _output_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
+    if raw.output.exists() and not raw.overwrite:
+        yield f"--output {raw.output} exists already: give another name, or --overwrite"
+    if raw.output.is_dir():
+        yield f"--output must be a file, but {raw.output} is a folder"
+    if raw.input and raw.output.resolve() == raw.input.resolve():
+        yield f"--output must be another file than --input, but both are {raw.output}"
+    if raw.output.suffix == ".gz":
+        yield f"--output must not end in .gz, for it is not compressed, but is {raw.output}"
+    if args["nbest"] > 1 and raw.output.suffix != ".jsonl":
+        yield f"--nbest {args['nbest']} needs an --output that ends in .jsonl, but it is {raw.output}"

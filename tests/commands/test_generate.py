@@ -1,0 +1,64 @@
+"""``s2sft generate``: which of its two ways an invocation takes, and the options of raw text."""
+
+import pytest
+
+from s2sft_fairseq.commands import fairseq_command, generate
+
+
+def test_binarized_data_are_left_to_fairseq(monkeypatch):
+    given = []
+    monkeypatch.setattr(fairseq_command, "run", lambda *words: given.append(words))
+    generate.main(["data", "--path", "x.pt", "--beam", "2"])
+    assert given == [("generate", ["data", "--path", "x.pt", "--beam", "2"])]
+
+
+def test_help_shows_the_options_of_both(call_command):
+    shown = call_command("generate", "--help").stdout
+    for option in ("data", "--beam", "--length-penalty", "--num-shards", "--seed", "--bf16", "--tokenizer-dir"):
+        assert option in shown
+    for option in ("--input", "--output", "--overwrite", "--source", "--separator", "--buffer-size"):
+        assert f"  {option}" in shown
+    assert shown.count("--tokenizer-dir TOKENIZER_DIR\n") == 1
+
+
+COMPLETE = ("--path", "x.pt", "--tokenizer-dir", "encoder", "--input", "in.txt", "--output", "out.txt")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (COMPLETE[:-2], "--input in.txt needs --output, the file to write"),
+        ((*COMPLETE[:4], "--output=out.txt"), "--output out.txt needs --input, the raw text"),
+        (COMPLETE[2:], "--path is needed: the checkpoint file"),
+        ((*COMPLETE[:2], *COMPLETE[4:]), "--tokenizer-dir is needed: the folder of the converted encoder"),
+        (("data", *COMPLETE), "DATA is for binarized data and must be left out with --input, but is data"),
+        ((*COMPLETE, "--prefix-size", "2"), "--prefix-size is for binarized data and must be left out with --input"),
+        ((*COMPLETE, "--score-reference"), "--score-reference is for binarized data and must be left out"),
+        ((*COMPLETE, "--results-path", "x"), "--results-path is for binarized data and must be left out"),
+        ((*COMPLETE, "--tokenizer", "moses"), "--tokenizer is for binarized data and must be left out"),
+        ((*COMPLETE, "--post-process"), "--post-process is for binarized data and must be left out"),
+        ((*COMPLETE, "--bpe", "fastbpe"), "--bpe must be pretrained with --input, or left out, but is fastbpe"),
+        (("--task", "translation", *COMPLETE), "--task must be unilm_seq2seq for --input, but is translation"),
+        ((*COMPLETE, "--source", "a"), "--source names fields of .jsonl files, but --input is in.txt"),
+        ((*COMPLETE, "--separator", ""), "--separator must be a text, but is empty"),
+        ((*COMPLETE, "--buffer-size", "0"), "--buffer-size must be at least 1, but is 0"),
+        (
+            (*COMPLETE, "--num-shards", "2", "--shard-id", "2"),
+            "--shard-id must be at least 0 and below --num-shards (2)",
+        ),
+        ((*COMPLETE, "--nbest", "2"), "--nbest 2 needs an --output that ends in .jsonl, but it is out.txt"),
+        ((*COMPLETE, "--output", "out.gz"), "--output must not end in .gz, for it is not compressed, but is out.gz"),
+        ((*COMPLETE, "--output", "in.txt"), "--output must be another file than --input, but both are in.txt"),
+        ((*COMPLETE, "--output", "."), "--output must be a file, but . is a folder"),
+        ((*COMPLETE, "--input", "/dev/null"), "--input must be a file, for it is read twice, but /dev/null is none"),
+        ((*COMPLETE, "--fp16", "--bf16"), "--fp16 and --bf16 exclude each other"),
+    ],
+)
+def test_options_that_do_not_fit(call_command, words, problem):
+    stderr = call_command("generate", *words, status=2).stderr
+    assert f"error: {problem}" in stderr or f"\n  - {problem}" in stderr
+
+
+def test_all_problems_are_named_at_once(call_command):
+    stderr = call_command("generate", "data", "--input", "in.txt", "--buffer-size", 0, "--nbest", 2, status=2).stderr
+    assert stderr.startswith("error: 5 problems:\n")
