@@ -26,10 +26,11 @@ def beam_candidates(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates
     Shape:
         log_probs (N, K, V), scores so far (N, K). N: sentences, K: hypotheses, one at first, V: vocabulary.
     """
-    vocab_size = log_probs.size(2)
+    # The best of all are among the best of each hypothesis, of which there are few.
+    log_probs, tokens = log_probs.topk(min(2 * beams, log_probs.size(2)), dim=2)
     totals = (scores.unsqueeze(-1) + log_probs).flatten(1)
     best, index = totals.topk(min(2 * beams, totals.size(1)), dim=1)
-    return Candidates(best, index % vocab_size, index // vocab_size)
+    return Candidates(best, tokens.flatten(1).gather(1, index), index // tokens.size(2))
 
 
 def sampled_candidates(top_k: int, top_p: float) -> CandidateSelection:

@@ -27,6 +27,7 @@ class TokenRules:
         """Make the rules for laid-out sources (N, S), with what their hypotheses must begin with (N, P)."""
         self.form, self.options, self.ngram_blocker = form, options, ngram_blocker
         self.prefix_tokens = prefix_tokens
+        self.never_generated = torch.tensor(options.never_generated, dtype=torch.int64, device=source.device)
         lengths = (source != form.pad).sum(dim=1)
         limit = (options.max_len_a * lengths + options.max_len_b).long()
         # Nothing is generated from nothing, such as a source whose fields are all empty.
@@ -50,8 +51,7 @@ class TokenRules:
             # (N,) -> (N, K, 1)
             column = forced[:, None, None].expand(-1, log_probs.size(1), 1)
             plain = log_probs.gather(2, column)
-        if self.options.never_generated:
-            log_probs[..., list(self.options.never_generated)] = MINUS_INFINITY
+        log_probs.index_fill_(-1, self.never_generated, MINUS_INFINITY)
         if self.options.min_len:
             log_probs[..., self.form.sep].masked_fill_((lengths < self.options.min_len).unsqueeze(1), MINUS_INFINITY)
         if self.ngram_blocker is not None:

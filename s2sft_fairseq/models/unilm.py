@@ -197,20 +197,20 @@ class UnilmModel(BaseFairseqModel):
         # By sentences of similar length, so that little is computed for padding.
         for sentences, length in similar_lengths(lengths):
             columns = [column[sentences, :length] for column in (tokens, positions, segments, groups)]
-            self._prefill(columns, sentences, caches)
+            self._prefill(columns, sentences, caches, tokens.size(1))
         visible = (groups >= 0).unsqueeze(1)
         return IncrementalState(caches, visible, positions, lengths, capacity)
 
-    def _prefill(self, columns: Sequence[Tensor], sentences: Tensor, caches: list[LayerCache]) -> None:
+    def _prefill(self, columns: Sequence[Tensor], sentences: Tensor, caches: list[LayerCache], slots: int) -> None:
         tokens, positions, segments, groups = columns
         x = self.embeddings(tokens, positions, segments)
         plans = self._packed_plans(positions, torch.zeros_like(tokens), groups, (tokens.size(1),), x.dtype)
         for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
             x, *keys_values = layer.prefill(x, plan)
-            cache.store(*keys_values, sentences)
+            cache.store(*keys_values, sentences, slots)
             keys_values.clear()  # or they would stay while the next layer makes its own
         # Nothing comes of the last layer's states: no source position is predicted.
-        caches[-1].store(*self.layers[-1].keys_values(x, plans[-1]), sentences)
+        caches[-1].store(*self.layers[-1].keys_values(x, plans[-1]), sentences, slots)
 
     def step(self, state: IncrementalState, tokens: Tensor, segment: int, layout: StepLayout) -> Tensor:
         """Score the vocabulary at the newest tokens.

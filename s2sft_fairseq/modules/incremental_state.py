@@ -20,15 +20,15 @@ class LayerCache:
     """Keys and values of one layer, each (N, h, C, d). N: sentences, h: heads, C: slots there is room for."""
 
     def __init__(self, sentences: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> None:
-        # Zeros, because padding is multiplied by its weight of 0, which would not make a number out of what is none.
-        self.key = like.new_zeros(sentences, heads, capacity, head_dim)
-        self.value = torch.zeros_like(self.key)
+        self.key = like.new_empty(sentences, heads, capacity, head_dim)
+        self.value = torch.empty_like(self.key)
 
-    def store(self, key: Tensor, value: Tensor, sentences: Tensor) -> None:
-        """Keep the sources (n, h, S, d) of some sentences (n,) in the first S slots. S: source positions."""
-        length = key.size(2)
-        self.key[sentences, :, :length] = key
-        self.value[sentences, :, :length] = value
+    def store(self, key: Tensor, value: Tensor, sentences: Tensor, slots: int) -> None:
+        """Keep the sources (n, h, S, d) of some sentences (n,), S of the first ``slots``. S: source positions."""
+        for kept, new in ((self.key, key), (self.value, value)):
+            kept[sentences, :, : key.size(2)] = new
+            # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
+            kept[sentences, :, key.size(2) : slots] = 0.0
 
     def write(self, key: Tensor, value: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Write those of A new tokens (N, h, A, d) behind the first ``start`` slots; return all up to there."""
@@ -49,7 +49,7 @@ class LayerCache:
         """Make room for ``capacity`` slots, of which ``used`` are filled."""
         for name in ("key", "value"):
             old = getattr(self, name)
-            new = old.new_zeros(*old.shape[:2], capacity, old.size(3))
+            new = old.new_empty(*old.shape[:2], capacity, old.size(3))
             new[:, :, :used] = old[:, :, :used]
             setattr(self, name, new)
 

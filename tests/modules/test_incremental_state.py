@@ -34,7 +34,7 @@ class Followed:
         # In two parts and another order, as a prefill by lengths does it.
         for part in (torch.tensor([2, 0]), torch.tensor([1])):
             for cache in caches:
-                cache.store(keys(labels[part]), keys(labels[part]) + 0.5, part)
+                cache.store(keys(labels[part]), keys(labels[part]) + 0.5, part, SOURCE)
         positions = torch.arange(SOURCE).expand(SENTENCES, -1)
         self.state = IncrementalState(caches, real.unsqueeze(1), positions, torch.tensor(LENGTHS), SOURCE + ROOM)
         self.expected = [[row[:length].long().tolist()] for row, length in zip(labels, LENGTHS, strict=True)]
@@ -81,6 +81,19 @@ class Followed:
                     assert contents[n, seen].tolist() == labels
                     assert self.state.positions[n, seen].tolist() == list(range(len(labels)))
         assert self.state.lengths.tolist() == [len(of_sentence[0]) for of_sentence in self.expected]
+
+
+def test_padding_holds_numbers():
+    """What is multiplied by a weight of 0 must be finite."""
+    cache = LayerCache(2, HEADS, SOURCE + 1, SIZE, torch.zeros(1))
+    cache.key.fill_(float("nan"))
+    cache.value.fill_(float("nan"))
+    short = torch.ones(1, HEADS, 1, SIZE)
+    cache.store(short, short, torch.tensor([1]), SOURCE)
+    assert cache.key[1, :, 0].eq(1).all()
+    assert cache.key[1, :, 1:SOURCE].eq(0).all()
+    assert cache.value[1, :, 1:SOURCE].eq(0).all()
+    assert cache.key[0].isnan().all()
 
 
 def test_new_tokens_are_seen_by_the_hypotheses_they_continue():

@@ -78,7 +78,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     torch.testing.assert_close(attention.keys_values(source, plan), (key, value), atol=0, rtol=0)
     for row, states, offset in zip(source, context, bias, strict=True):
         torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
-    cache.store(key, value, torch.arange(sentences))
+    cache.store(key, value, torch.arange(sentences), source_length)
 
     for step in range(steps):
         start = source_length + step * new
