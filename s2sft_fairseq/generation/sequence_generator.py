@@ -60,12 +60,15 @@ class SequenceGenerator:
         return generate_in_halves(self._search, sample["net_input"]["src_tokens"], prefix_tokens, pad=self.form.pad)
 
     def _search(self, source: Tensor, prefix_tokens: Tensor | None) -> list[list[dict[str, Any]]]:
+        # Sentences of similar length side by side: see `similar_lengths`.
+        order = (source != self.form.pad).sum(dim=1).argsort(descending=True, stable=True)
+        source, prefix_tokens = source[order], None if prefix_tokens is None else prefix_tokens[order]
         with torch.inference_mode():
             rules = TokenRules(self.form, self.options, self.ngram_blocker, source, prefix_tokens)
             search = self._begin(source, rules)
             while search.step():
                 pass
-        return [search.results[sentence].export() for sentence in range(len(source))]
+        return [search.results[place].export() for place in order.argsort().tolist()]
 
     def _begin(self, source: Tensor, rules: TokenRules) -> BeamSearch | DraftedSearch:
         options = self.options

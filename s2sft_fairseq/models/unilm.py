@@ -189,28 +189,32 @@ class UnilmModel(BaseFairseqModel):
             num_tokens: slots to make room for besides those of the source. More are found when they are needed.
         """
         lengths = (groups >= 0).sum(dim=1)
-        capacity = tokens.size(1) + num_tokens
+        sentences, slots = tokens.shape
         heads = self.cfg.encoder_attention_heads
-        head_dim = self.cfg.encoder_embed_dim // heads
-        weight = self.embeddings.tokens.weight
-        caches = [LayerCache(len(tokens), heads, capacity, head_dim, weight) for _ in self.layers]
+        size = (sentences, heads, slots + num_tokens, self.cfg.encoder_embed_dim // heads)
+        caches = [LayerCache(size, self.embeddings.tokens.weight) for _ in self.layers]
+        visible, slot_positions = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(positions)
+        first_slots = []
         # By sentences of similar length, so that little is computed for padding.
-        for sentences, length in similar_lengths(lengths):
-            columns = [column[sentences, :length] for column in (tokens, positions, segments, groups)]
-            self._prefill(columns, sentences, caches, tokens.size(1))
-        visible = (groups >= 0).unsqueeze(1)
-        return IncrementalState(caches, visible, positions, lengths, capacity)
+        for rows, length in similar_lengths(lengths.tolist()):
+            self._prefill(
+                [column[rows, :length] for column in (tokens, positions, segments, groups)], rows, caches, slots
+            )
+            visible[rows, slots - length :] = groups[rows, :length] >= 0
+            slot_positions[rows, slots - length :] = positions[rows, :length]
+            first_slots += [slots - length] * (rows.stop - rows.start)
+        return IncrementalState(caches, visible.unsqueeze(1), slot_positions, lengths, first_slots, size[2])
 
-    def _prefill(self, columns: Sequence[Tensor], sentences: Tensor, caches: list[LayerCache], slots: int) -> None:
+    def _prefill(self, columns: Sequence[Tensor], rows: slice, caches: list[LayerCache], slots: int) -> None:
         tokens, positions, segments, groups = columns
         x = self.embeddings(tokens, positions, segments)
         plans = self._packed_plans(positions, torch.zeros_like(tokens), groups, (tokens.size(1),), x.dtype)
         for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
             x, *keys_values = layer.prefill(x, plan)
-            cache.store(*keys_values, sentences, slots)
+            cache.store(*keys_values, rows, slots)
             keys_values.clear()  # or they would stay while the next layer makes its own
         # Nothing comes of the last layer's states: no source position is predicted.
-        caches[-1].store(*self.layers[-1].keys_values(x, plans[-1]), sentences, slots)
+        caches[-1].store(*self.layers[-1].keys_values(x, plans[-1]), rows, slots)
 
     def step(self, state: IncrementalState, tokens: Tensor, segment: int, layout: StepLayout) -> Tensor:
         """Score the vocabulary at the newest tokens.
@@ -230,7 +234,7 @@ class UnilmModel(BaseFairseqModel):
         x = self.embeddings(tokens, positions, torch.full_like(tokens, segment))
         seen = state.seen_by(layout)
         plans = {
-            pattern: pattern.step(seen, positions, state.positions, relative=self.relative_position, dtype=x.dtype)
+            pattern: pattern.step(state, seen, positions, relative=self.relative_position, dtype=x.dtype)
             for pattern in set(self.patterns)
         }
         last = len(self.layers) - 1

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.rotary_position import Rotation, rotation_at
 from s2sft_fairseq.modules.visibility import AttentionBlock, attention_blocks, within_window
@@ -29,6 +30,8 @@ class StepPlan(NamedTuple):
     """Added to the scores of the new tokens against the slots and each other (N, 1 or h, A, S + A)."""
     start: int
     """S: the new keys and values go behind them."""
+    groups: Sequence[tuple[slice, int]]
+    """Sentences that attend together, and the first slot that any of them sees."""
     rotation: Rotation | None
 
 
@@ -70,9 +73,9 @@ class AttentionPattern:
 
     def step(
         self,
+        state: IncrementalState,
         seen: Tensor,
         positions: Tensor,
-        slot_positions: Tensor,
         *,
         relative: RelativePositionBias | None,
         dtype: torch.dtype,
@@ -80,21 +83,20 @@ class AttentionPattern:
         """Plan a step of decoding.
 
         Args:
+            state: the incremental state before it.
             seen: what the new tokens see (N, A, S + A).
             positions: their position ids (N, A).
-            slot_positions: the position ids in the slots (N, S).
             relative: the model's relative position bias.
             dtype: the data type of the layers.
         """
-        key_positions = torch.cat([slot_positions, positions], dim=1)
+        key_positions = torch.cat([state.positions, positions], dim=1)
         if self.window:
             seen = seen & within_window(positions, key_positions, self.window)
         # (N, A, S + A) -> (N, 1, A, S + A), for every head
         hidden = ~seen.unsqueeze(1)
         bias = torch.zeros_like(hidden, dtype=dtype) if relative is None else relative(positions, key_positions)
-        return StepPlan(
-            bias.masked_fill(hidden, float("-inf")), slot_positions.size(1), self._rotation(positions, dtype)
-        )
+        bias = bias.masked_fill(hidden, float("-inf"))
+        return StepPlan(bias, state.used, state.groups, self._rotation(positions, dtype))
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         return rotation_at(positions, self.head_dim, self.rotary_base, dtype) if self.rotary_base else None

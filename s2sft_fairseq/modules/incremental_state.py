@@ -1,8 +1,8 @@
 """The incremental state of decoding: keys and values in slots, and which of them each hypothesis sees.
 
 A slot holds what one position left in every layer: first those of the source, once for all hypotheses of the sentence,
-then those of the tokens that were generated. Hypotheses that go on from a common one share its slots, so that the
-search may reorder them as it likes and no key moves: what changes is only who sees what.
+short ones behind their padding, then those of the tokens that were generated. Hypotheses that go on from a common one
+share its slots, so that the search may reorder them as it likes and no key moves: what changes is only who sees what.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.modules.similar_lengths import similar_lengths
 from s2sft_fairseq.modules.step_layout import StepLayout
 
 # Slots that no hypothesis sees any more are given to others every so many steps.
@@ -19,16 +20,18 @@ STEPS_BETWEEN_COMPACTIONS = 8
 class LayerCache:
     """Keys and values of one layer, each (N, h, C, d). N: sentences, h: heads, C: slots there is room for."""
 
-    def __init__(self, sentences: int, heads: int, capacity: int, head_dim: int, like: Tensor) -> None:
-        self.key = like.new_empty(sentences, heads, capacity, head_dim)
+    def __init__(self, size: tuple[int, int, int, int], like: Tensor) -> None:
+        """Make room, on the device and in the data type of a tensor."""
+        self.key = like.new_empty(size)
         self.value = torch.empty_like(self.key)
 
-    def store(self, key: Tensor, value: Tensor, sentences: Tensor, slots: int) -> None:
-        """Keep the sources (n, h, S, d) of some sentences (n,), S of the first ``slots``. S: source positions."""
+    def store(self, key: Tensor, value: Tensor, sentences: slice, end: int) -> None:
+        """Keep the sources (n, h, S, d) of some sentences in the S slots before ``end``. S: source positions."""
+        start = end - key.size(2)
         for kept, new in ((self.key, key), (self.value, value)):
-            kept[sentences, :, : key.size(2)] = new
+            kept[sentences, :, start:end] = new
             # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
-            kept[sentences, :, key.size(2) : slots] = 0.0
+            kept[sentences, :, :start] = 0.0
 
     def write(self, key: Tensor, value: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Write those of A new tokens (N, h, A, d) behind the first ``start`` slots; return all up to there."""
@@ -75,6 +78,8 @@ class IncrementalState:
     """Position ids of what is in the slots (N, S)."""
     lengths: Tensor
     """Positions that the hypotheses of each sentence take up by now (N,), its source included."""
+    first_slots: list[int]
+    """The slot where the source of each sentence begins, N of them: shorter ones stand further on."""
     capacity: int
     """Slots there is room for."""
     source_slots: int = field(init=False)
@@ -82,8 +87,12 @@ class IncrementalState:
     compact_at: int = field(init=False)
     """Slots in use at which to look for those that nobody sees."""
 
+    groups: list[tuple[slice, int]] = field(init=False)
+    """Neighbours that attend together, and the first slot that any of them sees."""
+
     def __post_init__(self) -> None:
         self.source_slots = self.compact_at = self.used
+        self._group()
 
     @property
     def used(self) -> int:
@@ -135,10 +144,16 @@ class IncrementalState:
 
     def keep_sentences(self, left: Tensor) -> None:
         """Go on with the given sentences only; as few as possible of the n indices (n,) should differ from 0, 1, ..."""
+        self.first_slots = [self.first_slots[sentence] for sentence in left.tolist()]
+        self._group()
         moved = (left != torch.arange(len(left), device=left.device)).nonzero().squeeze(1)
         for layer in self.layers:
             layer.keep_sentences(moved, left[moved], len(left), self.used)
         self.visible, self.positions, self.lengths = self.visible[left], self.positions[left], self.lengths[left]
+
+    def _group(self) -> None:
+        lengths = [self.source_slots - first for first in self.first_slots]
+        self.groups = [(rows, self.source_slots - longest) for rows, longest in similar_lengths(lengths)]
 
     def _compact(self) -> None:
         """Free the slots that no hypothesis of the sentence sees any more."""

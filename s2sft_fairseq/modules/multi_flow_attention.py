@@ -75,10 +75,16 @@ class MultiFlowAttention(nn.Module):
         """
         query, key, value = self._project(x, plan.rotation)
         key, value = cache.write(key, value, plan.start)
-        attended = scaled_dot_product_attention(
-            query[:, :, -queries:], key, value, attn_mask=plan.bias[:, :, -queries:]
-        )
-        return self.output(_merge_heads(attended))
+        query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
+        attended = [
+            _merge_heads(
+                scaled_dot_product_attention(
+                    query[rows], key[rows, :, first:], value[rows, :, first:], attn_mask=bias[rows, ..., first:]
+                )
+            )
+            for rows, first in plan.groups
+        ]
+        return self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
 
     def _project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries, keys and values, each (B, h, L, d), the first two turned to their positions."""

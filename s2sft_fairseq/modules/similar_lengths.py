@@ -1,23 +1,26 @@
-"""Sentences of a batch grouped by their lengths, so that little is computed for padding."""
+"""Neighbours of similar length in a batch, so that little is computed for padding."""
 
-from collections.abc import Iterator
-
-from torch import Tensor
+from collections.abc import Iterator, Sequence
 
 # Padding of a group, at most, as a part of its positions.
 MOST_PADDING = 1 / 8
 
 
-def similar_lengths(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Yield the indices of sentences of similar lengths, and the length of the longest of them.
+def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield groups of consecutive sentences, each as large as its padding allows, and the length of the longest in it.
+
+    There are the fewer of them the better the sentences are sorted.
 
     Args:
-        lengths: of the sentences (N,).
+        lengths: of the sentences.
     """
-    ordered, order = lengths.sort(descending=True)
-    values = ordered.tolist()
-    start = 0
-    for end in range(1, len(values) + 1):
-        if end == len(values) or values[end] < (1 - MOST_PADDING) * values[start]:
-            yield order[start:end], values[start]
-            start = end
+    start = longest = total = 0
+    for index, length in enumerate(lengths):
+        widest = max(longest, length)
+        positions = widest * (index + 1 - start)
+        if positions - total - length > MOST_PADDING * positions:
+            yield slice(start, index), longest
+            start, widest, total = index, length, 0
+        longest, total = widest, total + length
+    if start < len(lengths):
+        yield slice(start, len(lengths)), longest

@@ -7,7 +7,9 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.step_layout import next_token_layout
 
 SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 4, 5, 40
-LENGTHS = (4, 2, 3)
+# Of the sources, and the slots where those of a prefill by lengths begin: the last two are a group.
+LENGTHS = (4, 1, 2)
+FIRST_SLOTS = (0, 2, 2)
 
 
 def keys(slots):
@@ -19,8 +21,9 @@ def keys(slots):
 def slots_of(cache, used):
     """What stands in the slots in use, read back from keys and values, which must agree in every head."""
     contents = cache.key[:, 0, :used, 0] / 100
-    torch.testing.assert_close(cache.key[:, :, :used], keys(contents))
-    torch.testing.assert_close(cache.value[:, :, :used], keys(contents) + 0.5)
+    filled = (contents != 0)[:, None, :, None]
+    torch.testing.assert_close(cache.key[:, :, :used], keys(contents) * filled)
+    torch.testing.assert_close(cache.value[:, :, :used], (keys(contents) + 0.5) * filled)
     return contents.long()
 
 
@@ -28,15 +31,18 @@ class Followed:
     """A state, and what each hypothesis should see of it: plain lists of labels of tokens."""
 
     def __init__(self, layers=2):
-        real = torch.arange(SOURCE) < torch.tensor(LENGTHS).unsqueeze(1)
-        caches = [LayerCache(SENTENCES, HEADS, SOURCE + ROOM, SIZE, torch.zeros(1)) for _ in range(layers)]
+        caches = [LayerCache((SENTENCES, HEADS, SOURCE + ROOM, SIZE), torch.zeros(1)) for _ in range(layers)]
         labels = torch.arange(1, 1 + SENTENCES * SOURCE).view(SENTENCES, SOURCE).float()
-        # In two parts and another order, as a prefill by lengths does it.
-        for part in (torch.tensor([2, 0]), torch.tensor([1])):
+        for rows, length in ((slice(0, 1), 4), (slice(1, 3), 2)):
             for cache in caches:
-                cache.store(keys(labels[part]), keys(labels[part]) + 0.5, part, SOURCE)
-        positions = torch.arange(SOURCE).expand(SENTENCES, -1)
-        self.state = IncrementalState(caches, real.unsqueeze(1), positions, torch.tensor(LENGTHS), SOURCE + ROOM)
+                cache.store(keys(labels[rows, :length]), keys(labels[rows, :length]) + 0.5, rows, SOURCE)
+        first = torch.tensor(FIRST_SLOTS).unsqueeze(1)
+        place = torch.arange(SOURCE) - first
+        real = (place >= 0) & (place < torch.tensor(LENGTHS).unsqueeze(1))
+        state = IncrementalState(
+            caches, real.unsqueeze(1), place.clamp(min=0), torch.tensor(LENGTHS), list(FIRST_SLOTS), SOURCE + ROOM
+        )
+        self.state = state
         self.expected = [[row[:length].long().tolist()] for row, length in zip(labels, LENGTHS, strict=True)]
         self.next = 100
 
@@ -80,20 +86,30 @@ class Followed:
                     seen = self.state.visible[n, k]
                     assert contents[n, seen].tolist() == labels
                     assert self.state.positions[n, seen].tolist() == list(range(len(labels)))
+        for rows, first in self.state.groups:
+            assert not self.state.visible[rows, :, :first].any()
+        assert [n for rows, _ in self.state.groups for n in range(99)[rows]] == list(range(len(self.expected)))
         assert self.state.lengths.tolist() == [len(of_sentence[0]) for of_sentence in self.expected]
 
 
 def test_padding_holds_numbers():
     """What is multiplied by a weight of 0 must be finite."""
-    cache = LayerCache(2, HEADS, SOURCE + 1, SIZE, torch.zeros(1))
+    cache = LayerCache((2, HEADS, SOURCE + 1, SIZE), torch.zeros(1))
     cache.key.fill_(float("nan"))
     cache.value.fill_(float("nan"))
     short = torch.ones(1, HEADS, 1, SIZE)
-    cache.store(short, short, torch.tensor([1]), SOURCE)
-    assert cache.key[1, :, 0].eq(1).all()
-    assert cache.key[1, :, 1:SOURCE].eq(0).all()
-    assert cache.value[1, :, 1:SOURCE].eq(0).all()
-    assert cache.key[0].isnan().all()
+    cache.store(short, short, slice(1, 2), SOURCE)
+    for kept in (cache.key, cache.value):
+        assert kept[1, :, SOURCE - 1].eq(1).all()
+        assert kept[1, :, : SOURCE - 1].eq(0).all()
+        assert kept[0].isnan().all()
+
+
+def test_sentences_attend_with_neighbours_of_similar_length():
+    followed = Followed(layers=1)
+    assert followed.state.groups == [(slice(0, 1), 0), (slice(1, 3), 2)]
+    followed.keep_sentences([1, 2])
+    assert followed.state.groups == [(slice(0, 2), 2)]
 
 
 def test_new_tokens_are_seen_by_the_hypotheses_they_continue():
@@ -182,11 +198,11 @@ def test_what_new_tokens_see():
     followed.follow([[0, 0]] * SENTENCES)
     followed.step()
     layout = next_token_layout(2, 1, placeholder=True, device=torch.device("cpu"))
-    # Sentence 1: two real source positions of four, then the token of each hypothesis; the new tokens, and the two
+    # Sentence 1: one real source position of four, then the token of each hypothesis; the new tokens, and the two
     # placeholders, which see what the new tokens of their hypotheses see, and themselves.
     assert followed.state.seen_by(layout)[1].int().tolist() == [
-        [1, 1, 0, 0, 1, 0, 1, 0, 0, 0],
-        [1, 1, 0, 0, 0, 1, 0, 1, 0, 0],
-        [1, 1, 0, 0, 1, 0, 1, 0, 1, 0],
-        [1, 1, 0, 0, 0, 1, 0, 1, 0, 1],
+        [0, 0, 1, 0, 1, 0, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0, 1, 0, 1, 0, 0],
+        [0, 0, 1, 0, 1, 0, 1, 0, 1, 0],
+        [0, 0, 1, 0, 0, 1, 0, 1, 0, 1],
     ]

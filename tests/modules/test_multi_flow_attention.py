@@ -69,7 +69,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     heads = HEADS if heads_differ else 1
     x = torch.randn(sentences, source_length + steps * new, WIDTH, dtype=torch.float64)
     passing = torch.randn(sentences, steps, left_out, WIDTH, dtype=torch.float64)
-    cache = LayerCache(sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS, x)
+    cache = LayerCache((sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS), x)
 
     source = x[:, :source_length]
     bias = torch.randn(sentences, heads, source_length, source_length, dtype=torch.float64)
@@ -78,17 +78,19 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     torch.testing.assert_close(attention.keys_values(source, plan), (key, value), atol=0, rtol=0)
     for row, states, offset in zip(source, context, bias, strict=True):
         torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
-    cache.store(key, value, torch.arange(sentences), source_length)
+    cache.store(key, value, slice(0, sentences), source_length)
 
     for step in range(steps):
         start = source_length + step * new
         newest = torch.cat([x[:, start : start + new], passing[:, step]], dim=1)
         total = start + new + left_out
         bias = torch.randn(sentences, heads, new + left_out, total, dtype=torch.float64)
-        bias[:, :, :, 1] = float("-inf")
+        # The second sentence is shorter, and attends alone or with the first.
+        bias[1, :, :, 0] = float("-inf")
         everything = torch.cat([x[:, :start], newest], dim=1)
         for queries in (new + left_out, 1):
-            found = attention.step(newest, StepPlan(bias, start, None), cache, queries)
+            groups = [(slice(0, 2), 0)] if step % 2 else [(slice(0, 1), 0), (slice(1, 2), 1)]
+            found = attention.step(newest, StepPlan(bias, start, groups, None), cache, queries)
             for row, states, offset in zip(everything, found, bias, strict=True):
                 # Only the scores of the new tokens count.
                 whole = torch.zeros(HEADS, total, total, dtype=torch.float64)

@@ -1,24 +1,36 @@
-"""Groups of sentences of similar lengths."""
+"""Groups of neighbours of similar lengths."""
 
 import numpy as np
 import pytest
-import torch
 
 from s2sft_fairseq.modules.similar_lengths import MOST_PADDING, similar_lengths
 
 
+def padding(lengths):
+    return 1 - sum(lengths) / (max(lengths) * len(lengths))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_sentence_once_with_little_padding(seed):
-    lengths = torch.from_numpy(np.random.default_rng(seed).integers(1, 300, 50))
+def test_every_sentence_once_with_little_padding(seed, ordered):
+    lengths = np.random.default_rng(seed).integers(1, 300, 50).tolist()
+    if ordered:
+        lengths.sort(reverse=True)
     groups = list(similar_lengths(lengths))
-    assert sorted(torch.cat([sentences for sentences, _ in groups]).tolist()) == list(range(50))
-    for (sentences, longest), following in zip(groups, [*groups[1:], None], strict=True):
-        assert lengths[sentences].max() == longest
-        assert lengths[sentences].min() >= (1 - MOST_PADDING) * longest
+    assert [index for rows, _ in groups for index in range(50)[rows]] == list(range(50))
+    for rows, longest in groups:
+        assert longest == max(lengths[rows])
+        assert padding(lengths[rows]) <= MOST_PADDING
         # The next one would not have fitted.
-        assert following is None or following[1] < (1 - MOST_PADDING) * longest
+        assert rows.stop == 50 or padding(lengths[rows.start : rows.stop + 1]) > MOST_PADDING
+    assert len(groups) < (20 if ordered else 45)
 
 
-def test_sentences_of_one_length_stay_together():
-    ((sentences, longest),) = similar_lengths(torch.tensor([7, 7, 7]))
-    assert (sorted(sentences.tolist()), longest) == ([0, 1, 2], 7)
+def test_a_short_one_among_many_stays_with_them():
+    assert list(similar_lengths([8] * 7 + [1] + [8] * 7)) == [(slice(0, 15), 8)]
+    assert list(similar_lengths([8, 1, 8])) == [(slice(0, 1), 8), (slice(1, 2), 1), (slice(2, 3), 8)]
+
+
+def test_one_length_and_none():
+    assert list(similar_lengths([7, 7, 7])) == [(slice(0, 3), 7)]
+    assert list(similar_lengths([])) == []
