@@ -9,7 +9,6 @@ holds them. "s" are seconds of decoding, in which loading and packing do not cou
 """
 
 import argparse
-import contextlib
 import json
 import logging
 import os
@@ -20,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
+from fine_tuned import add_options, batches, load
 from rouge_score.rouge_scorer import RougeScorer
 
 from s2sft_fairseq.models.inference import prepare_for_inference
@@ -38,10 +37,8 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint")
-    parser.add_argument("--data", required=True, metavar="DIR", help="binarized data")
+    add_options(parser)
     parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--sentences", type=int, default=500, metavar="N", help="spread over the test set")
     parser.add_argument("--batch-size", type=int, default=16, metavar="N")
     parser.add_argument("--beam", type=int, default=5, metavar="N")
     parser.add_argument("--length-penalty", default="length", metavar="KIND")
@@ -86,10 +83,7 @@ def decode(
     options: argparse.Namespace, setting: dict[str, Any] | None
 ) -> tuple[list[tuple[list[int], float]], list[list[int]], float, Any]:
     """Decode the sentences; return the best hypothesis of each and its score, targets, seconds and dictionary."""
-    overrides = {"data": options.data, "length_penalty": options.length_penalty}
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task([options.path], arg_overrides=overrides)
-    (model,) = models
+    model, task = load(options, length_penalty=options.length_penalty)
     if setting is not None:
         prepare_for_inference(model, **setting)
     search = GenerationConfig(
@@ -98,18 +92,14 @@ def decode(
         min_len=options.min_len,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
     )
-    generator = task.build_generator(models, search)
-    task.load_dataset("test")
-    dataset = task.dataset("test")
-    chosen = np.linspace(0, len(dataset) - 1, min(options.sentences, len(dataset))).astype(int)
-    ordered = chosen[np.argsort([-dataset.num_tokens(index) for index in chosen], kind="stable")]
+    generator = task.build_generator([model], search)
+    samples = list(batches(task, options.sentences, options.batch_size))
     found: dict[int, tuple[list[int], float]] = {}
     targets: dict[int, list[int]] = {}
     start = time.perf_counter()
-    for first in range(0, len(ordered), options.batch_size):
-        sample = dataset.collater([dataset[index] for index in ordered[first : first + options.batch_size]])
+    for sample in samples:
         for number, (best, *_), target in zip(
-            sample["id"].tolist(), generator.generate(models, sample), sample["target"].tolist(), strict=True
+            sample["id"].tolist(), generator.generate([model], sample), sample["target"].tolist(), strict=True
         ):
             found[number] = (best["tokens"].tolist(), float(best["score"]))
             targets[number] = [token for token in target if token not in generator.symbols_to_strip_from_output]

@@ -82,7 +82,12 @@ def test_version_is_read_without_importing_the_package():
 
 
 def test_only_what_everyone_needs_is_required(requirements):
-    assert {canonicalize_name(r.name) for r in requirements if r.marker is None} == {"torch", "numpy", "fairseq-fixed"}
+    assert {canonicalize_name(r.name) for r in requirements if r.marker is None} == {
+        "torch",
+        "numpy",
+        "tqdm",
+        "fairseq-fixed",
+    }
 
 
 def test_wheel_holds_the_whole_package_and_nothing_else(wheel):

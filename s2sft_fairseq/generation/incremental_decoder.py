@@ -32,7 +32,7 @@ class IncrementalDecoder:
         segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
         groups = torch.zeros_like(source).masked_fill(padding, PADDING_GROUP)
         # Hypotheses of one sentence soon have most of their tokens in common.
-        num_tokens = max_tokens + (STEPS_BETWEEN_COMPACTIONS + 2) * beams
+        num_tokens = max_tokens + (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
         self.state = model.prefill(source, positions, segments, groups, num_tokens=num_tokens)
         # What no step has read yet (N, K, Q): the start symbol of a causal model, nothing otherwise.
         self.pending = source.new_full((len(source), 1, int(form.shifted)), form.sep)
