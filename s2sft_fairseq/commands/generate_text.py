@@ -19,13 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.generation.batching import plan_batches, useful_sentences
-from s2sft_fairseq.generation.hypothesis_lines import HypothesisLines
-from s2sft_fairseq.generation.progress import sentence_progress
-from s2sft_fairseq.generation.raw_text import RawText, read_ahead
-from s2sft_fairseq.generation.resumable_output import ResumableOutput, file_state
-from s2sft_fairseq.generation.text_generator import TextGenerator
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
+from s2sft_fairseq.text_generation.hypothesis_lines import HypothesisLines
+from s2sft_fairseq.text_generation.progress import sentence_progress
+from s2sft_fairseq.text_generation.raw_text import RawText, read_ahead
+from s2sft_fairseq.text_generation.resumable_output import ResumableOutput, file_state
+from s2sft_fairseq.text_generation.text_generator import TextGenerator
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 

@@ -1,7 +1,6 @@
 """A model made ready to decode: its data type, and weights laid out for the CPU's matrix kernels."""
 
 import logging
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -9,9 +8,6 @@ from torch import nn
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack, pack_linear_layers
 from s2sft_fairseq.modules.quantized_linear import can_quantize
-
-if TYPE_CHECKING:
-    from s2sft_fairseq.models.unilm import UnilmModel
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +17,8 @@ QUANTIZATIONS = ("none", "int8")
 _BF16_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
 
 
-def prepare_for_inference(model: "UnilmModel", *, bf16: bool, quantize: str) -> None:
-    """Convert, quantize and pack a model in place; it can be neither trained nor moved nor saved afterwards.
+def prepare_for_inference(model: nn.Module, *, bf16: bool, quantize: str) -> None:
+    """Convert, quantize and pack a `UnilmModel` in place; it can be neither trained nor moved nor saved afterwards.
 
     Packing changes results by float32's rounding only. A model on a GPU is converted, not packed.
 
@@ -49,7 +45,7 @@ def prepare_for_inference(model: "UnilmModel", *, bf16: bool, quantize: str) -> 
     model.lm_head.pack(model.embeddings.tokens.weight, quantize=quantize == "int8")
 
 
-def fuse_gelu(model: "UnilmModel") -> None:
+def fuse_gelu(model: nn.Module) -> None:
     """Let the kernel that widens the states apply GELU too, which saves a pass over the widest ones."""
     for layer in model.layers:
         if layer.activation is nn.functional.gelu and not layer.gated and can_pack(layer.fc1.weight):
@@ -57,7 +53,7 @@ def fuse_gelu(model: "UnilmModel") -> None:
             layer.activation = nn.Identity()
 
 
-def _int8_problems(model: "UnilmModel", bf16: bool) -> list[str]:
+def _int8_problems(model: nn.Module, bf16: bool) -> list[str]:
     weight = model.embeddings.tokens.weight
     found = []
     if bf16:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.checkpoint_fit import check_fit
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.attention_pattern import AttentionPattern, PackedPlan
@@ -255,7 +255,7 @@ class UnilmModel(BaseFairseqModel):
         Raises:
             UserError: if options contradict each other or the machine.
         """
-        prepare_for_inference(self, bf16=cfg.common.bf16, quantize=str(cfg.task.quantize))
+        prepare_for_inference(self, bf16=cfg.common.bf16, quantize=str(getattr(cfg.task, "quantize", "none")))
 
     def max_positions(self) -> int:
         """Return the number of positions that source and target may take together."""
@@ -271,7 +271,7 @@ class UnilmModel(BaseFairseqModel):
                 parameter that is missing, unknown or of another shape.
         """
         if strict:
-            _check_fit({name: value.shape for name, value in self.state_dict().items()}, state_dict)
+            check_fit({name: value.shape for name, value in self.state_dict().items()}, state_dict)
         return super().load_state_dict(state_dict, strict=strict, model_cfg=model_cfg, args=args)
 
 
@@ -281,24 +281,6 @@ def _pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
     if index % cfg.global_attention_every == 0:
         return AttentionPattern(head_dim, cfg.rotary_base, window=0)
     return AttentionPattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
-
-
-def _check_fit(own: dict[str, torch.Size], given: dict[str, Tensor]) -> None:
-    name = "embeddings.tokens.weight"
-    if name in given and len(given[name]) != own[name][0]:
-        raise UserError(
-            f"the dictionary has {own[name][0]} symbols, but the checkpoint was made with {len(given[name])}: "
-            "use the dict.txt that belongs to the checkpoint"
-        )
-    problems = [f"{key} is missing" for key in own.keys() - given.keys()]
-    problems += [f"{key} is unknown" for key in given.keys() - own.keys()]
-    problems += [
-        f"{key} must have the shape {tuple(own[key])}, but has {tuple(given[key].shape)}"
-        for key in own.keys() & given.keys()
-        if own[key] != given[key].shape
-    ]
-    if problems:
-        raise UserError.of(sorted(problems), "the checkpoint does not fit the model:")
 
 
 def _initialize(module: nn.Module) -> None:

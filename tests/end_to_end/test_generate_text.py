@@ -10,7 +10,7 @@ import time
 import pytest
 from command_output import generated, scores
 
-from s2sft_fairseq.generation.resumable_output import ResumableOutput
+from s2sft_fairseq.text_generation.resumable_output import ResumableOutput
 
 DRAW = random.Random(2)
 SOURCES = [

@@ -6,8 +6,8 @@ import torch
 from tiny import CLS, PAD, SEP, tiny_form
 
 from s2sft_fairseq.generation.batching import plan_batches
-from s2sft_fairseq.generation.raw_text import Window
-from s2sft_fairseq.generation.text_generator import Hypothesis, TextGenerator
+from s2sft_fairseq.text_generation.raw_text import Window
+from s2sft_fairseq.text_generation.text_generator import Hypothesis, TextGenerator
 
 RNG = np.random.default_rng(1)
 WINDOW = Window(10, [RNG.integers(5, 50, size=size) for size in (3, 0, 7, 30, 1, 7, 22, 23)])

@@ -2,8 +2,8 @@
 
 import logging
 
-from s2sft_fairseq.generation import progress
-from s2sft_fairseq.generation.progress import sentence_progress
+from s2sft_fairseq.text_generation import progress
+from s2sft_fairseq.text_generation.progress import sentence_progress
 
 
 def test_lines_of_the_log(monkeypatch, caplog, capsys):

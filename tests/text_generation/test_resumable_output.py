@@ -5,7 +5,7 @@ import json
 import pytest
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.generation.resumable_output import ResumableOutput, file_state
+from s2sft_fairseq.text_generation.resumable_output import ResumableOutput, file_state
 
 SETTINGS = {"--beam": 2, "--input": {"path": "in", "size": 3}, "--source": ["a"]}
 LINES = [f"line {number}: ä" for number in range(10)]

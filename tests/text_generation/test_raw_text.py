@@ -8,7 +8,7 @@ import pytest
 from tokenizer_folders import write_wordpiece
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.generation.raw_text import RawText, read_ahead
+from s2sft_fairseq.text_generation.raw_text import RawText, read_ahead
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 

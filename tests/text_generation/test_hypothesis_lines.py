@@ -5,8 +5,8 @@ import json
 import pytest
 from tiny import SEP, tiny_dictionary
 
-from s2sft_fairseq.generation.hypothesis_lines import HypothesisLines
-from s2sft_fairseq.generation.text_generator import Hypothesis
+from s2sft_fairseq.text_generation.hypothesis_lines import HypothesisLines
+from s2sft_fairseq.text_generation.text_generator import Hypothesis
 
 
 class Shouting:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from s2sft_fairseq.generation.text_generator import Hypothesis
+from s2sft_fairseq.text_generation.text_generator import Hypothesis
 from s2sft_fairseq.tokenization.folder import Tokenizer
 
 # Byte-level vocabularies hold line ends, which would break the line of the output.

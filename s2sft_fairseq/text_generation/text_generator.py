@@ -8,8 +8,8 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
-from s2sft_fairseq.generation.raw_text import Window
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.text_generation.raw_text import Window
 
 PlanBatches = Callable[[np.ndarray], list[np.ndarray]]
 

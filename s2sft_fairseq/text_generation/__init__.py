@@ -1,0 +1,1 @@
+"""Generating from files of raw text to files."""
