@@ -152,7 +152,8 @@ class UnilmSeq2SeqTask(FairseqTask):
             UserError: if ``--max-batch-memory`` is not positive.
         """
         if self.decoding_models and not self.cfg.score_reference:
-            device, beam = self.decoding_models[0].embeddings.tokens.weight.device, self.cfg.beam
+            device = self.decoding_models[0].embeddings.tokens.weight.device
+            beam = max(1, self.cfg.beam)  # fewer are refused later, together with what else is wrong
             memory = self.batch_memory(self.decoding_models, beam)
             dataset = DecodingDataset(dataset, memory, useful_sentences(device, beam))
         return super().get_batch_iterator(dataset, *limits, **others)
