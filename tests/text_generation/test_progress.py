@@ -9,6 +9,8 @@ from s2sft_fairseq.text_generation.progress import sentence_progress
 def test_lines_of_the_log(monkeypatch, caplog, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
     caplog.set_level(logging.INFO)
+    # Not those that a command of another test left behind.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     with sentence_progress(100, 20) as shown:
         for _ in range(4):
             shown.update(20)
