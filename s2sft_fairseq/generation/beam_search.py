@@ -63,7 +63,7 @@ class BeamSearch:
         if self.options.keep_unfinished:
             ended = ended | (self.rules.max_len <= step).unsqueeze(1)
         ended = ended & (scores > MINUS_INFINITY)
-        length = torch.tensor(step + 1, device=scores.device)
+        length = torch.full((), step + 1, device=scores.device)
         normalizer = length_normalizer(length, self.options.length_penalty, self.options.lenpen)
         history, log_probs = self._histories(scores, tokens, origins)
         self.finished.add(ended, scores / normalizer, history, log_probs)

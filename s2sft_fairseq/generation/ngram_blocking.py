@@ -23,7 +23,7 @@ class NGramBlocker:
         """
         if tokens.size(-1) < self.size:
             return
-        ignore = self.ignore.to(tokens.device)
+        ignore = self.ignore = self.ignore.to(tokens.device)  # moved once
         # (..., T) -> (..., T - n + 1, n)
         ngrams = tokens.unfold(-1, self.size, 1)
         last = tokens[..., tokens.size(-1) - self.size + 1 :]
