@@ -8,9 +8,7 @@ from s2sft_fairseq.data.docstring_corpus import DEFAULT_PACKAGES, CorpusSettings
 
 def main() -> None:
     defaults = CorpusSettings()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write to")
     parser.add_argument(
         "--packages", nargs="+", default=list(DEFAULT_PACKAGES), metavar="NAME",

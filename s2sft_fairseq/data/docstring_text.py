@@ -146,9 +146,7 @@ def _without_blocks(lines: list[_Line]) -> list[_Line]:
 
 def _is_underlined(lines: list[_Line], at: int) -> bool:
     return (
-        at + 1 < len(lines)
-        and bool(re.match(r"\w", lines[at].text))
-        and bool(_UNDERLINE.fullmatch(lines[at + 1].text))
+        at + 1 < len(lines) and bool(re.match(r"\w", lines[at].text)) and bool(_UNDERLINE.fullmatch(lines[at + 1].text))
     )
 
 
