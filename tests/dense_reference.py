@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.packing import PackedExample
+from s2sft_fairseq.objectives.packing import PackedExamples
 
 
 def sees(query_step: int, query_group: int, key_step: int, key_group: int) -> bool:
@@ -24,7 +24,7 @@ def sees(query_step: int, query_group: int, key_step: int, key_group: int) -> bo
     return key_step <= query_step
 
 
-def visibility_matrix(example: PackedExample) -> np.ndarray:
+def visibility_matrix(example: PackedExamples) -> np.ndarray:
     """Which key (column) each query (row) of an example sees, boolean (L, L)."""
     steps = np.concatenate([block.step for block in example]).tolist()
     groups = np.concatenate([block.group for block in example]).tolist()
@@ -49,7 +49,7 @@ def bucket(distance: int, num_bins: int, max_distance: int) -> int:
     return side + min(exact + math.floor(further), half - 1)
 
 
-def dense_states(model: UnilmModel, example: PackedExample) -> Tensor:
+def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
     """The states of the last layer (L, H) of one example without padding."""
     token, position, segment = (
         torch.from_numpy(np.concatenate([getattr(block, name) for block in example]))

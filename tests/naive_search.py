@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from tiny import model_inputs
+from tiny import model_inputs, reference_example
 
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.finetuning import reference
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -42,8 +41,8 @@ def next_log_probs(
     temperature: float,
 ) -> np.ndarray:
     """The log-probabilities (prefixes, V) behind each prefix: the logarithm of the mean probability of the models."""
-    examples = [reference(source, np.array(prefix, dtype=np.int64), form) for prefix in prefixes]
-    batch = collate(examples, form.pad)
+    examples = [reference_example(source, np.array(prefix, dtype=np.int64), form) for prefix in prefixes]
+    batch = collate(examples)
     probabilities = []
     for model in models:
         logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != form.pad))

@@ -8,8 +8,11 @@ import torch
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-from s2sft_fairseq.objectives.finetuning import METHODS
-from s2sft_fairseq.objectives.packing import PackedBatch
+from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.finetuning import METHODS, reference
+from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 VOCAB_SIZE = 50
@@ -92,11 +95,34 @@ def words(rng: np.random.Generator, length: int) -> np.ndarray:
     return rng.integers(FIRST_WORD, VOCAB_SIZE, size=length)
 
 
+def laid_out(source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Ragged, Ragged]:
+    """What objectives take of one pair of ids without special symbols."""
+    return Ragged.of([form.source(source)]), Ragged.of([form.target(target)])
+
+
+def pack_example(
+    method: str,
+    source: np.ndarray,
+    target: np.ndarray,
+    form: SequenceForm,
+    corruption: Corruption,
+    rng: np.random.Generator,
+) -> PackedExamples:
+    """Pack one pair, with random numbers that differ from call to call."""
+    draws = Draws(int(rng.integers(1 << 62)), 1, np.array([0]))
+    return METHODS[method].pack(*laid_out(source, target, form), form, corruption, draws)
+
+
+def reference_example(source: np.ndarray, target: np.ndarray, form: SequenceForm) -> PackedExamples:
+    """Pack one pair for its probability, with nothing corrupted."""
+    return reference(*laid_out(source, target, form), form)
+
+
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
     """The arguments that `UnilmModel.encode` takes from a packed batch."""
     columns = ("token", "position", "segment", "step", "group")
     tensors = {f"{name}s": torch.from_numpy(getattr(batch, name)) for name in columns}
-    return {**tensors, "block_lengths": batch.block_lengths}
+    return {**tensors, "lengths": batch.lengths}
 
 
 def padded(rows: list[np.ndarray]) -> torch.Tensor:

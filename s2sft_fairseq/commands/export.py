@@ -15,19 +15,23 @@ from s2sft_fairseq.checkpoints.pretrained import MODEL, write_whole
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.unilm_config import SIZES
+from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters, open_encoder
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
-def export(checkpoint: Path, destination: Path, tokenizer_dir: Path | None = None) -> None:
+def export(
+    checkpoint: Path, destination: Path, tokenizer_dir: Path | None = None, pretrained: Path | None = None
+) -> None:
     """Write ``config.json``, ``model.safetensors`` and the tokenizer's files.
 
     Args:
         checkpoint: a checkpoint file of this plugin, or the folder of a converted encoder.
         destination: the folder to write.
         tokenizer_dir: where the tokenizer's files are; for a converted encoder its own folder.
+        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
         UserError: naming what is missing or does not fit.
@@ -39,7 +43,7 @@ def export(checkpoint: Path, destination: Path, tokenizer_dir: Path | None = Non
         raise UserError(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
-    weights, sizes = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint)
+    weights, sizes = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
     vocabulary = read_vocabulary(folder)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
@@ -59,21 +63,33 @@ def export(checkpoint: Path, destination: Path, tokenizer_dir: Path | None = Non
         print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
 
 
-def read_model(checkpoint: Path) -> tuple[dict[str, Tensor], Sizes]:
-    """Read the weights and the sizes of a model.
+def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes]:
+    """Read the weights, merged with adapters if there are any, and the sizes of a model.
+
+    Args:
+        checkpoint: the file.
+        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
-        UserError: if the file is no checkpoint of this plugin.
+        UserError: if the file is no checkpoint of this plugin, or the encoder is not that of its adapters.
     """
     state = load_checkpoint(checkpoint, lazily=True)
     options: Any = (state.get("cfg") or {}).get("model")
     values = options if isinstance(options, dict) else vars(options) if options is not None else {}
-    if "encoder_layers" not in values or "embeddings.tokens.weight" not in state.get("model", {}):
+    weights = state.get("model", {})
+    if values.get("lora_rank") and FINGERPRINT in weights:
+        cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
+        encoder = open_encoder(cfg)
+        base = load_checkpoint(encoder.folder / MODEL, lazily=True)["model"]
+        weights = merge_adapters(weights, base, values, cfg.pretrained)
+    elif pretrained is not None:
+        raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {checkpoint} has none")
+    if "encoder_layers" not in values or "embeddings.tokens.weight" not in weights:
         raise UserError(
             f"{checkpoint} must be a checkpoint of s2sft train, or a folder of s2sft convert, but is neither"
         )
     sizes = {name: values.get(name) for name in SIZES}
-    return state["model"], {name: SIZES[name] if value is None else value for name, value in sizes.items()}
+    return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}
 
 
 def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
@@ -118,5 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files: the folder of the converted encoder"
     )
+    parser.add_argument(
+        "--pretrained",
+        type=Path,
+        metavar="DIR",
+        help="the encoder of a checkpoint with adapters (--lora-rank), where it is no longer where it was",
+    )
     options = parser.parse_args(arguments)
-    export(options.checkpoint, options.to, options.tokenizer_dir)
+    export(options.checkpoint, options.to, options.tokenizer_dir, options.pretrained)

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -14,30 +13,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
-
-
-def label_smoothed_divergence(log_probs: Tensor, labels: Tensor, epsilon: float, excluded: int) -> Tensor:
-    """Return the divergence KL(q || p) of the model from smoothed labels, as s2s-ft computes it.
-
-    ``q`` is ``1 - epsilon`` at the label and ``epsilon / (V - 2)`` elsewhere, but 0 at the excluded class. Without
-    smoothing this is the cross-entropy. The entropy of ``q`` is part of it, so that the loss of a perfect model is 0.
-
-    Args:
-        log_probs: (N, V), float32. N: labels, V: vocabulary.
-        labels: (N,), none of them the excluded class.
-        epsilon: smoothing in [0, 1).
-        excluded: the class that is never a label, padding.
-
-    Returns:
-        (N,).
-    """
-    nll = -log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
-    if epsilon == 0:
-        return nll
-    share = epsilon / (log_probs.size(1) - 2)
-    others = -log_probs.sum(dim=1) - nll + log_probs[:, excluded]
-    negative_entropy = (1 - epsilon) * math.log(1 - epsilon) + epsilon * math.log(share)
-    return (1 - epsilon) * nll + share * others + negative_entropy
+from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
 
 
 @dataclass
@@ -67,7 +43,7 @@ class MaskAttentionCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss (summed over labels, in nats), its divisor, and what to log.
+        """Return the loss (summed over labels in any case, in nats), its divisor, and what to log.
 
         Raises:
             UserError: if there are no labels, for the data has sources alone.
@@ -75,22 +51,24 @@ class MaskAttentionCriterion(FairseqCriterion):
         labels = sample["labels"]
         if len(labels) == 0:
             raise UserError("a loss needs targets, but the data has sources alone")
-        log_probs = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
-        loss = label_smoothed_divergence(log_probs, labels, self.label_smoothing, self.pad)
-        with torch.no_grad():
-            nll = nn.functional.nll_loss(log_probs, labels, reduction="sum")
-        loss = loss.sum() if reduce else loss
+        losses = linear_cross_entropy(
+            *model(**sample["net_input"], features_only=True),
+            labels,
+            smoothing=self.label_smoothing,
+            excluded=self.pad,
+            count_correct=self.report_accuracy,
+        )
         sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"]
         logged = {
-            "loss": loss.data,
-            "nll_loss": nll.data,
+            "loss": losses.loss.data,
+            "nll_loss": losses.nll,
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
         }
         if self.report_accuracy:
-            logged["n_correct"] = (log_probs.argmax(dim=1) == labels).sum()
-        return loss, sample_size, logged
+            logged["n_correct"] = losses.correct
+        return losses.loss, sample_size, logged
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:

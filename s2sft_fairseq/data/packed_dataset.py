@@ -8,10 +8,13 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
+from s2sft_fairseq.data.length_batches import bucketed_order, cut_into_batches, share_of_padding
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.finetuning import Method, context_block
 from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 logger = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ class PackedPairDataset(FairseqDataset):
             method: how targets are predicted.
             corruption: how sources and targets are corrupted.
             seed: first part of the seed of every random choice.
-            shuffle: whether examples of one length come in random order.
+            shuffle: whether examples of similar length come in random order.
             name: what messages call the data.
         """
         self.source, self.target, self.form = source, target, form
@@ -53,6 +56,7 @@ class PackedPairDataset(FairseqDataset):
         self.seed, self.shuffle, self.name = seed, shuffle, name
         # In shared memory, because data loading workers that outlive an epoch hold a copy of this object.
         self.epoch = torch.ones(1, dtype=torch.int64).share_memory_()
+        self._batches_logged = False
         source_tokens = np.asarray(source.sizes) - 1
         target_tokens = np.asarray(target.sizes) - 1 if target is not None else np.full_like(source_tokens, -1)
         self.source_sizes = form.source_length(source_tokens)
@@ -72,61 +76,70 @@ class PackedPairDataset(FairseqDataset):
         return len(self.source)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        source = self.source[index][:-1].numpy().astype(np.int64)
-        laid_out = self.form.source(source)
-        if self.target is None:
-            return {"id": index, "source": laid_out, "packed": (context_block(laid_out, self.form),)}
-        target = self.target[index][:-1].numpy().astype(np.int64)
-        rng = np.random.default_rng((self.seed, int(self.epoch), index))
-        return {
-            "id": index,
-            "source": laid_out,
-            "target": np.append(target, self.form.sep),
-            "packed": self.method.pack(source, target, self.form, self.corruption, rng),
-        }
+        """Return the laid-out source and the whole target of an example, without any randomness."""
+        example = {"id": index, "source": self.form.source(self.source[index].numpy()[:-1])}
+        if self.target is not None:
+            example["target"] = np.asarray(self.target[index], dtype=np.int64)
+        return example
 
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Make a batch.
 
         Returns:
-            ``net_input``: the arguments of the model, with columns (B, L), and the clean sources ``src_tokens`` (B, S),
-            ``src_lengths`` (B,) for the generator. ``labels``: the labels (N,) at the N positions where ``labelled`` is
-            true. ``target``: the clean targets (B, T), or None; whole where those of training are cut, because
-            hypotheses are scored against them. ``ntokens``: N. B: examples, L: packed positions.
+            ``net_input``: the arguments of the model, with columns (T,), and the clean sources ``src_tokens`` (B, S),
+            ``src_lengths`` (B,) for the generator. ``labels``: the labels (N,) at the N positions where ``labelled``
+            (T,) is true. ``target``: the clean targets (B, L), or None; whole where those of training are cut, because
+            hypotheses are scored against them. ``ntokens``: N. B: examples, T: tokens of all packed examples.
 
         Raises:
             UserError: if the data was binarized with a larger dictionary.
         """
         if not samples:
             return {}
-        pad = self.form.pad
-        batch = collate([sample["packed"] for sample in samples], pad)
-        highest = max(batch.token.max(), batch.label.max())
-        if highest >= self.form.vocab_size:
-            raise UserError(
-                f"{self.name} holds the id {highest}, but the dictionary has {self.form.vocab_size} symbols: run "
-                "fairseq-preprocess again with the dict.txt of the pretrained encoder"
-            )
-        label = torch.from_numpy(batch.label)
-        labelled = label != pad
+        form = self.form
+        ids = np.array([sample["id"] for sample in samples])
+        source = Ragged.of([sample["source"] for sample in samples])
+        self._check_ids(source)
+        if self.target is None:
+            whole_target = None
+            packed = (context_block(source, form),)
+        else:
+            targets = [sample["target"] for sample in samples]
+            whole_target = Ragged.of(targets)
+            self._check_ids(whole_target)
+            target = Ragged.of([form.target(each[:-1]) for each in targets])
+            draws = Draws(self.seed, int(self.epoch), ids)
+            packed = self.method.pack(source, target, form, self.corruption, draws)
+        batch = collate([packed])
+        labelled = batch.label != form.pad
+        labels = batch.label[labelled]
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
+            "id": torch.from_numpy(ids),
             "nsentences": len(samples),
-            "ntokens": int(labelled.sum()),
+            "ntokens": len(labels),
             "net_input": {
                 "tokens": torch.from_numpy(batch.token),
                 "positions": torch.from_numpy(batch.position),
                 "segments": torch.from_numpy(batch.segment),
                 "steps": torch.from_numpy(batch.step),
                 "groups": torch.from_numpy(batch.group),
-                "block_lengths": batch.block_lengths,
-                "labelled": labelled,
-                "src_tokens": _pad_rows([sample["source"] for sample in samples], pad),
-                "src_lengths": torch.tensor([len(sample["source"]) for sample in samples]),
+                "lengths": batch.lengths,
+                "labelled": torch.from_numpy(labelled),
+                "src_tokens": torch.from_numpy(source.padded(form.pad)),
+                "src_lengths": torch.from_numpy(source.lengths),
             },
-            "labels": label[labelled],
-            "target": None if self.target is None else _pad_rows([sample["target"] for sample in samples], pad),
+            "labels": torch.from_numpy(labels),
+            "target": None if whole_target is None else torch.from_numpy(whole_target.padded(form.pad)),
         }
+
+    def _check_ids(self, tokens: Ragged) -> None:
+        """Raise a `UserError` if the dictionary lacks one of the tokens."""
+        highest = tokens.values.max()
+        if highest >= self.form.vocab_size:
+            raise UserError(
+                f"{self.name} holds the id {highest}, but the dictionary has {self.form.vocab_size} symbols: run "
+                "fairseq-preprocess again with the dict.txt of the pretrained encoder"
+            )
 
     def num_tokens(self, index: int) -> int:
         """Return the positions of a packed example, placeholders among them."""
@@ -141,10 +154,13 @@ class PackedPairDataset(FairseqDataset):
         return int(self.source_sizes[index]), int(self.target_sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
-        """Return all indices, the shortest examples first."""
-        order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
-        order = order[np.argsort(self.target_sizes[order], kind="stable")]
-        return order[np.argsort(self.source_sizes[order], kind="stable")]
+        """Return all indices, the shortest examples first; shuffled, it is buckets of similar length that are in order.
+
+        The length of an example is that of its whole packed sequence.
+        """
+        if not self.shuffle:
+            return np.argsort(self.sizes, kind="stable")
+        return bucketed_order(self.sizes, np.random.default_rng((self.seed, int(self.epoch))))
 
     def batch_by_size(
         self,
@@ -153,22 +169,33 @@ class PackedPairDataset(FairseqDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Batch as fairseq does, without its loss of the examples left over by ``--required-batch-size-multiple``.
+        """Return the indices of each batch; ``max_tokens`` counts the positions that a batch really has.
+
+        fairseq would count the longest example of a batch for each of them, and drop what
+        ``required_batch_size_multiple`` leaves over.
 
         Raises:
             UserError: if an example alone has more positions than ``--max-tokens``.
         """
         if len(indices) == 0:
             return []
-        longest = int(self.sizes[indices].max())
-        if max_tokens is not None and longest > max_tokens:
+        sizes = self.sizes[indices]
+        if max_tokens is not None and sizes.max() > max_tokens:
             raise UserError(
-                f"--max-tokens must be at least {longest}, the positions of the longest packed example of {self.name}, "
-                f"but is {max_tokens}"
+                f"--max-tokens must be at least {sizes.max()}, the positions of the longest packed example of "
+                f"{self.name}, but is {max_tokens}"
             )
-        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
-        batched = sum(map(len, batches))
-        return batches if batched == len(indices) else [*batches, indices[batched:]]
+        starts = cut_into_batches(sizes, max_tokens, max_sentences, required_batch_size_multiple)
+        if not self._batches_logged:
+            self._batches_logged = True
+            targets = sizes - self.source_sizes[indices]
+            padding = share_of_padding(self.source_sizes[indices], targets, starts)
+            logger.info(
+                f"{self.name}: {len(starts):,} batches of {sizes.sum() / len(starts):,.0f} positions on average, none "
+                f"of them padding; with sources and targets padded to the longest of their batch {padding:.1%} would be"
+            )
+        ends = [*starts[1:].tolist(), len(indices)]
+        return [indices[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
@@ -178,11 +205,3 @@ class PackedPairDataset(FairseqDataset):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch from which random choices are drawn."""
         self.epoch.fill_(epoch)
-
-
-def _pad_rows(rows: Sequence[np.ndarray], pad: int) -> torch.Tensor:
-    """Pad arrays on their right to one tensor (rows, longest)."""
-    padded = torch.full((len(rows), max(map(len, rows))), pad, dtype=torch.int64)
-    for row, values in zip(padded, rows, strict=True):
-        row[: len(values)] = torch.from_numpy(values)
-    return padded

@@ -6,7 +6,6 @@ from torch import Tensor
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
 from s2sft_fairseq.modules.step_layout import drafted_layout, next_token_layout
-from s2sft_fairseq.objectives.packing import PADDING_GROUP
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
@@ -27,13 +26,14 @@ class IncrementalDecoder:
             beams: hypotheses that a sentence will have.
         """
         self.model, self.form = model, form
-        padding = source == form.pad
-        positions = torch.arange(source.size(1), device=source.device).expand_as(source).masked_fill(padding, 0)
+        real = source != form.pad
+        positions = torch.arange(source.size(1), device=source.device).expand_as(source)
         segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
-        groups = torch.zeros_like(source).masked_fill(padding, PADDING_GROUP)
         # Hypotheses of one sentence soon have most of their tokens in common.
         num_tokens = max_tokens + (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
-        self.state = model.prefill(source, positions, segments, groups, num_tokens=num_tokens)
+        self.state = model.prefill(
+            source[real], positions[real], segments[real], real.sum(dim=1).tolist(), num_tokens=num_tokens
+        )
         # What no step has read yet (N, K, Q): the start symbol of a causal model, nothing otherwise.
         self.pending = source.new_full((len(source), 1, int(form.shifted)), form.sep)
 

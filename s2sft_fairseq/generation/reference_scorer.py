@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.finetuning import reference
 from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
@@ -19,9 +21,7 @@ class ReferenceScorer:
     """Scores the targets of a batch in one pass, with the probabilities that decoding them would give."""
 
     def __init__(self, models: Sequence[UnilmModel], form: SequenceForm) -> None:
-        self.models = list(models)
-        # The sources come cut. What is left of their fields must not be cut again as if it were the first of them.
-        self.form = replace(form, fields=replace(form.fields, limits=(0,)))
+        self.models, self.form = list(models), form
         self.eos = form.sep
 
     @torch.no_grad()
@@ -38,19 +38,17 @@ class ReferenceScorer:
         device = sample["target"].device
         batch = collate(
             [
-                reference(*pair, self.form)
-                for pair in zip(
-                    self._contents(sample["net_input"]["src_tokens"], 1, self.form.source_specials - 1),
-                    self._contents(sample["target"], 0, 1),
-                    strict=True,
+                reference(
+                    Ragged.of(self._unpadded(sample["net_input"]["src_tokens"])),
+                    Ragged.of([self.form.target(target[:-1]) for target in self._unpadded(sample["target"])]),
+                    self.form,
                 )
-            ],
-            self.form.pad,
+            ]
         )
         columns = {
             field.name + "s": torch.from_numpy(getattr(batch, field.name)).to(device)
             for field in fields(batch)
-            if field.name not in ("label", "block_lengths")
+            if field.name not in ("label", "lengths")
         }
         label = torch.from_numpy(batch.label).to(device)
         labelled = label != self.form.pad
@@ -58,10 +56,10 @@ class ReferenceScorer:
         each = []
         for model in self.models:
             model.eval()
-            logits = model(**columns, block_lengths=batch.block_lengths, labelled=labelled)
+            logits = model(**columns, lengths=batch.lengths, labelled=labelled)
             each.append(model.get_normalized_probs(logits, log_probs=True).gather(1, labels).squeeze(1))
         log_probs = torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
-        lengths = labelled.sum(dim=1).tolist()
+        lengths = [int(part.sum()) for part in labelled.split([sum(blocks) for blocks in batch.lengths])]
         return [
             [
                 {
@@ -75,7 +73,6 @@ class ReferenceScorer:
             for tokens, scores in zip(labels.squeeze(1).split(lengths), log_probs.split(lengths), strict=True)
         ]
 
-    def _contents(self, rows: Tensor, before: int, after: int) -> list[Any]:
-        """Return the ids of each padded row (N, L) as an array, less so many special symbols before and after."""
-        lengths = (rows != self.form.pad).sum(dim=1).tolist()
-        return [row[before : length - after].cpu().numpy() for row, length in zip(rows, lengths, strict=True)]
+    def _unpadded(self, rows: Tensor) -> list[np.ndarray]:
+        """Return the ids of each padded row (N, L) as an array."""
+        return [row[row != self.form.pad] for row in rows.cpu().numpy()]

@@ -18,7 +18,6 @@ from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-from s2sft_fairseq.objectives.packing import PADDING_GROUP
 
 # BERT's standard deviation of initial weights.
 INITIAL_STD = 0.02
@@ -104,13 +103,13 @@ def fit_transform(
     model.eval()
     embeddings = model.embeddings.tokens.weight
     states, targets = [], []
-    for tokens in tqdm(list(_batches(path, dictionary, max_lines, max_tokens)), desc="fit the head", unit="batch"):
-        padding = tokens == dictionary.pad()
-        positions = torch.arange(tokens.size(1)).expand_as(tokens)
+    for tokens, lengths in tqdm(
+        list(_batches(path, dictionary, max_lines, max_tokens)), desc="fit the head", unit="batch"
+    ):
+        positions = torch.cat([torch.arange(length) for length in lengths])
         zeros = torch.zeros_like(tokens)
-        groups = zeros.masked_fill(padding, PADDING_GROUP)
-        encoded = model.encode(tokens, positions, zeros, zeros, groups, (tokens.size(1),))
-        content = ~padding & (tokens != dictionary.bos()) & (tokens != dictionary.eos())
+        encoded = model.encode(tokens, positions, zeros, zeros, zeros, [(length,) for length in lengths])
+        content = (tokens != dictionary.bos()) & (tokens != dictionary.eos())
         states.append(encoded[content])
         targets.append(embeddings[tokens[content]])
     # In double precision: the outputs of a layer norm depend on one another, which the ridge alone would have to mend.
@@ -125,12 +124,14 @@ def fit_transform(
     return solution[:width].T.float().contiguous(), solution[width].float() if biased else None
 
 
-def _batches(path: Path, dictionary: PretrainedDictionary, max_lines: int, max_tokens: int) -> Iterator[Tensor]:
-    """Yield lines as ``[CLS] x [SEP]``, 50 a batch, padded on their right (50, length)."""
+def _batches(
+    path: Path, dictionary: PretrainedDictionary, max_lines: int, max_tokens: int
+) -> Iterator[tuple[Tensor, list[int]]]:
+    """Yield lines as ``[CLS] x [SEP]``, 50 a batch, one after the other (T,), and their lengths."""
     lines = islice((line for line in read_lines(path) if line.strip()), max_lines)
     while batch := list(islice(lines, 50)):
         rows = []
         for line in batch:
             ids = dictionary.encode_line(line, add_if_not_exist=False, append_eos=False).long()[:max_tokens]
             rows.append(torch.cat([torch.tensor([dictionary.bos()]), ids, torch.tensor([dictionary.eos()])]))
-        yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=dictionary.pad())
+        yield torch.cat(rows), list(map(len, rows))

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.modules.lora import merge_lora
 from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack, pack_linear_layers
 from s2sft_fairseq.modules.quantized_linear import can_quantize
 
@@ -32,6 +33,7 @@ def prepare_for_inference(model: nn.Module, *, bf16: bool, quantize: str) -> Non
     """
     if quantize == "int8" and (problems := _int8_problems(model, bf16)):
         raise UserError.of(problems)
+    merge_lora(model)
     weight = model.embeddings.tokens.weight
     if bf16:
         if weight.device.type == "cpu" and not _multiplies_bf16():

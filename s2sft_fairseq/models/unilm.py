@@ -3,17 +3,25 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.models.checkpoint_fit import check_fit
 from s2sft_fairseq.models.inference import prepare_for_inference
+from s2sft_fairseq.models.trained_parameters import (
+    add_adapters,
+    check_adapters,
+    freeze,
+    has_adapters,
+    open_encoder,
+    trained_share,
+)
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.attention_pattern import AttentionPattern, PackedPlan
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
@@ -21,7 +29,6 @@ from s2sft_fairseq.modules.encoder_layer import EncoderLayer
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.lm_head import LMHead
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
-from s2sft_fairseq.modules.similar_lengths import similar_lengths
 from s2sft_fairseq.modules.step_layout import StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
@@ -34,12 +41,23 @@ ACTIVATIONS = {
 }
 
 
+class OutputLayer(NamedTuple):
+    """The factors of the last product: its result would be the logits (N, V)."""
+
+    features: Tensor
+    """(N, E). E: width of the embedding."""
+    weight: Tensor
+    """The tied token embedding (V, E)."""
+    bias: Tensor
+    """(V,)."""
+
+
 @register_model("unilm", dataclass=UnilmConfig)
 class UnilmModel(BaseFairseqModel):
     """A BERT-like encoder over the packed format, with a tied language model head.
 
     The model knows no objective: what a token may see is in the columns of the batch, what it must predict in the
-    criterion. What sets BERT, ELECTRA and ModernBERT apart is in the options alone. B: examples, L: packed positions,
+    criterion. What sets BERT, ELECTRA and ModernBERT apart is in the options alone. T: tokens of a packed batch,
     H: width, V: vocabulary.
     """
 
@@ -80,6 +98,7 @@ class UnilmModel(BaseFairseqModel):
                 gated=str(cfg.feed_forward) == "gated",
                 bias=bias,
                 first=index == 0,
+                compiled=cfg.compile,
             )
             for index in range(cfg.encoder_layers)
         )
@@ -107,18 +126,24 @@ class UnilmModel(BaseFairseqModel):
         """Build the model, from ``--pretrained`` if that is given.
 
         The sizes are written into ``cfg`` and ``--pretrained`` is taken out of it, so that the checkpoints of this run
-        need the folder no more. What the encoder says of the layout of its input is kept as ``pretrained_layout``.
+        need the folder no more; those of adapters alone do, and name it in full. What the encoder says of the layout of
+        its input is kept as ``pretrained_layout``.
 
         Raises:
             UserError: if sizes, dictionary and pretrained encoder do not fit each other.
         """
-        pretrained = PretrainedEncoder.open(cfg.pretrained) if cfg.pretrained else None
+        pretrained = open_encoder(cfg)
         complete_sizes(cfg, pretrained.sizes if pretrained else None)
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
         if pretrained is not None:
             pretrained.load_into(model)
             model.pretrained_layout = pretrained.layout
-            cfg.pretrained = None
+            if cfg.lora_rank:
+                add_adapters(model, cfg, pretrained.newly_initialized)
+            cfg.pretrained = str(pretrained.folder.resolve()) if cfg.lora_rank else None
+        freeze(model, cfg)
+        if not all(parameter.requires_grad for parameter in model.parameters()):
+            logger.info(trained_share(model))
         return model
 
     def forward(
@@ -128,22 +153,31 @@ class UnilmModel(BaseFairseqModel):
         segments: Tensor,
         steps: Tensor,
         groups: Tensor,
-        block_lengths: Sequence[int],
+        lengths: Sequence[Sequence[int]],
         labelled: Tensor | None = None,
+        *,
+        features_only: bool = False,
         **_generation: Any,
-    ) -> Tensor:
+    ) -> "Tensor | OutputLayer":
         """Encode a packed batch and score the vocabulary at the positions that carry a label.
 
         Args:
-            tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (B, L).
-            block_lengths: positions of each block.
-            labelled: where to predict (B, L), N of them; everywhere if None.
+            tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
+            lengths: of the blocks of each example.
+            labelled: where to predict (T,), N of them; everywhere if None.
+            features_only: leave the product with the output matrix to the caller.
 
         Returns:
-            Logits (N, V) in the order of the batch, or (B, L, V) if ``labelled`` is None.
+            Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
         """
-        x = self.encode(tokens, positions, segments, steps, groups, block_lengths)
-        return self.lm_head(x if labelled is None else x[labelled], self.embeddings.tokens.weight)
+        x = self.embeddings(tokens, positions, segments, sparse_gradient=True)
+        x = self._encode(x, positions, steps, groups, lengths)
+        x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
+        return (
+            OutputLayer(self.lm_head.features(x), weight, self.lm_head.bias)
+            if features_only
+            else self.lm_head(x, weight)
+        )
 
     def encode(
         self,
@@ -152,22 +186,35 @@ class UnilmModel(BaseFairseqModel):
         segments: Tensor,
         steps: Tensor,
         groups: Tensor,
-        block_lengths: Sequence[int],
+        lengths: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return the last layer's states (B, L, H); arguments as for :meth:`forward`."""
-        x = self.embeddings(tokens, positions, segments)
-        plans = self._packed_plans(positions, steps, groups, block_lengths, x.dtype)
+        """Return the last layer's states (T, H); arguments as for :meth:`forward`."""
+        return self._encode(self.embeddings(tokens, positions, segments), positions, steps, groups, lengths)
+
+    def _encode(
+        self, x: Tensor, positions: Tensor, steps: Tensor, groups: Tensor, lengths: Sequence[Sequence[int]]
+    ) -> Tensor:
+        plans = self._packed_plans(positions, steps, groups, lengths, x.dtype)
         for layer, plan in zip(self.layers, plans, strict=True):
-            x = layer(x, plan)
+            if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
+                x = checkpoint(layer, x, plan, use_reentrant=False)
+            else:
+                x = layer(x, plan)
         return self.layer_norm(x)
 
     def _packed_plans(
-        self, positions: Tensor, steps: Tensor, groups: Tensor, block_lengths: Sequence[int], dtype: torch.dtype
+        self, positions: Tensor, steps: Tensor, groups: Tensor, lengths: Sequence[Sequence[int]], dtype: torch.dtype
     ) -> list[PackedPlan]:
         """Return the plan of each layer; layers of one pattern share theirs."""
         plans = {
             pattern: pattern.packed(
-                positions, steps, groups, block_lengths, relative=self.relative_position, dtype=dtype
+                positions,
+                steps,
+                groups,
+                lengths,
+                relative=self.relative_position,
+                dtype=dtype,
+                flexible=self.cfg.flex_attention and positions.is_cuda,
             )
             for pattern in set(self.patterns)
         }
@@ -178,43 +225,37 @@ class UnilmModel(BaseFairseqModel):
         tokens: Tensor,
         positions: Tensor,
         segments: Tensor,
-        groups: Tensor,
+        lengths: Sequence[int],
         *,
         num_tokens: int,
     ) -> IncrementalState:
         """Encode the sources once and keep their keys and values.
 
         Args:
-            tokens: and ``positions``, ``segments``, ``groups``: the sources, padded on the right (N, S).
+            tokens: and ``positions``, ``segments``: of the sources, one after the other (T,).
+            lengths: positions of each of the N sources, which add up to T.
             num_tokens: slots to make room for besides those of the source. More are found when they are needed.
         """
-        lengths = (groups >= 0).sum(dim=1)
-        sentences, slots = tokens.shape
-        heads = self.cfg.encoder_attention_heads
-        size = (sentences, heads, slots + num_tokens, self.cfg.encoder_embed_dim // heads)
+        slots, heads = max(lengths), self.cfg.encoder_attention_heads
+        size = (len(lengths), heads, slots + num_tokens, self.cfg.encoder_embed_dim // heads)
         caches = [LayerCache(size, self.embeddings.tokens.weight) for _ in self.layers]
-        visible, slot_positions = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(positions)
-        first_slots = []
-        # By sentences of similar length, so that little is computed for padding.
-        for rows, length in similar_lengths(lengths.tolist()):
-            self._prefill(
-                [column[rows, :length] for column in (tokens, positions, segments, groups)], rows, caches, slots
-            )
-            visible[rows, slots - length :] = groups[rows, :length] >= 0
-            slot_positions[rows, slots - length :] = positions[rows, :length]
-            first_slots += [slots - length] * (rows.stop - rows.start)
-        return IncrementalState(caches, visible.unsqueeze(1), slot_positions, lengths, first_slots, size[2])
-
-    def _prefill(self, columns: Sequence[Tensor], rows: slice, caches: list[LayerCache], slots: int) -> None:
-        tokens, positions, segments, groups = columns
+        first_slots = [slots - length for length in lengths]
+        slot = torch.arange(slots, device=tokens.device)
+        visible = slot >= torch.tensor(first_slots, device=tokens.device).unsqueeze(1)
+        slot_positions = torch.zeros_like(visible, dtype=torch.long).masked_scatter_(visible, positions)
+        state = IncrementalState(
+            caches, visible.unsqueeze(1), slot_positions, visible.sum(dim=1), first_slots, capacity=size[2]
+        )
         x = self.embeddings(tokens, positions, segments)
-        plans = self._packed_plans(positions, torch.zeros_like(tokens), groups, (tokens.size(1),), x.dtype)
+        given = torch.zeros_like(tokens)
+        plans = self._packed_plans(positions, given, given, [(length,) for length in lengths], x.dtype)
         for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
-            x, *keys_values = layer.prefill(x, plan)
-            cache.store(*keys_values, rows, slots)
-            keys_values.clear()  # or they would stay while the next layer makes its own
+            x, keys_values = layer.prefill(x, plan)
+            cache.store(keys_values, lengths, slots)
+            del keys_values  # or they would stay while the next layer makes its own
         # Nothing comes of the last layer's states: no source position is predicted.
-        caches[-1].store(*self.layers[-1].keys_values(x, plans[-1]), rows, slots)
+        caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), lengths, slots)
+        return state
 
     def step(self, state: IncrementalState, tokens: Tensor, segment: int, layout: StepLayout) -> Tensor:
         """Score the vocabulary at the newest tokens.
@@ -264,14 +305,17 @@ class UnilmModel(BaseFairseqModel):
     def load_state_dict(
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load weights.
+        """Load weights; beside adapters no others than `state_dict` has.
 
         Raises:
             UserError: naming the dictionary and the checkpoint's vocabulary where they differ, and otherwise every
                 parameter that is missing, unknown or of another shape.
         """
         if strict:
+            check_adapters(self, state_dict, self.cfg.pretrained)
             check_fit({name: value.shape for name, value in self.state_dict().items()}, state_dict)
+        # The weights beside adapters are there already.
+        strict = strict and not has_adapters(self)
         return super().load_state_dict(state_dict, strict=strict, model_cfg=model_cfg, args=args)
 
 

@@ -16,6 +16,7 @@ WORDS = {
     "layer_norm_position": ["post", "pre"],
     "feed_forward": ["plain", "gated"],
     "biases": ["all", "none"],
+    "lora_targets": ["attention", "all"],
 }
 
 
@@ -90,6 +91,44 @@ class UnilmConfig(FairseqDataclass):
     dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention output and feed-forward"})
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
     activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
+    flex_attention: bool = field(
+        default=False,
+        metadata={"help": "on GPUs: attend by PyTorch's FlexAttention, which needs --attention-dropout 0"},
+    )
+    compile: bool = field(
+        default=False,
+        metadata={"help": "fuse the position-wise parts of the layers in training by torch.compile, for GPUs"},
+    )
+    checkpoint_activations: bool = field(
+        default=False,
+        metadata={"help": "keep the input of each layer only, and compute what is in it again for its gradient"},
+    )
+    freeze_embeddings: bool = field(
+        default=False,
+        metadata={"help": "train no token, position and segment embeddings, nor the output matrix, which is the first"},
+    )
+    freeze_layers: int = field(
+        default=0,
+        metadata={
+            "help": "train neither the first so many layers nor the embeddings and relative position biases that they "
+            "read; 0: train all"
+        },
+    )
+    lora_rank: int = field(
+        default=0,
+        metadata={
+            "help": "train adapters of this rank beside the layers of --pretrained, which stay as they are and are not "
+            "saved again; 0: none"
+        },
+    )
+    lora_alpha: float = field(
+        default=16.0, metadata={"help": "what adapters add is multiplied by this over --lora-rank"}
+    )
+    lora_dropout: float = field(default=0.0, metadata={"help": "dropout of what adapters read"})
+    lora_targets: ChoiceEnum(WORDS["lora_targets"]) = field(  # type: ignore[valid-type]
+        default="attention",
+        metadata={"help": "layers with adapters: those of attention, or all, the feed-forward networks too"},
+    )
 
 
 SIZES: dict[str, Any] = {
@@ -126,6 +165,8 @@ LEAST = {
     "local_rotary_base": 0,
     "local_attention_window": 0,
     "global_attention_every": 1,
+    "freeze_layers": 0,
+    "lora_rank": 0,
 }
 
 
@@ -182,6 +223,25 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         )
     if cfg.local_rotary_base and not cfg.rotary_base:
         problems.append(f"--local-rotary-base must be 0 without --rotary-base, but is {cfg.local_rotary_base}")
+    if cfg.freeze_layers > cfg.encoder_layers:
+        problems.append(
+            f"--freeze-layers must be at most --encoder-layers ({cfg.encoder_layers}), but is {cfg.freeze_layers}"
+        )
+    if cfg.flex_attention and cfg.attention_dropout:
+        problems.append(
+            f"--attention-dropout must be 0 with --flex-attention, which has none, but is {cfg.attention_dropout:g}"
+        )
+    if cfg.lora_alpha <= 0:
+        problems.append(f"--lora-alpha must be positive, but is {cfg.lora_alpha:g}")
+    problems += [
+        f"{_option(name)} must be at least 0 and below 1, but is {getattr(cfg, name):g}"
+        for name in ("dropout", "attention_dropout", "activation_dropout", "lora_dropout")
+        if not 0 <= getattr(cfg, name) < 1
+    ]
+    if cfg.lora_rank > 0 and not cfg.pretrained:
+        problems.append(
+            "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold"
+        )
     return problems
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.modules.flex_attention import FlexPlan, flex_plan
 from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.rotary_position import Rotation, rotation_at
@@ -18,6 +19,8 @@ class PackedPlan(NamedTuple):
 
     blocks: list[AttentionBlock]
     rotation: Rotation | None
+    flex: FlexPlan | None = None
+    """Attend by FlexAttention, not block by block."""
 
 
 class StepPlan(NamedTuple):
@@ -50,26 +53,29 @@ class AttentionPattern:
         positions: Tensor,
         steps: Tensor,
         groups: Tensor,
-        block_lengths: Sequence[int],
+        lengths: Sequence[Sequence[int]],
         *,
         relative: RelativePositionBias | None,
         dtype: torch.dtype,
+        flexible: bool = False,
     ) -> PackedPlan:
-        """Plan a packed batch: its columns (B, L) and blocks, the model's relative position bias and its data type."""
+        """Plan a packed batch.
 
-        def relative_bias(start: int, end: int) -> Tensor:
-            return relative(positions[:, start:end], positions[:, :end])
-
+        Args:
+            positions: and ``steps``, ``groups``: its columns (T,).
+            lengths: of the blocks of each example.
+            relative: the model's relative position bias.
+            dtype: the data type of the layers.
+            flexible: attend by FlexAttention.
+        """
+        rotation = self._rotation(positions, dtype)
+        if flexible:
+            flex = flex_plan(positions, steps, groups, lengths, window=self.window, relative=relative)
+            return PackedPlan([], rotation, flex)
         blocks = attention_blocks(
-            positions,
-            steps,
-            groups,
-            block_lengths,
-            window=self.window,
-            relative_bias=None if relative is None else relative_bias,
-            dtype=dtype,
+            positions, steps, groups, lengths, window=self.window, relative_bias=relative, dtype=dtype
         )
-        return PackedPlan(blocks, self._rotation(positions, dtype))
+        return PackedPlan(blocks, rotation)
 
     def step(
         self,

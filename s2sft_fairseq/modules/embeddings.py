@@ -1,6 +1,9 @@
 """The input of the encoder: token embeddings, with position and segment embeddings where the model has them."""
 
 from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from s2sft_fairseq.modules.dropout import Dropout
 
 
 class PackedEmbeddings(nn.Module):
@@ -25,16 +28,21 @@ class PackedEmbeddings(nn.Module):
         self.positions = nn.Embedding(num_positions, embed_dim) if num_positions else None
         self.segments = nn.Embedding(num_segments, embed_dim) if num_segments else None
         self.layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.projection = nn.Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
 
-    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
-        """Embed a packed sequence.
+    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor, *, sparse_gradient: bool = False) -> Tensor:
+        """Embed tokens.
 
-        Shape:
-            each (B, L) -> (B, L, H). B: examples, L: packed positions, H: width of the layers.
+        Args:
+            tokens: and ``positions``, ``segments``: ids (...).
+            sparse_gradient: give the token embedding the gradients of the rows that were looked up alone. They are
+                added to that of a tied output matrix; without one, few optimizers could use them.
+
+        Returns:
+            (..., H). H: width of the layers.
         """
-        x = self.tokens(tokens)
+        x = embedding(tokens, self.tokens.weight, self.tokens.padding_idx, sparse=sparse_gradient)
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.segments is not None:

@@ -1,10 +1,13 @@
 """One Transformer layer: post-norm as in BERT, or pre-norm as in ModernBERT."""
 
+import functools
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
+from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.incremental_state import LayerCache
 from s2sft_fairseq.modules.multi_flow_attention import MultiFlowAttention
 
@@ -30,9 +33,14 @@ class EncoderLayer(nn.Module):
         gated: bool,
         bias: bool,
         first: bool,
+        compiled: bool = False,
     ) -> None:
-        """Make the layer; the first one of a pre-norm model reads embeddings that are normalised already."""
+        """Make the layer; the first one of a pre-norm model reads embeddings that are normalised already.
+
+        With ``compiled`` training fuses what it does to each position by itself (torch.compile).
+        """
         super().__init__()
+        self.compiled = compiled
         self.pre_norm, self.gated = pre_norm, gated
         self.attention = MultiFlowAttention(
             embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, bias=bias
@@ -44,25 +52,26 @@ class EncoderLayer(nn.Module):
         self.fc2 = nn.Linear(ffn_embed_dim, embed_dim, bias=bias)
         self.final_layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
-        self.activation_dropout = nn.Dropout(activation_dropout)
+        self.dropout = Dropout(dropout)
+        self.activation_dropout = Dropout(activation_dropout)
 
     def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Encode a packed sequence.
 
         Shape:
-            (B, L, H) -> (B, L, H). B: examples, L: packed positions, H: width.
+            (T, H) -> (T, H). T: tokens of the batch, H: width.
         """
-        return self._after_attention(x, self.attention(self._before_attention(x), plan))
+        attended = self.attention(self._before_attention(x), plan)
+        return _compiled_part()(self, x, attended) if self.compiled else self._after_attention(x, attended)
 
-    def keys_values(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Return the keys and values of a context; shapes as in :meth:`MultiFlowAttention.keys_values`."""
         return self.attention.keys_values(self._before_attention(x), plan)
 
-    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor, Tensor]:
+    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
         """Encode a context, and return its keys and values; shapes as in :meth:`MultiFlowAttention.prefill`."""
-        attended, key, value = self.attention.prefill(self._before_attention(x), plan)
-        return self._after_attention(x, attended), key, value
+        attended, keys_values = self.attention.prefill(self._before_attention(x), plan)
+        return self._after_attention(x, attended), keys_values
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
         """Encode the last ``queries`` of the new tokens; arguments as for :meth:`MultiFlowAttention.step`."""
@@ -81,9 +90,15 @@ class EncoderLayer(nn.Module):
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         if self.gated:
-            # (B, L, 2I) -> twice (B, L, I). I: inner width.
+            # (..., 2I) -> twice (..., I). I: inner width.
             hidden, gate = self.fc1(x).chunk(2, dim=-1)
             hidden = self.activation(hidden) * gate
         else:
             hidden = self.activation(self.fc1(x))
         return self.fc2(self.activation_dropout(hidden))
+
+
+@functools.cache
+def _compiled_part() -> Callable[[EncoderLayer, Tensor, Tensor], Tensor]:
+    """Compile what follows attention, once for all layers and numbers of tokens."""
+    return torch.compile(EncoderLayer._after_attention, dynamic=True)

@@ -5,6 +5,7 @@ short ones behind their padding, then those of the tokens that were generated. H
 share its slots, so that the search may reorder them as it likes and no key moves: what changes is only who sees what.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -25,13 +26,21 @@ class LayerCache:
         self.key = like.new_empty(size)
         self.value = torch.empty_like(self.key)
 
-    def store(self, key: Tensor, value: Tensor, sentences: slice, end: int) -> None:
-        """Keep the sources (n, h, S, d) of some sentences in the S slots before ``end``. S: source positions."""
-        start = end - key.size(2)
-        for kept, new in ((self.key, key), (self.value, value)):
-            kept[sentences, :, start:end] = new
-            # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
-            kept[sentences, :, :start] = 0.0
+    def store(self, keys_values: Tensor, lengths: Sequence[int], end: int) -> None:
+        """Keep sources, each in the slots before ``end``.
+
+        Args:
+            keys_values: of the sources, one after the other (T, 2, h, d).
+            lengths: of the sources, which add up to T.
+            end: the slot behind them.
+        """
+        for sentence, source in enumerate(keys_values.split(list(lengths))):
+            start = end - len(source)
+            # (S, 2, h, d) -> twice (h, S, d)
+            for kept, new in zip((self.key, self.value), source.permute(1, 2, 0, 3), strict=True):
+                kept[sentence, :, start:end] = new
+                # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
+                kept[sentence, :, :start] = 0.0
 
     def write(self, key: Tensor, value: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Write those of A new tokens (N, h, A, d) behind the first ``start`` slots; return all up to there."""

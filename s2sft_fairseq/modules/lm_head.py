@@ -41,6 +41,10 @@ class LMHead(nn.Module):
         if token_embedding.nbytes <= LARGEST_PACKED:
             self.output = pack_weight(token_embedding, self.bias, quantize=quantize)
 
+    def features(self, x: Tensor) -> Tensor:
+        """Return what the output matrix multiplies, (..., H) -> (..., E)."""
+        return self.layer_norm(self.activation(self.dense(x)))
+
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         """Score the vocabulary.
 
@@ -48,5 +52,5 @@ class LMHead(nn.Module):
             x (..., H), token_embedding (V, E) -> logits (..., V). H: width of the layers, E: of the embedding,
             V: vocabulary.
         """
-        x = self.layer_norm(self.activation(self.dense(x)))
+        x = self.features(x)
         return nn.functional.linear(x, token_embedding, self.bias) if self.output is None else self.output(x)

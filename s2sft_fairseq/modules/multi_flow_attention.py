@@ -5,14 +5,16 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
+from s2sft_fairseq.modules.flex_attention import flexible_attention
 from s2sft_fairseq.modules.incremental_state import LayerCache
+from s2sft_fairseq.modules.packed_attention import packed_attention
 from s2sft_fairseq.modules.rotary_position import Rotation, rotate
 
 
 class MultiFlowAttention(nn.Module):
     """Multi-head self-attention whose flows share all weights.
 
-    B: examples, L: packed positions, H: width, h: heads, d: width of a head (H / h).
+    T: tokens of a packed batch, H: width, h: heads, d: width of a head (H / h).
     """
 
     def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, bias: bool = True) -> None:
@@ -25,38 +27,27 @@ class MultiFlowAttention(nn.Module):
         """Attend block by block, so that no score is computed for a key of a later block.
 
         Shape:
-            x (B, L, H) -> (B, L, H).
+            x (T, H) -> (T, H).
         """
-        query, key, value = self._project(x, plan.rotation)
-        # Cut by split() and merged before they are joined: slicing and joining by hand would copy everything once more.
-        queries = query.split([block.end - block.start for block in plan.blocks], dim=2)
-        attended = [
-            scaled_dot_product_attention(
-                block_query,
-                _prefix(key, block.end),
-                _prefix(value, block.end),
-                attn_mask=block.bias,
-                dropout_p=self.dropout if self.training else 0.0,
-            )
-            for block_query, block in zip(queries, plan.blocks, strict=True)
-        ]
-        return self.output(torch.cat([_merge_heads(states) for states in attended], dim=1))
+        return self.prefill(x, plan)[0]
 
-    def keys_values(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a context (n, S, H), each (n, h, S, d). n: sentences, S: source positions."""
-        _, key, value = self._project(x, plan.rotation)
-        return key, value
+    def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
+        """Return the keys and values of a packed batch (T, H) as (T, 2, h, d)."""
+        return self._project(x, plan.rotation)[:, 1:]
 
-    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend within a context.
+    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
+        """Attend as :meth:`forward` does, and return the keys and values too.
 
         Shape:
-            x (n, S, H) -> (n, S, H), and the keys and values (n, h, S, d). n: sentences, S: source positions.
+            x (T, H) -> (T, H) and (T, 2, h, d).
         """
-        query, key, value = self._project(x, plan.rotation)
-        (block,) = plan.blocks
-        attended = scaled_dot_product_attention(query, key, value, attn_mask=block.bias)
-        return self.output(_merge_heads(attended)), key, value
+        projected = self._project(x, plan.rotation)
+        if plan.flex is not None:
+            attended = flexible_attention(projected, plan.flex)
+        else:
+            attended = packed_attention(projected, plan.blocks, self.dropout if self.training else 0.0)
+        # (T, h, d) -> (T, H)
+        return self.output(attended.flatten(1)), projected[:, 1:]
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
         """Attend from new tokens to the source, to what was generated, and to each other.
@@ -73,7 +64,8 @@ class MultiFlowAttention(nn.Module):
         Returns:
             (N, queries, H).
         """
-        query, key, value = self._project(x, plan.rotation)
+        # (N, A, 3, h, d) -> three times (N, h, A, d)
+        query, key, value = self._project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
         key, value = cache.write(key, value, plan.start)
         query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
         attended = [
@@ -86,21 +78,15 @@ class MultiFlowAttention(nn.Module):
         ]
         return self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
 
-    def _project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, keys and values, each (B, h, L, d), the first two turned to their positions."""
-        # (B, L, 3H) -> (B, L, 3, h, d) -> (3, B, h, L, d)
-        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        query, key, value = projected.unbind(0)
-        if rotation is not None:
-            query, key = rotate(projected[:2], rotation).unbind(0)
-        return query, key, value
-
-
-def _prefix(x: Tensor, length: int) -> Tensor:
-    """Return the first positions (B, h, length, d); all of them as they are, for even a whole slice costs a copy."""
-    return x if length == x.size(2) else x[:, :, :length]
+    def _project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two turned to their positions."""
+        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        if rotation is None:
+            return projected
+        turned, values = projected.split((2, 1), dim=-3)
+        return torch.cat([rotate(turned, rotation), values], dim=-3)
 
 
 def _merge_heads(x: Tensor) -> Tensor:
-    # (B, h, L, d) -> (B, L, h, d) -> (B, L, H)
+    # (N, h, A, d) -> (N, A, h, d) -> (N, A, H)
     return x.transpose(1, 2).flatten(2)

@@ -33,13 +33,16 @@ class RelativePositionBias(nn.Module):
         self.num_bins, self.max_distance = num_bins, max_distance
         self.weight = nn.Parameter(torch.empty(num_heads, num_bins).normal_(std=0.02))
 
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Map distances, position of the key minus position of the query, to bins, (...) -> (...)."""
+        return relative_position_bucket(distance, self.num_bins, self.max_distance)
+
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Look the bias up, from position ids, so that a placeholder gets that of the token it stands for.
 
         Shape:
-            (B, Q), (B, K) -> (B, h, Q, K). B: examples, Q: queries, K: keys, h: heads.
+            (..., Q), (..., K) -> (..., h, Q, K). Q: queries, K: keys, h: heads.
         """
         distance = key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)
-        bucket = relative_position_bucket(distance, self.num_bins, self.max_distance)
-        # (h, bins) -> (bins, h), looked up -> (B, Q, K, h) -> (B, h, Q, K)
-        return nn.functional.embedding(bucket, self.weight.t()).permute(0, 3, 1, 2)
+        # (h, bins) -> (bins, h), looked up -> (..., Q, K, h) -> (..., h, Q, K)
+        return nn.functional.embedding(self.bucket(distance), self.weight.t()).movedim(-1, -3)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class Rotation(NamedTuple):
-    """The turns at some positions, as the cosines and sines of their angles, each (B, 1, L, d / 2).
+    """The turns at some positions, as the cosines and sines of their angles, each (..., 1, 1, d / 2).
 
-    B: examples, L: positions, d: width of a head. In float32 or wider, whatever the layers compute in.
+    d: width of a head. In float32 or wider, whatever the layers compute in.
     """
 
     cos: Tensor
@@ -24,12 +24,12 @@ def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtyp
     """Work out the turns: pair ``i`` of a head's dimensions by ``position / base ** (2 * i / d)``.
 
     Shape:
-        positions (B, L).
+        positions (...).
     """
     dtype = torch.promote_types(dtype, torch.float32)
     exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=dtype) / head_dim
-    # (B, L) -> (B, 1, L, 1), times (d / 2,)
-    angles = positions[:, None, :, None] * base**-exponents
+    # (...) -> (..., 1, 1, 1), times (d / 2,)
+    angles = positions[..., None, None, None] * base**-exponents
     return Rotation(angles.cos(), angles.sin())
 
 
@@ -37,7 +37,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn queries or keys; dimensions ``i`` and ``i + d / 2`` of a head are a pair.
 
     Shape:
-        (..., B, h, L, d) -> the same. h: heads.
+        (..., 2, h, d) -> the same. h: heads.
     """
     first, second = x.chunk(2, dim=-1)
     cos, sin = rotation

@@ -1,10 +1,13 @@
-"""The one visibility rule, and the attention masks of a packed batch that follow from it."""
+"""The one visibility rule, and the attention of a packed batch that follows from it, block by block."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+# Queries of a context that attend together in local layers, in windows: the more, the more keys each meets in vain.
+QUERIES_IN_WINDOWS = 4
 
 
 def visible(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group: Tensor) -> Tensor:
@@ -16,7 +19,7 @@ def visible(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group
     query_step, query_group = query_step.unsqueeze(-1), query_group.unsqueeze(-1)
     key_step, key_group = key_step.unsqueeze(-2), key_group.unsqueeze(-2)
     earlier = torch.where(query_group > 0, key_step < query_step, key_step <= query_step)
-    return torch.where(key_group == 0, earlier, (key_group > 0) & (key_group == query_group))
+    return torch.where(key_group == 0, earlier, key_group == query_group)
 
 
 def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
@@ -29,51 +32,78 @@ def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -
 
 
 class AttentionBlock(NamedTuple):
-    """The queries ``start:end`` of a packed sequence, which meet the keys ``0:end``."""
+    """Queries of a packed batch, and the keys that they meet: both are runs of its T tokens, of one example."""
 
-    start: int
-    end: int
+    queries: slice
+    keys: slice
     bias: Tensor | None
-    """Added to the scores: (B, 1 or h, end - start, end), -inf where the rule forbids; None where all is visible."""
+    """Added to the scores: (1 or h, Q, K), -inf where the rule forbids; None where all is visible."""
 
 
 def attention_blocks(
     positions: Tensor,
     steps: Tensor,
     groups: Tensor,
-    block_lengths: Sequence[int],
+    lengths: Sequence[Sequence[int]],
     *,
     window: int = 0,
-    relative_bias: Callable[[int, int], Tensor] | None = None,
+    relative_bias: Callable[[Tensor, Tensor], Tensor] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[AttentionBlock]:
     """Work out the attention of a packed batch, once for all layers of a kind.
 
+    The context of an example meets itself, and everything in it is visible. All that comes behind it meets the whole
+    example.
+
     Args:
-        positions: position ids (B, L). B: examples, L: packed positions.
-        steps: factorization steps (B, L).
-        groups: groups (B, L).
-        block_lengths: positions of each block, padding included; they add up to L.
+        positions: position ids (T,). T: tokens of the batch.
+        steps: factorization steps (T,).
+        groups: groups (T,).
+        lengths: of the blocks of each example.
         window: of local attention, on top of the rule; 0: none.
-        relative_bias: from ``start, end`` to the relative position bias of the queries ``start:end`` towards the keys
-            ``0:end``, (B, h, end - start, end). h: heads.
+        relative_bias: from positions of queries (Q,) and keys (K,) to their relative position bias (h, Q, K). h: heads.
         dtype: of the biases, where there is no relative one.
     """
-    blocks, start = [], 0
-    for length in block_lengths:
-        end = start + length
-        allowed = visible(steps[:, start:end], groups[:, start:end], steps[:, :end], groups[:, :end])
+
+    def block(queries: slice, keys: slice) -> AttentionBlock:
+        allowed = visible(steps[queries], groups[queries], steps[keys], groups[keys])
         if window:
-            # Padding stands at position 0, from where it may reach no key: it sees what it does without a window.
-            near = within_window(positions[:, start:end], positions[:, :end], window)
-            allowed &= near | (groups[:, start:end] < 0).unsqueeze(-1)
-        bias = None if relative_bias is None else relative_bias(start, end)
-        if bias is not None or not bool(allowed.all()):
-            # (B, Q, K) -> (B, 1, Q, K), for every head
-            forbidden = ~allowed.unsqueeze(1)
-            if bias is None:
-                bias = torch.zeros_like(forbidden, dtype=dtype)
-            bias = bias.masked_fill(forbidden, float("-inf"))
-        blocks.append(AttentionBlock(start, end, bias))
-        start = end
+            allowed &= within_window(positions[queries], positions[keys], window)
+        # (Q, K) -> (1, Q, K), for every head
+        forbidden = ~allowed.unsqueeze(0)
+        if relative_bias is not None:
+            bias = relative_bias(positions[queries], positions[keys])
+        else:
+            bias = torch.zeros_like(forbidden, dtype=dtype)
+        return AttentionBlock(queries, keys, bias.masked_fill(forbidden, float("-inf")))
+
+    blocks = []
+    for context, rest in _examples(lengths):
+        furthest = context.stop - context.start - 1
+        if window and furthest > window // 2:
+            blocks += [block(*near) for near in _windows(context, window)]
+        elif context.stop > context.start:
+            bias = None if relative_bias is None else relative_bias(positions[context], positions[context])
+            blocks.append(AttentionBlock(context, context, bias))
+        if rest.stop > rest.start:
+            blocks.append(block(rest, slice(context.start, rest.stop)))
     return blocks
+
+
+def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[tuple[slice, slice]]:
+    """Yield where the context of each example stands, and what comes behind it."""
+    start = 0
+    for context, *others in lengths:
+        end = start + context
+        stop = end + sum(others)
+        yield slice(start, end), slice(end, stop)
+        start = stop
+
+
+def _windows(context: slice, window: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the queries and keys of local attention within a context, whose positions count on from one to the next."""
+    reach = window // 2
+    size = max(1, QUERIES_IN_WINDOWS * reach)
+    for start in range(context.start, context.stop, size):
+        stop = min(start + size, context.stop)
+        yield slice(start, stop), slice(max(context.start, start - reach), min(context.stop, stop + reach))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
@@ -43,25 +45,23 @@ class Corruption:
             found.append(f"--max-masked-tokens must not be negative, but is {self.max_masked_tokens}")
         return found
 
-    def draw(self, tokens: np.ndarray, form: SequenceForm, rng: np.random.Generator) -> np.ndarray:
-        """Corrupt every one of the tokens (n,): keep it, or replace it by a random token or by the placeholder."""
-        chance = rng.random(len(tokens))
-        random_tokens = rng.integers(form.vocab_size, size=len(tokens))
+    def draw(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
+        """Corrupt every one of the tokens (N,): keep it, or replace it by a random token or by the placeholder."""
+        chance = draws.random(tokens)
+        random_tokens = draws.integers(form.vocab_size, tokens)
         replaced = np.where(chance < self.keep_prob + self.random_prob, random_tokens, form.placeholder)
-        return np.where(chance < self.keep_prob, tokens, replaced)
+        return np.where(chance < self.keep_prob, tokens.values, replaced)
 
-    def corrupt(
-        self, tokens: np.ndarray, probability: float, form: SequenceForm, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Corrupt each of the tokens (n,) with the given probability."""
+    def corrupt(self, tokens: Ragged, probability: float, form: SequenceForm, draws: Draws) -> np.ndarray:
+        """Corrupt each of the tokens (N,) with the given probability."""
         if probability <= 0:
-            return tokens
-        return np.where(rng.random(len(tokens)) < probability, self.draw(tokens, form, rng), tokens)
+            return tokens.values
+        return np.where(draws.random(tokens) < probability, self.draw(tokens, form, draws), tokens.values)
 
-    def corrupt_source(self, source: np.ndarray, form: SequenceForm, rng: np.random.Generator) -> np.ndarray:
-        """Corrupt a laid-out source (n,), never its special symbols."""
-        special = (source == form.cls) | (source == form.sep)
-        return np.where(special, source, self.corrupt(source, self.source_mask_prob, form, rng))
+    def corrupt_source(self, source: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
+        """Corrupt laid-out sources (N,), never their special symbols."""
+        special = (source.values == form.cls) | (source.values == form.sep)
+        return np.where(special, source.values, self.corrupt(source, self.source_mask_prob, form, draws))
 
 
 NO_CORRUPTION = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0)

@@ -1,4 +1,9 @@
-"""The three fine-tuning methods of s2s-ft (section 2 of the paper, Figures 1 and 2) in the packed format."""
+"""The three fine-tuning methods of s2s-ft (section 2 of the paper, Figures 1 and 2) in the packed format.
+
+An objective is a function from the laid-out sources and targets of a batch to their blocks. It treats all examples at
+once: ``Ragged`` rows of tokens, a row for an example, become columns of a `Block`. What it draws for an example does
+not depend on the others.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,127 +11,127 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
-from s2sft_fairseq.objectives.packing import Block, PackedExample
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.packing import Block, PackedExamples
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
-Objective = Callable[[np.ndarray, np.ndarray, SequenceForm, Corruption, np.random.Generator], PackedExample]
+Objective = Callable[[Ragged, Ragged, SequenceForm, Corruption, Draws], PackedExamples]
 
 
-def context_block(source: np.ndarray, form: SequenceForm) -> Block:
-    """Return a laid-out source (n,) as what is given from the start."""
-    return Block.of(source, first_position=0, segment=form.source_segments(source), label=form.pad)
+def context_block(source: Ragged, form: SequenceForm) -> Block:
+    """Return laid-out sources as what is given from the start."""
+    return Block.of(source, first_position=0, segment=form.segment_column(source), label=form.pad)
 
 
-def _context(tokens: np.ndarray, form: SequenceForm, corruption: Corruption, rng: np.random.Generator) -> Block:
-    clean = form.source(tokens)
+def _context(source: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> Block:
     # The segments are those of the clean source: a random token may be another [SEP].
-    return context_block(clean, form)._replace(token=corruption.corrupt_source(clean, form, rng))
+    return context_block(source, form)._replace(token=corruption.corrupt_source(source, form, draws))
 
 
-def _steps(target: np.ndarray) -> np.ndarray:
-    """Return the factorization steps 1..m of a target (m,) that is predicted from left to right."""
-    return np.arange(1, len(target) + 1, dtype=np.int64)
+def _steps(target: Ragged) -> np.ndarray:
+    """Return the factorization steps (N,), 1..m of each target, which is predicted from left to right."""
+    return target.place + 1
 
 
-def causal(
-    source: np.ndarray, target: np.ndarray, form: SequenceForm, corruption: Corruption, rng: np.random.Generator
-) -> PackedExample:
+def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:
     """Causal fine-tuning (section 2.1): each target token predicts the next one, the first stands on ``[SEP]``.
 
     Args:
-        source: ids (n,), without special symbols but for the ``[SEP]`` between fields.
-        target: ids without special symbols (m,).
+        source: sources as `SequenceForm.source` lays them out, ``[CLS] x``, or ``[CLS] x [SEP]`` for other methods.
+        target: targets as `SequenceForm.target` lays them out, ``y [SEP]``.
+        form: special symbols and segments.
+        corruption: how likely tokens are corrupted.
+        draws: random numbers for these examples.
     """
-    context = _context(source, form, corruption, rng)
-    label = form.target(target)
-    content = np.concatenate([[form.sep], corruption.corrupt(label[:-1], corruption.target_mask_prob, form, rng)])
+    context = _context(source, form, corruption, draws)
+    # One token on: the [SEP] that ends a target begins the next one, and the last one's the first.
+    shifted = target.with_values(np.roll(target.values, 1))
+    corrupted = corruption.corrupt(shifted, corruption.target_mask_prob, form, draws)
     return (
         context,
         Block.of(
-            content,
-            first_position=len(context.token),
+            target.with_values(np.where(target.place == 0, form.sep, corrupted)),
+            first_position=source.lengths,
             segment=form.target_segment,
-            step=_steps(label),
-            label=label,
+            step=_steps(target),
+            label=target.values,
         ),
     )
 
 
-def masked(
-    source: np.ndarray, target: np.ndarray, form: SequenceForm, corruption: Corruption, rng: np.random.Generator
-) -> PackedExample:
+def masked(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:
     """Masked fine-tuning (section 2.2): some target tokens, ``[SEP]`` among them, are masked and predicted in place.
 
     At least one is, so that every example teaches something. Arguments as for :func:`causal`.
     """
-    context = _context(source, form, corruption, rng)
-    clean = form.target(target)
-    chosen = _choose_masked(len(clean), corruption, rng)
+    context = _context(source, form, corruption, draws)
+    chosen = _choose_masked(target, corruption, draws)
     return (
         context,
         Block.of(
-            np.where(chosen, corruption.draw(clean, form, rng), clean),
-            first_position=len(context.token),
+            target.with_values(np.where(chosen, corruption.draw(target, form, draws), target.values)),
+            first_position=source.lengths,
             segment=form.target_segment,
-            step=_steps(clean),
-            label=np.where(chosen, clean, form.pad),
+            step=_steps(target),
+            label=np.where(chosen, target.values, form.pad),
         ),
     )
 
 
-def _choose_masked(length: int, corruption: Corruption, rng: np.random.Generator) -> np.ndarray:
-    """Choose the positions to mask as a boolean array (length,)."""
-    order = rng.permutation(length)
+def _choose_masked(target: Ragged, corruption: Corruption, draws: Draws) -> np.ndarray:
+    """Choose the tokens to mask, boolean (N,): those with the smallest random numbers of their target."""
+    chance = target.with_values(draws.random(target))
     if corruption.exact_count:
-        count = int(corruption.target_mask_prob * length)
+        count = (corruption.target_mask_prob * target.lengths).astype(np.int64)
     else:
-        count = rng.binomial(length, corruption.target_mask_prob)
+        by_chance = chance.row[chance.values < corruption.target_mask_prob]
+        count = np.bincount(by_chance, minlength=len(target.lengths))
     if corruption.max_masked_tokens:
-        count = min(count, corruption.max_masked_tokens)
-    return order < max(1, count)
+        count = np.minimum(count, corruption.max_masked_tokens)
+    return chance.rank() < np.maximum(1, count)[target.row]
 
 
 def pseudo_masked(
-    source: np.ndarray, target: np.ndarray, form: SequenceForm, corruption: Corruption, rng: np.random.Generator
-) -> PackedExample:
+    source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws
+) -> PackedExamples:
     """Pseudo-masked fine-tuning (section 2.3): every target token is predicted at a placeholder [P] of its own.
 
     The program of s2s-ft draws each placeholder through the 80/10/10 rule, and what it writes over a target token is
     the very token that was drawn for its placeholder; the paper has [P] throughout. Arguments as for :func:`causal`.
     """
-    context = _context(source, form, corruption, rng)
-    clean = form.target(target)
-    placeholder = corruption.draw(clean, form, rng)
-    corrupted = rng.random(len(clean)) < corruption.target_mask_prob
-    steps = _steps(clean)
-    position = len(context.token)
+    context = _context(source, form, corruption, draws)
+    placeholder = corruption.draw(target, form, draws)
+    corrupted = draws.random(target) < corruption.target_mask_prob
+    steps = _steps(target)
     return (
         context,
         Block.of(
-            np.where(corrupted, placeholder, clean),
-            first_position=position,
+            target.with_values(np.where(corrupted, placeholder, target.values)),
+            first_position=source.lengths,
             segment=form.target_segment,
             step=steps,
             label=form.pad,
         ),
         Block.of(
-            placeholder,
-            first_position=position,
+            target.with_values(placeholder),
+            first_position=source.lengths,
             segment=form.target_segment,
             step=steps,
             group=steps,
-            label=clean,
+            label=target.values,
         ),
     )
 
 
-def reference(source: np.ndarray, target: np.ndarray, form: SequenceForm) -> PackedExample:
+def reference(source: Ragged, target: Ragged, form: SequenceForm) -> PackedExamples:
     """Return the pass that gives each target token the probability that decoding gives it: nothing is corrupted.
 
-    Masked and pseudo-masked models decode alike, token after token at a placeholder (section 2.4).
+    Masked and pseudo-masked models decode alike, token after token at a placeholder (section 2.4). Arguments as for
+    :func:`causal`.
     """
     objective = causal if form.shifted else pseudo_masked
-    return objective(source, target, form, NO_CORRUPTION, np.random.default_rng(0))
+    return objective(source, target, form, NO_CORRUPTION, Draws(0, 0, np.arange(len(source.lengths))))
 
 
 class Method(NamedTuple):

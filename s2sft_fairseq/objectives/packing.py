@@ -1,26 +1,25 @@
 """The packed format: every objective of the plugin is a choice of these columns.
 
-A packed example is one sequence for one encoder pass. Each of its tokens has
+A packed example is one sequence for one encoder pass, and a packed batch is the tokens of its examples one after the
+other, without any padding. Each token has
 
 ========  =================================================================================================
 token     vocabulary id
 position  position id; a placeholder has the position of the token that it stands for
 segment   segment (token type) id
 step      factorization step at which the content of this token becomes known; 0 = given from the start
-group     0 = content, > 0 = placeholder ([M], [P], [ATTN] in the papers), -1 = padding
+group     0 = content, > 0 = placeholder ([M], [P], [ATTN] in the papers)
 label     the id to predict here, or the padding id
 ========  =================================================================================================
 
-A query ``q`` sees a key ``k`` exactly when
+A query ``q`` sees a key ``k`` of its own example exactly when
 
 * ``k`` is content and ``step[k] <= step[q]`` (``q`` is content) or ``step[k] < step[q]`` (``q`` is a placeholder), or
 * ``k`` is a placeholder and ``q`` is a placeholder of the same group.
 
-Padding is never seen. As a query it counts as content of step 0, so that no query is left without a key.
-
-The tokens stand in *blocks*, ordered so that no query sees a key of a later block: first the context (step 0), then
-content that is predicted (step > 0), then placeholders. Attention uses this: the queries of a block meet the keys of
-a prefix of the sequence only.
+The tokens of an example stand in *blocks*, ordered so that no query sees a key of a later block: first the context
+(step 0), then content that is predicted (step > 0), then placeholders. Attention uses this: the queries of a block meet
+the keys of a prefix of the example only.
 """
 
 from collections.abc import Sequence
@@ -29,11 +28,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-PADDING_GROUP = -1
+from s2sft_fairseq.objectives.ragged import Ragged
 
 
 class Block(NamedTuple):
-    """A run of tokens of one kind; every column is an int64 array (L,). L: tokens of this block."""
+    """A run of tokens of one kind in each of some examples, one example after the other.
+
+    Every column is an int64 array (N,). N: tokens of this block in all of its examples.
+    """
 
     token: np.ndarray
     position: np.ndarray
@@ -41,36 +43,47 @@ class Block(NamedTuple):
     step: np.ndarray
     group: np.ndarray
     label: np.ndarray
+    lengths: np.ndarray
+    """Tokens of this block in each example, int64 (B,). B: examples."""
 
     @classmethod
     def of(
         cls,
-        token: np.ndarray,
+        token: Ragged,
         *,
-        first_position: int,
+        first_position: np.ndarray | int,
         segment: np.ndarray | int,
         label: np.ndarray | int,
         step: np.ndarray | int = 0,
         group: np.ndarray | int = 0,
     ) -> "Block":
-        """Make a block whose positions count on from ``first_position``; single numbers hold for each of its tokens."""
-        length = len(token)
+        """Make a block; single numbers hold for each of its tokens.
+
+        Args:
+            token: vocabulary ids, a row for an example.
+            first_position: from where the positions of each example (B,) count on.
+            segment, label, step, group: columns (N,).
+        """
 
         def column(value: np.ndarray | int) -> np.ndarray:
-            return value if isinstance(value, np.ndarray) else np.full(length, value, dtype=np.int64)
+            return value if isinstance(value, np.ndarray) else np.full(len(token.values), value, dtype=np.int64)
 
-        position = np.arange(first_position, first_position + length, dtype=np.int64)
-        return cls(token, position, column(segment), column(step), column(group), column(label))
+        if isinstance(first_position, np.ndarray):
+            first_position = first_position[token.row]
+        position = token.place + first_position
+        columns = map(column, (segment, step, group, label))
+        return cls(token.values, position, *columns, lengths=token.lengths)
 
 
-PackedExample = tuple[Block, ...]
+PackedExamples = tuple[Block, ...]
+"""The blocks of one or more examples."""
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Packed examples side by side, each block padded on its right to the longest of the batch.
+    """Packed examples one after the other, within an example block after block; there is no padding.
 
-    Every column is an int64 array (B, L). B: examples, L: sum of ``block_lengths``.
+    Every column is an int64 array (T,). T: tokens of all examples.
     """
 
     token: np.ndarray
@@ -79,24 +92,22 @@ class PackedBatch:
     step: np.ndarray
     group: np.ndarray
     label: np.ndarray
-    block_lengths: tuple[int, ...]
+    lengths: tuple[tuple[int, ...], ...]
+    """The length of each block of each example."""
 
 
-def collate(examples: Sequence[PackedExample], pad: int) -> PackedBatch:
-    """Pad packed examples to one batch.
+def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
+    """Join examples, whether they were packed one by one or many at once, to one batch.
 
     Raises:
         ValueError: if the examples do not all have the same number of blocks.
     """
-    num_blocks = len(examples[0])
-    if any(len(example) != num_blocks for example in examples):
-        raise ValueError(f"examples of one batch need one number of blocks, found {sorted(set(map(len, examples)))}")
-    block_lengths = tuple(max(len(example[i].token) for example in examples) for i in range(num_blocks))
-    starts = np.concatenate([[0], np.cumsum(block_lengths)])
-    padding = Block(token=pad, position=0, segment=0, step=0, group=PADDING_GROUP, label=pad)
-    columns = Block(*(np.full((len(examples), starts[-1]), value, dtype=np.int64) for value in padding))
-    for row, example in enumerate(examples):
-        for start, block in zip(starts, example, strict=False):
-            for column, values in zip(columns, block, strict=True):
-                column[row, start : start + len(values)] = values
-    return PackedBatch(*columns, block_lengths=block_lengths)
+    if len(numbers := {len(blocks) for blocks in packed}) > 1:
+        raise ValueError(f"examples of one batch need one number of blocks, found {sorted(numbers)}")
+    blocks = [Block(*map(np.concatenate, zip(*run, strict=True))) for run in zip(*packed, strict=True)]
+    # From block after block to example after example; stable, so that an example keeps the order of its blocks.
+    example = np.concatenate([np.repeat(np.arange(len(block.lengths)), block.lengths) for block in blocks])
+    order = np.argsort(example, kind="stable")
+    columns = (np.concatenate(column)[order] for column in zip(*(block[:-1] for block in blocks), strict=True))
+    lengths = zip(*(block.lengths.tolist() for block in blocks), strict=True)
+    return PackedBatch(*columns, lengths=tuple(lengths))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 
@@ -37,7 +38,10 @@ class SequenceForm:
             tokens: ids (n,), without special symbols but for the ``[SEP]`` between fields.
         """
         kept = self.fields.cut(tokens, self.sep, self.max_source - self.source_specials)
-        return np.concatenate([[self.cls], kept] if self.shifted else [[self.cls], kept, [self.sep]])
+        laid_out = np.full(len(kept) + self.source_specials, self.sep, dtype=np.int64)
+        laid_out[0] = self.cls
+        laid_out[1 : len(kept) + 1] = kept  # what is left is the final [SEP], if there is one
+        return laid_out
 
     def source_segments(self, source: np.ndarray) -> np.ndarray:
         """Return the segment ids of laid-out sources (..., S); those of padding on the right mean nothing.
@@ -48,6 +52,12 @@ class SequenceForm:
         separators = source == self.sep
         num_fields = separators.sum(axis=-1, keepdims=True) + self.shifted
         return self.fields.segment_column(separators.cumsum(axis=-1) - separators, num_fields)
+
+    def segment_column(self, source: Ragged) -> np.ndarray:
+        """Return the segment ids (N,) of laid-out sources; see :meth:`source_segments`."""
+        if len(self.fields.segments) == 1:
+            return np.full_like(source.values, self.fields.segments[0])
+        return self.source_segments(source.padded(self.pad))[source.is_real]
 
     def target(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out what is to be generated: ``y [SEP]``. A target that is cut still ends in ``[SEP]``, as in s2s-ft.

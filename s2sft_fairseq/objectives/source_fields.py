@@ -51,16 +51,19 @@ class SourceFields:
 
     def _cut_fields(self, tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
         """Cut each field to its limit, and with a side for each field further, until all fit into the room."""
-        ends = np.flatnonzero(tokens == sep)
-        fields = [field[index > 0 :] for index, field in enumerate(np.split(tokens, ends))]
-        limits = [_of(index, self.limits) or len(tokens) + 1 for index in range(len(fields))]
-        lengths = [min(len(field), limit - 1) for field, limit in zip(fields, limits, strict=True)]
+        ends = [*np.flatnonzero(tokens == sep).tolist(), len(tokens)]
+        starts = [0, *(end + 1 for end in ends[:-1])]
+        whole = [end - start for start, end in zip(starts, ends, strict=True)]
+        limits = [_of(index, self.limits) or len(tokens) + 1 for index in range(len(ends))]
+        lengths = [min(length, limit - 1) for length, limit in zip(whole, limits, strict=True)]
         if len(self.truncation) > 1:
-            lengths = _give_way(lengths, max(0, room - len(ends)))
+            lengths = _give_way(lengths, max(0, room - len(ends) + 1))
+        if lengths == whole:
+            return tokens
         kept = []
-        for index, (field, length) in enumerate(zip(fields, lengths, strict=True)):
+        for index, (start, end, length) in enumerate(zip(starts, ends, lengths, strict=True)):
             left = _of(index, self.truncation) == "left"
-            kept += [[sep], field[len(field) - length :] if left else field[:length]]
+            kept += [[sep], tokens[end - length : end] if left else tokens[start : start + length]]
         return np.concatenate(kept[1:])
 
     def segment_column(self, field: np.ndarray, num_fields: np.ndarray | int) -> np.ndarray:
@@ -87,7 +90,7 @@ def _give_way(lengths: Sequence[int], room: int) -> list[int]:
     first: as if each position in turn were taken from the field that is longest by then.
     """
     kept = [0] * len(lengths)
-    order = np.argsort(lengths, kind="stable").tolist()
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for done, index in enumerate(order):
         share = -(-room // (len(order) - done))
         kept[index] = min(lengths[index], share)

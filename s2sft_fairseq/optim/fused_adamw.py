@@ -1,17 +1,22 @@
-"""AdamW on PyTorch's own fused kernels, with no decay on biases and layer norms."""
+"""AdamW on PyTorch's own fused kernels, which scale and clip as they update; no decay on biases and layer norms."""
 
 import ast
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
-from torch import nn
+from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.optim.sixteen_bit_adamw import SixteenBitAdamW
+
+logger = logging.getLogger(__name__)
 
 # fairseq's attribute for groups of parameters, which its fp32 copies of fp16 parameters keep.
 GROUP_ATTRIBUTE, NO_DECAY = "param_group", "no_decay"
@@ -37,12 +42,23 @@ class FusedAdamWConfig(FairseqDataclass):
 class FusedAdamW(FairseqOptimizer):
     """`torch.optim.AdamW` (Loshchilov and Hutter, 2019) in its fused form.
 
+    fairseq multiplies all gradients by one over the number of labels, measures their norm, and multiplies them again to
+    clip it. Here both factors are only kept, and the kernel applies their product as it reads the gradients: two passes
+    over memory less. Between `multiply_grads` and `step` the gradients are thus still the sums that the backward passes
+    left.
+
     Against the optimiser of the s2s-ft program: epsilon is added after the bias correction of the second moment, not
     before, and the decay is applied before the update, not after.
     """
 
+    # fairseq's AMPOptimizer has PyTorch's GradScaler undo the loss scale before the norm is measured, and then again
+    # before the step, because it names two different objects. With this the second time is left to `step`.
+    _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None
+    """Set by GradScaler for a step: 1 if the gradients overflowed, so that nothing may change."""
+
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[nn.Parameter]) -> None:
-        """Take the parameters of the model.
+        """Take the parameters of the model that are trained.
 
         Raises:
             UserError: if fairseq has flattened them, so that decay could not leave any out.
@@ -56,9 +72,13 @@ class FusedAdamW(FairseqOptimizer):
                 "--optimizer fused_adamw needs --fp16-no-flatten-grads with --fp16, or --weight-decay 0: "
                 "flattened parameters cannot leave biases and layer norms out of the decay"
             )
+        kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt)}
+        self._fused = all(has_fused_kernels(*kind) for kind in kinds)
+        self._factor: float | Tensor = 1.0  # that the gradients are still to be multiplied by
+        sixteen_bits = any(dtype in (torch.float16, torch.bfloat16) for _, dtype in kinds)
         groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]], **self.optimizer_config, fused=True
+        self._optimizer = (SixteenBitAdamW if sixteen_bits else torch.optim.AdamW)(
+            [group for group in groups if group["params"]], **self.optimizer_config
         )
 
     @property
@@ -70,4 +90,105 @@ class FusedAdamW(FairseqOptimizer):
             "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
+            **self._kernels,
         }
+
+    @property
+    def _kernels(self) -> dict[str, bool]:
+        return {"fused": self._fused, "foreach": not self._fused}
+
+    @property
+    def supports_flat_params(self) -> bool:
+        """Whether all parameters may be one: without weight decay they are all treated alike."""
+        return True
+
+    def multiply_grads(self, c: float | Tensor) -> None:
+        """Let the next norm and the next step multiply the gradients by a constant."""
+        self._factor = self._factor * c
+
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Let the next step clip the gradients.
+
+        Args:
+            max_norm: largest L2 norm of all gradients together; 0: no limit.
+            aggregate_norm_fn: what makes the norm of all ranks of that of this one, where each has other parameters.
+
+        Returns:
+            Their norm before clipping, a float32 scalar on their device.
+        """
+        norm = gradient_norm(self.params) * self._factor
+        if aggregate_norm_fn is not None:
+            norm = aggregate_norm_fn(norm)
+        if max_norm > 0:
+            # 1e-6 as in fairseq and PyTorch
+            self.multiply_grads((max_norm / (norm + 1e-6)).clamp(max=1))
+        return norm
+
+    def step(self, closure: Callable | None = None, scale: float | Tensor = 1.0, groups: Any = None) -> None:
+        """Update the parameters with their gradients divided by ``scale``; ``groups`` has no effect."""
+        factor, self._factor = self._factor / scale, 1.0
+        device = next(iter(self.params)).device
+        if self._fused and isinstance(self.optimizer, torch.optim.AdamW):
+            self.optimizer.grad_scale = _divisor(factor, device)
+            self.optimizer.found_inf = self.found_inf
+            self.optimizer.step(closure)
+            self.optimizer.grad_scale = self.optimizer.found_inf = None
+        elif self.found_inf is None or not bool(self.found_inf):
+            # No fused kernels, or fairscale's sharded optimizer, which would not hand the divisor on.
+            super().multiply_grads(factor)
+            self.optimizer.step(closure)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients, and what they were still to be multiplied by."""
+        super().zero_grad()
+        self._factor = 1.0
+
+    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
+        """Load the moments; they may have been made with other kernels or another epsilon than this class would take.
+
+        Raises:
+            UserError: if they are the moments of other parameters, or in other groups.
+        """
+        found = [len(group["params"]) for group in state_dict["param_groups"]]
+        needed = [len(group["params"]) for group in self.param_groups]
+        if found != needed:
+            raise UserError(
+                f"the checkpoint's optimizer trains {_counted(found)}, but this run {_counted(needed)}: give the "
+                "options that it was trained with (--freeze-embeddings, --freeze-layers, --lora-rank, --lora-targets, "
+                "--weight-decay), or --reset-optimizer"
+            )
+        groups = [{**group, **self._kernels} for group in state_dict["param_groups"]]
+        super().load_state_dict({**state_dict, "param_groups": groups}, optimizer_overrides)
+
+
+@lru_cache
+def has_fused_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tell whether this PyTorch has fused kernels for parameters of a device and type, by an update of one number."""
+    probe = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+    probe.grad = torch.zeros_like(probe)
+    try:
+        torch.optim.AdamW([probe], fused=True).step()
+    except (RuntimeError, NotImplementedError) as error:
+        logger.debug(f"AdamW runs unfused: {error}")
+        return False
+    return True
+
+
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """Return the L2 norm of the gradients of all parameters together, a float32 scalar; 0 where there are none."""
+    parameters = list(parameters)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.zeros((), device=parameters[0].device if parameters else None)
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)))
+
+
+def _divisor(factor: float | Tensor, device: torch.device) -> Tensor:
+    """Return what the kernels divide by to multiply, a float32 scalar, without waiting for the device."""
+    if not isinstance(factor, Tensor):
+        factor = torch.full((), factor, dtype=torch.float32, device=device)
+    return factor.to(device, torch.float32).reciprocal()
+
+
+def _counted(sizes: list[int]) -> str:
+    return f"{' + '.join(map(str, sizes))} parameters"

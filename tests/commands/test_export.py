@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +20,11 @@ from hugging_face import (
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
-from s2sft_fairseq.commands.export import export, main
+from s2sft_fairseq.commands.export import WEIGHTS, export, main
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -62,6 +66,26 @@ def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
     assert_same_logits("exported", model, [19, 30])
     tokenizer = transformers.AutoTokenizer.from_pretrained("exported")
     assert tokenizer("w5 w6")["input_ids"] == [2, 5, 6, 3]
+
+
+def test_adapters_are_merged(tmp_path, encoder):
+    """The encoder is taken from where it was when they were trained, or from where it is now."""
+    task = SimpleNamespace(source_dictionary=PretrainedDictionary.load(str(encoder / "dict.txt")))
+    cfg = UnilmConfig(pretrained=str(encoder), lora_rank=2, lora_alpha=3.0, lora_targets="all", dropout=0.0)
+    model = UnilmModel.build_model(cfg, task)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape) * parameter.requires_grad
+    torch.save({"model": model.state_dict(), "cfg": {"model": vars(cfg)}}, tmp_path / "adapters.pt")
+    export(tmp_path / "adapters.pt", tmp_path / "exported", encoder)
+    assert_same_logits(tmp_path / "exported", model.eval(), [19, 30])
+    moved = encoder.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match=r"encoder must be a folder .*; adapters need the encoder that they were"):
+        export(tmp_path / "adapters.pt", tmp_path / "other", moved)
+    export(tmp_path / "adapters.pt", tmp_path / "again", moved, moved)
+    assert (tmp_path / "again" / WEIGHTS).read_bytes() == (tmp_path / "exported" / WEIGHTS).read_bytes()
+    with pytest.raises(UserError, match=r"^--pretrained is for checkpoints with adapters \(--lora-rank\), but .*model"):
+        export(moved / "model.pt", tmp_path / "other", moved, moved)
 
 
 def test_xlm_roberta_stays_one(tmp_path):

@@ -12,7 +12,10 @@ from s2sft_fairseq.commands.fairseq_errors import stated_by_fairseq
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--lr-scheduler", "polynomial_decay"], "--total-num-update is needed with this --lr-scheduler"),
+        (
+            ["--batch-size", "8", "--lr-scheduler", "polynomial_decay"],
+            "--lr-scheduler polynomial_decay needs --max-update",
+        ),
         (["--optimizer", "adam", "--batch-size", "8", "--fp16", "--amp"], "Cannot use fp16 and AMP together"),
     ],
 )

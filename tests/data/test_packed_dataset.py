@@ -43,10 +43,9 @@ def test_examples():
     assert example["id"] == 0
     assert example["source"].tolist() == [CLS, *source, SEP]
     assert example["target"].tolist() == [*target, SEP]
-    context, content, placeholders = example["packed"]
-    assert context.token.tolist() == [CLS, *source, SEP]
-    assert content.token.tolist() == [*target, SEP]
-    assert placeholders.token.tolist() == [MASK] * 4
+    net_input = data.collater([example])["net_input"]
+    assert net_input["lengths"] == ((7, 4, 4),)
+    assert net_input["tokens"].tolist() == [CLS, *source, SEP, *target, SEP, *[MASK] * 4]
     # An empty line is an example like any other.
     assert data[3]["source"].tolist() == [CLS, SEP]
     assert data[2]["target"].tolist() == [SEP]
@@ -55,7 +54,7 @@ def test_examples():
 @pytest.mark.parametrize("method", list(METHODS))
 def test_sizes_are_those_of_the_packed_examples(method):
     data = dataset(method=method, form=tiny_form(method, max_source=8, max_target=5))
-    lengths = [sum(len(block.token) for block in data[i]["packed"]) for i in range(len(data))]
+    lengths = [len(data.collater([data[i]])["net_input"]["tokens"]) for i in range(len(data))]
     assert data.sizes.tolist() == [data.num_tokens(i) for i in range(len(data))] == lengths
     assert data.num_tokens_vec(np.array([3, 1])).tolist() == [lengths[3], lengths[1]]
     for index in range(len(data)):
@@ -70,19 +69,23 @@ def test_batch():
     assert batch["ntokens"] == len(batch["labels"]) == 4 + 2
     assert batch["labels"].tolist() == [*data.target[0].tolist(), *data.target[3].tolist()]
     net_input = batch["net_input"]
-    assert net_input["block_lengths"] == (7, 4, 4)
-    assert all(net_input[name].shape == (2, 15) for name in ("tokens", "positions", "segments", "steps", "groups"))
+    assert net_input["lengths"] == ((7, 4, 4), (2, 2, 2))
+    columns = ("tokens", "positions", "segments", "steps", "groups", "labelled")
+    assert all(net_input[name].shape == (15 + 6,) for name in columns)
     assert net_input["labelled"].sum() == batch["ntokens"]
     assert net_input["src_tokens"].tolist()[1] == [CLS, SEP, PAD, PAD, PAD, PAD, PAD]
     assert net_input["src_lengths"].tolist() == [7, 2]
     assert batch["target"].tolist()[1] == [data.target[3][0].item(), SEP, PAD, PAD]
+    tensors = [batch["id"], batch["labels"], batch["target"], *net_input.values()]
+    assert {t.dtype for t in tensors if torch.is_tensor(t) and t is not net_input["labelled"]} == {torch.int64}
+    assert net_input["labelled"].dtype == torch.bool
     assert data.collater([]) == {}
 
 
 def test_clean_sources_and_targets_beside_corrupted_ones():
     data = dataset(corruption=Corruption(target_mask_prob=1.0, random_prob=0.0, keep_prob=0.0, source_mask_prob=1.0))
     batch = data.collater([data[0]])
-    assert batch["net_input"]["tokens"].tolist()[0][:7] == [CLS, *[MASK] * 5, SEP]
+    assert batch["net_input"]["tokens"].tolist()[:7] == [CLS, *[MASK] * 5, SEP]
     assert batch["net_input"]["src_tokens"].tolist()[0] == [CLS, *data.source[0].tolist()]
     assert batch["target"].tolist()[0] == data.target[0].tolist()
 
@@ -94,7 +97,7 @@ def test_sources_alone():
     batch = data.collater([data[i] for i in range(4)])
     assert batch["target"] is None
     assert batch["ntokens"] == len(batch["labels"]) == 0
-    assert batch["net_input"]["block_lengths"] == (11,)
+    assert batch["net_input"]["lengths"] == ((7,), (4,), (11,), (2,))
     assert batch["net_input"]["src_tokens"].shape == (4, 11)
     assert data.ordered_indices().tolist() == [3, 1, 0, 2]
 
@@ -110,9 +113,9 @@ def test_what_is_cut_is_counted(caplog):
     assert data.source_sizes.tolist() == [7, 8, 8, 8]
     assert data.target_sizes.tolist() == [5, 4, 5, 5]
     assert data[3]["source"].tolist() == [CLS, *data.source[3].tolist()[:6], SEP]
-    _, content, _ = data[2]["packed"]
-    assert content.token.tolist() == [*data.target[2].tolist()[:4], SEP]
-    assert data[2]["target"].tolist() == data.target[2].tolist()  # whole: it is what hypotheses are scored against
+    batch = data.collater([data[2]])
+    assert batch["labels"].tolist() == [*data.target[2].tolist()[:4], SEP]
+    assert batch["target"].tolist() == [data.target[2].tolist()]  # whole: it is what hypotheses are scored against
 
 
 def of_fields(*lengths, method="pseudo_masked", **rules):
@@ -146,7 +149,7 @@ def test_sizes_of_cut_fields(caplog, method, truncation, lengths):
     batch = data.collater([data[i] for i in range(4)])
     segments = data.form.source_segments(batch["net_input"]["src_tokens"].numpy())
     real = batch["net_input"]["src_tokens"].numpy() != PAD
-    assert (batch["net_input"]["segments"].numpy()[real] == segments[real]).all()
+    assert batch["net_input"]["segments"].tolist() == segments[real].tolist()
 
 
 def test_limits_of_fields(caplog):
@@ -191,7 +194,7 @@ def test_batches_by_tokens():
     data = dataset(sources=rng.integers(0, 20, 60), targets=rng.integers(0, 12, 60), shuffle=True)
     batches = data.batch_by_size(data.ordered_indices(), max_tokens=150, required_batch_size_multiple=8)
     assert sorted(index for batch in batches for index in batch) == list(range(60))
-    assert all(len(batch) * data.sizes[batch].max() <= 150 for batch in batches)
+    assert all(data.sizes[batch].sum() <= 150 for batch in batches)
 
 
 def test_an_example_that_no_batch_can_hold():
@@ -221,17 +224,35 @@ def test_fairseq_leaves_out_nothing_for_its_length():
 
 
 def test_short_examples_come_first():
-    data = dataset(sources=(5, 2, 5, 2, 9), targets=(3, 6, 1, 2, 0))
-    assert data.ordered_indices().tolist() == [3, 1, 2, 0, 4]
+    """By the length of the packed sequence, in which a target token has two positions."""
+    data = dataset(sources=(5, 2, 5, 2, 9), targets=(3, 6, 1, 2, 1))
+    assert data.sizes.tolist() == [15, 18, 11, 10, 15]
+    assert data.ordered_indices().tolist() == [3, 2, 0, 4, 1]
 
 
-def test_examples_of_one_length_are_shuffled():
-    shuffled, plain = (dataset(sources=[4] * 40, targets=[3] * 40, shuffle=shuffle) for shuffle in (True, False))
-    assert plain.ordered_indices().tolist() == list(range(40))
-    np.random.seed(1)
-    first, second = shuffled.ordered_indices().tolist(), shuffled.ordered_indices().tolist()
-    assert sorted(first) == sorted(second) == list(range(40))
-    assert first != second
+def test_examples_of_similar_length_are_shuffled_in_each_epoch():
+    def order(shuffle=True, seed=1, epoch=1):
+        data = dataset(sources=[4] * 40, targets=[3] * 40, shuffle=shuffle, seed=seed)
+        data.set_epoch(epoch)
+        return data.ordered_indices().tolist()
+
+    assert order(shuffle=False) == list(range(40))
+    assert order() == order()
+    assert len({tuple(order(seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (1, 2, 3)}) == 6
+    assert sorted(order()) == list(range(40))
+
+
+def test_what_the_batches_are_is_logged_once(caplog):
+    data = dataset(sources=(8, 8, 4, 6), targets=(1, 3, 2, 2), name="train")
+    with caplog.at_level(logging.INFO):
+        # Source and target lengths 10 + 2 * 2, 10 + 2 * 4 | 6 + 2 * 3, 8 + 2 * 3.
+        data.batch_by_size(np.arange(4), max_tokens=32)
+        data.batch_by_size(np.arange(4), max_tokens=32)
+    # Padded: 2 * (10 + 8) + 2 * (8 + 6) = 64 in place of 58.
+    assert [record.getMessage() for record in caplog.records] == [
+        "train: 2 batches of 29 positions on average, none of them padding; with sources and targets padded to the "
+        "longest of their batch 9.4% would be"
+    ]
 
 
 # Randomness
@@ -241,11 +262,12 @@ SOURCES, TARGETS = [9] * 12, [8] * 12
 
 def tokens(loader):
     """All token columns by example."""
-    return {
-        index: row
-        for batch in loader
-        for index, row in zip(batch["id"].tolist(), batch["net_input"]["tokens"].tolist(), strict=True)
-    }
+    columns = {}
+    for batch in loader:
+        lengths = [sum(blocks) for blocks in batch["net_input"]["lengths"]]
+        rows = batch["net_input"]["tokens"].split(lengths)
+        columns.update(zip(batch["id"].tolist(), map(torch.Tensor.tolist, rows), strict=True))
+    return columns
 
 
 def loader(data, workers, persistent=False, order=None):
@@ -264,7 +286,6 @@ def test_corruption_depends_on_seed_epoch_and_example_alone(method):
     def draw(seed, epoch, order=None):
         data = dataset(SOURCES, TARGETS, method, CORRUPTION, seed=seed)
         data.set_epoch(epoch)
-        np.random.seed(len(order or []))
         return tokens(loader(data, 0, order=order))
 
     first = draw(1, 1)

@@ -5,11 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import CLS, ENCODERS, MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, tiny_form, tiny_model, words
+from tiny import (
+    CLS,
+    ENCODERS,
+    MASK,
+    PAD,
+    SEP,
+    VOCAB_SIZE,
+    model_inputs,
+    padded,
+    reference_example,
+    tiny_form,
+    tiny_model,
+    words,
+)
 
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.modules import incremental_state
-from s2sft_fairseq.objectives.finetuning import METHODS, reference
+from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
@@ -21,7 +34,7 @@ TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 def full_logits(model, form, sources, targets):
     """The logits of the packed pass at every label (rows, T + 1, V), for targets (rows, T) of one length."""
-    batch = collate([reference(s, t, form) for s, t in zip(sources, targets, strict=True)], PAD)
+    batch = collate([reference_example(s, t, form) for s, t in zip(sources, targets, strict=True)])
     labelled = torch.from_numpy(batch.label != PAD)
     return model(**model_inputs(batch), labelled=labelled).view(len(sources), -1, VOCAB_SIZE)
 

@@ -1,6 +1,7 @@
 """The recorded numbers of the original s2s-ft program (see README.md beside this file), as our models and batches."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tiny import pack_example
 
 from s2sft_fairseq.checkpoints.conversion import Conversion, read
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
@@ -68,6 +70,12 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
     return built.eval()
 
 
+def real_places(lengths: Sequence[Sequence[int]]) -> np.ndarray:
+    """Where the tokens of our blocks stand in recorded rows, whose blocks are padded to their maximum, bool (B, L)."""
+    most = (MAX_SOURCE, MAX_TARGET, MAX_TARGET)
+    return np.concatenate([np.arange(most[i]) < block[:, None] for i, block in enumerate(np.array(lengths).T)], axis=1)
+
+
 @dataclass(frozen=True)
 class TrainingCase:
     """One recorded batch, with the ids that the original drew put into our layout."""
@@ -82,7 +90,12 @@ class TrainingCase:
             name + "s": torch.from_numpy(getattr(self.batch, name))
             for name in ("token", "position", "segment", "step", "group")
         }
-        return {**columns, "block_lengths": self.batch.block_lengths, "labelled": self.labelled}
+        return {**columns, "lengths": self.batch.lengths, "labelled": self.labelled}
+
+    @property
+    def real(self) -> np.ndarray:
+        """Where our tokens stand, in our order, in what was recorded of the batch (B, L)."""
+        return real_places(self.batch.lengths)
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -113,7 +126,7 @@ class ReplayedDraws:
         from s2sft_fairseq.objectives.corruption import PRESETS
 
         corruption = PRESETS["paper"][self.method]
-        blocks = METHODS[self.method].pack(source, target, form, corruption, np.random.default_rng(0))
+        blocks = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
         drawn = [self.source, self.target, self.pseudo][: len(blocks)]
         replayed = [block._replace(token=ids) for block, ids in zip(blocks, drawn, strict=True)]
         assert all(len(block.token) == len(block.position) for block in replayed)
@@ -140,4 +153,4 @@ def training_case(variant: str, case: str) -> TrainingCase:
             positions = arrays[f"{drawn_from}/in/masked_pos"][i]
             slots = np.flatnonzero(arrays[f"{drawn_from}/in/masked_weight"][i])
             rows.append(slots[np.argsort(positions[slots])])
-    return TrainingCase(collate(examples, form.pad), form, rows)
+    return TrainingCase(collate(examples), form, rows)

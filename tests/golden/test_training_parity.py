@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from recorded import METHOD_OF, VARIANTS, convert, load, model, sequence_form, training_case
+from recorded import METHOD_OF, VARIANTS, convert, load, model, real_places, sequence_form, training_case
+from tiny import pack_example
 
-from s2sft_fairseq.criterions.mask_attention import label_smoothed_divergence
+from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
 from s2sft_fairseq.modules.relative_position import relative_position_bucket
 from s2sft_fairseq.modules.visibility import visible
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.finetuning import METHODS
-from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.packing import PackedBatch, collate
 
 
 def case_name(variant: str, way: str) -> str:
@@ -55,14 +56,15 @@ def test_layouts_without_randomness(variant, way, setting):
     corruption = Corruption(target_mask_prob=masked, random_prob=0.0, keep_prob=keep, exact_count=True)
     rng = np.random.default_rng(0)
     examples = [
-        method.pack(arrays[f"raw/source_{i}"], arrays[f"raw/target_{i}"], form, corruption, rng) for i in range(4)
+        pack_example(METHOD_OF[way], arrays[f"raw/source_{i}"], arrays[f"raw/target_{i}"], form, corruption, rng)
+        for i in range(4)
     ]
-    batch = collate(examples, form.pad)
-    np.testing.assert_array_equal(batch.token[:, :20], recorded["source_ids"])
-    np.testing.assert_array_equal(batch.token[:, 20:32], recorded["target_ids"])
+    batch = collate(examples)
+    names = ("source_ids", "target_ids", "pseudo_ids")[: len(batch.lengths[0])]
+    np.testing.assert_array_equal(as_recorded(batch.token, batch, form.pad), np.hstack([recorded[n] for n in names]))
+    label = as_recorded(batch.label, batch, form.pad)
     if way == "v2":
-        np.testing.assert_array_equal(batch.token[:, 32:], recorded["pseudo_ids"])
-        np.testing.assert_array_equal(batch.label[:, 32:], recorded["label_ids"])
+        np.testing.assert_array_equal(label[:, 32:], recorded["label_ids"])
         return
     for i, length in enumerate(recorded["num_target_tokens"]):
         weight = np.zeros(len(recorded["masked_ids"][i]), dtype=bool)
@@ -70,8 +72,16 @@ def test_layouts_without_randomness(variant, way, setting):
         weight[: min(length, len(weight))] = True
         order = np.argsort(recorded["masked_pos"][i][weight])
         ids, positions = recorded["masked_ids"][i][weight][order], recorded["masked_pos"][i][weight][order]
-        np.testing.assert_array_equal(batch.label[i, 20:][positions], ids)
-        assert (batch.label[i] != form.pad).sum() == len(ids)
+        np.testing.assert_array_equal(label[i, 20:][positions], ids)
+        assert (label[i] != form.pad).sum() == len(ids)
+
+
+def as_recorded(column: np.ndarray, batch: PackedBatch, padding: int) -> np.ndarray:
+    """A column (T,) in rows (B, L) whose blocks are padded as the recorded ones are."""
+    real = real_places(batch.lengths)
+    rows = np.full(real.shape, padding)
+    rows[real] = column
+    return rows
 
 
 @pytest.mark.parametrize(("variant", "case"), CASES + EXTRA_CASES)
@@ -79,15 +89,21 @@ def test_inputs_and_attention(variant, case):
     arrays, _ = load(f"train_{variant}")
     rebuilt = training_case(variant, case)
     batch = rebuilt.batch
-    np.testing.assert_array_equal(batch.token, arrays[f"{case}/input_ids"])
-    np.testing.assert_array_equal(batch.position, arrays[f"{case}/position_ids"])
-    real = batch.group >= 0
+    np.testing.assert_array_equal(as_recorded(batch.token, batch, rebuilt.form.pad), arrays[f"{case}/input_ids"])
+    np.testing.assert_array_equal(as_recorded(batch.position, batch, 0), arrays[f"{case}/position_ids"])
+    real = rebuilt.real
     if variant != "roberta":
-        np.testing.assert_array_equal(batch.segment[real], arrays[f"{case}/token_type_ids"][real])
-    step, group = torch.from_numpy(batch.step), torch.from_numpy(batch.group)
-    # Padded queries too: those of target and placeholders see the real source there as well.
-    seen = visible(step, group, step, group).numpy()
-    np.testing.assert_array_equal(seen, arrays[f"{case}/attention_mask"].astype(bool))
+        np.testing.assert_array_equal(batch.segment, arrays[f"{case}/token_type_ids"][real])
+    ends = np.cumsum([sum(blocks) for blocks in batch.lengths])[:-1]
+    masks = arrays[f"{case}/attention_mask"].astype(bool)
+    for step, group, places, mask in zip(
+        np.split(batch.step, ends), np.split(batch.group, ends), real, masks, strict=True
+    ):
+        columns = torch.from_numpy(step), torch.from_numpy(group)
+        # Of all keys of the row, padding too, which is seen nowhere.
+        seen = np.zeros((len(step), len(places)), dtype=bool)
+        seen[:, places] = visible(*columns, *columns).numpy()
+        np.testing.assert_array_equal(seen, mask[places])
 
 
 @pytest.mark.parametrize(("variant", "case"), CASES + EXTRA_CASES)
@@ -99,17 +115,23 @@ def test_states_and_logits(variant, case):
     with torch.no_grad():
         states = built.encode(**{name: value for name, value in inputs.items() if name != "labelled"}).numpy()
         logits = built(**inputs).numpy()
-    real = rebuilt.batch.group >= 0
-    np.testing.assert_allclose(states[real], arrays[f"{case}/hidden"][real], atol=1e-4, rtol=0)
+    np.testing.assert_allclose(states, arrays[f"{case}/hidden"][rebuilt.real], atol=1e-4, rtol=0)
     recorded = [arrays[f"{case}/logits"][i][rows] for i, rows in enumerate(rebuilt.recorded_rows)]
     np.testing.assert_allclose(logits, np.concatenate(recorded), atol=1e-4, rtol=0)
 
 
 def loss_of(built, rebuilt, smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
-    log_probs = built.get_normalized_probs(built(**rebuilt.inputs()), log_probs=True)
-    # The original leaves id 0 out of the smoothing, whatever the padding id is.
-    token_loss = label_smoothed_divergence(log_probs, rebuilt.labels, smoothing, excluded=0)
-    return token_loss, token_loss.sum() / (len(token_loss) + 1e-5)
+    """The loss of each label, and that of all as the original averages it."""
+    features, weight, bias = built(**rebuilt.inputs(), features_only=True)
+    labels = rebuilt.labels
+
+    def summed(rows: slice) -> torch.Tensor:
+        # The original leaves id 0 out of the smoothing, whatever the padding id is.
+        return linear_cross_entropy(features[rows], weight, bias, labels[rows], smoothing=smoothing, excluded=0).loss
+
+    with torch.no_grad():
+        token_loss = torch.stack([summed(slice(i, i + 1)) for i in range(len(labels))])
+    return token_loss, summed(slice(None)) / (len(labels) + 1e-5)
 
 
 @pytest.mark.parametrize(("variant", "case", "smoothing"), LOSSES)

@@ -37,14 +37,14 @@ def test_log_frequencies(tmp_path):
 
 @torch.no_grad()
 def lines_as_batches_of_one(model, text, max_tokens):
-    """Each line's states and embeddings, encoded alone: no padding, no batching."""
+    """Each line's states and embeddings, encoded alone."""
     states, targets = [], []
     for line in filter(None, text.read_text().split("\n")):
         words = [int(word[1:]) for word in line.split()][:max_tokens]
-        tokens = torch.tensor([[CLS, *words, SEP]])
-        positions, zeros = torch.arange(tokens.size(1)).unsqueeze(0), torch.zeros_like(tokens)
-        encoded = model.encode(tokens, positions, zeros, zeros, zeros, (tokens.size(1),))
-        states.append(encoded[0, 1:-1])
+        tokens = torch.tensor([CLS, *words, SEP])
+        positions, zeros = torch.arange(len(tokens)), torch.zeros_like(tokens)
+        encoded = model.encode(tokens, positions, zeros, zeros, zeros, [(len(tokens),)])
+        states.append(encoded[1:-1])
         targets.append(model.embeddings.tokens.weight[words])
     return torch.cat(states), torch.cat(targets)
 

@@ -6,7 +6,6 @@ import transformers
 from tiny import FIRST_WORD, PAD, VOCAB_SIZE, tiny_config
 
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.packing import PADDING_GROUP
 
 WIDTH, INNER, HEADS = 24, 40, 3
 LENGTHS = (30, 1, 17, 9)
@@ -90,16 +89,15 @@ def loaded(cfg, weights):
 def assert_same_logits(theirs, ours, num_segments):
     generator = torch.Generator().manual_seed(5)
     tokens = torch.randint(FIRST_WORD, VOCAB_SIZE, (len(LENGTHS), max(LENGTHS)), generator=generator)
-    padding = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS).unsqueeze(1)
-    tokens[padding] = PAD
+    real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)
+    tokens[~real] = PAD
     segments = torch.randint(0, max(1, num_segments), tokens.shape, generator=generator)
     inputs = {"token_type_ids": segments} if num_segments else {}
-    positions = torch.arange(max(LENGTHS)).expand_as(tokens).masked_fill(padding, 0)
-    steps = torch.zeros_like(tokens)
-    groups = steps.masked_fill(padding, PADDING_GROUP)
+    positions = torch.arange(max(LENGTHS)).expand_as(tokens)[real]
+    given = torch.zeros_like(positions)
     with torch.no_grad():
-        expected = theirs(input_ids=tokens, attention_mask=(~padding).long(), **inputs).logits[~padding]
-        logits = ours(tokens, positions, segments, steps, groups, (tokens.size(1),))[~padding]
+        expected = theirs(input_ids=tokens, attention_mask=real.long(), **inputs).logits[real]
+        logits = ours(tokens[real], positions, segments[real], given, given, [(length,) for length in LENGTHS])
     assert expected.std() > 0.5, "nothing to be told apart"
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import CLS, ENCODERS, PAD, SEP, model_inputs, padded, tiny_form, tiny_model, words
+from tiny import CLS, ENCODERS, PAD, SEP, model_inputs, padded, reference_example, tiny_form, tiny_model, words
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
@@ -17,7 +17,6 @@ from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack
 from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize
-from s2sft_fairseq.objectives.finetuning import reference
 from s2sft_fairseq.objectives.packing import collate
 
 SETTINGS = {
@@ -43,7 +42,7 @@ def batch():
     targets = padded([np.append(target, SEP) for _, target in pairs])
     return {
         "sample": {"net_input": {"src_tokens": sources}, "target": targets},
-        "packed": model_inputs(collate([reference(*pair, form) for pair in pairs], PAD)),
+        "packed": model_inputs(collate([reference_example(*pair, form) for pair in pairs])),
     }
 
 

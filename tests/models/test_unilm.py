@@ -13,6 +13,7 @@ from tiny import (
     TINY_SIZES,
     VOCAB_SIZE,
     model_inputs,
+    pack_example,
     tiny_config,
     tiny_dictionary,
     tiny_form,
@@ -26,7 +27,6 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import ACTIVATIONS, UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.optim.fused_adamw import GROUP_ATTRIBUTE, NO_DECAY
 
@@ -35,34 +35,39 @@ TASK = SimpleNamespace(source_dictionary=tiny_dictionary())
 
 
 def input_gradients(model, inputs, labelled, index):
-    """Which inputs (L,) get a gradient at all from the loss of one label, of a batch of one example."""
+    """Which inputs (T,) get a gradient at all from the loss of one label."""
     embedded = []
     handle = model.embeddings.register_forward_hook(lambda module, args, out: embedded.append(out.requires_grad_()))
     logits = model(**inputs, labelled=labelled)
     handle.remove()
     loss = torch.log_softmax(logits[index], dim=0)[7]
     (gradient,) = torch.autograd.grad(loss, embedded)
-    return (gradient[0] != 0).any(dim=-1)
+    return (gradient != 0).any(dim=-1)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
 def test_no_label_is_seen_by_its_own_prediction(method, encoder):
-    """Exactly no gradient from the loss of target token i to the inputs of tokens i and later; some to all others."""
+    """Exactly no gradient from the loss of target token i to the inputs of tokens i and later; some to all before.
+
+    None to those of other examples of the batch either, behind or before its own.
+    """
     rng = np.random.default_rng(0)
     form, model = tiny_form(method), tiny_model(1, **encoder)
-    example = METHODS[method].pack(words(rng, 5), words(rng, 6), form, PAPER[method], rng)
-    batch = collate([example], PAD)
+    lengths = ((3, 4), (5, 6), (2, 0))
+    batch = collate([pack_example(method, words(rng, s), words(rng, t), form, PAPER[method], rng) for s, t in lengths])
     labelled = torch.from_numpy(batch.label != PAD)
-    context, content = (len(block.token) for block in example[:2])
+    # Of the second example; each target token has one label, and so has the [SEP] behind them.
+    start, labels_before = sum(batch.lengths[0]), lengths[0][1] + 1
+    context, content = batch.lengths[1][:2]
     for i in range(content):
-        seen = input_gradients(model, model_inputs(batch), labelled, i)
+        seen = input_gradients(model, model_inputs(batch), labelled, labels_before + i)
         # A causal model's content begins with [SEP]: token i stands at i + 1 there.
-        known = context + i + form.shifted
+        known = start + context + i + form.shifted
         expected = torch.zeros_like(seen)
-        expected[:known] = True
+        expected[start:known] = True
         if method == "pseudo_masked":
-            expected[context + content + i] = True
+            expected[start + context + content + i] = True
         assert seen.tolist() == expected.tolist()
 
 
@@ -70,10 +75,10 @@ def test_no_label_is_seen_by_its_own_prediction(method, encoder):
 def test_masked_predictions_see_their_placeholder_and_what_is_before(encoder):
     rng = np.random.default_rng(1)
     form, model = tiny_form("masked"), tiny_model(2, **encoder)
-    example = METHODS["masked"].pack(words(rng, 4), words(rng, 7), form, PAPER["masked"], rng)
-    batch = collate([example], PAD)
+    example = pack_example("masked", words(rng, 4), words(rng, 7), form, PAPER["masked"], rng)
+    batch = collate([example])
     labelled = torch.from_numpy(batch.label != PAD)
-    for index, place in enumerate(labelled[0].nonzero().flatten().tolist()):
+    for index, place in enumerate(labelled.nonzero().flatten().tolist()):
         seen = input_gradients(model, model_inputs(batch), labelled, index)
         assert seen.tolist() == [i <= place for i in range(len(seen))]
 
@@ -84,8 +89,8 @@ def test_local_layers_see_what_is_within_their_window_alone():
     form, model = tiny_form(), tiny_model(1, **{**ENCODERS["modernbert"], "encoder_layers": 2})
     with torch.no_grad():
         model.layers[0].attention.output.weight.zero_()
-    example = METHODS["pseudo_masked"].pack(words(rng, 7), words(rng, 6), form, PAPER["pseudo_masked"], rng)
-    batch = collate([example], PAD)
+    example = pack_example("pseudo_masked", words(rng, 7), words(rng, 6), form, PAPER["pseudo_masked"], rng)
+    batch = collate([example])
     labelled = torch.from_numpy(batch.label != PAD)
     context, content = (len(block.token) for block in example[:2])
     for i in range(content):
@@ -100,12 +105,13 @@ def test_sources_learn_nothing_of_targets(encoder):
     rng = np.random.default_rng(3)
     form, model = tiny_form(), tiny_model(3, **encoder)
     source = words(rng, 6)
-    packed = [METHODS["pseudo_masked"].pack(source, words(rng, 5), form, PAPER["pseudo_masked"], rng) for _ in range(2)]
+    packed = [pack_example("pseudo_masked", source, words(rng, 5), form, PAPER["pseudo_masked"], rng) for _ in range(2)]
     with torch.no_grad():
-        states = model.encode(**model_inputs(collate(packed, PAD)))[:, :8]
-        alone = model.encode(**model_inputs(collate([packed[0][:1]], PAD)))
-    torch.testing.assert_close(states[0], states[1], atol=0, rtol=0)
-    torch.testing.assert_close(states[0], alone[0], atol=1e-6, rtol=1e-6)
+        first, second, alone = (
+            model.encode(**model_inputs(collate([blocks])))[:8] for blocks in (*packed, packed[0][:1])
+        )
+    torch.testing.assert_close(first, second, atol=0, rtol=0)
+    torch.testing.assert_close(first, alone, atol=1e-6, rtol=1e-6)
 
 
 def test_output_and_input_embedding_are_one():
@@ -223,9 +229,9 @@ def test_rotary_positions_have_no_end():
     """Nothing fails at max_positions: the model reads what it is given."""
     model = tiny_model(**ENCODERS["modernbert"])
     length = 2 * model.max_positions()
-    tokens = torch.full((1, length), 9)
+    tokens = torch.full((length,), 9)
     zeros = torch.zeros_like(tokens)
-    assert model.encode(tokens, torch.arange(length).unsqueeze(0), zeros, zeros, zeros, (length,)).isfinite().all()
+    assert model.encode(tokens, torch.arange(length), zeros, zeros, zeros, [(length,)]).isfinite().all()
 
 
 # Pretrained encoders
@@ -358,3 +364,24 @@ def test_a_checkpoint_of_another_vocabulary():
     """Named first and alone: nothing else matters then."""
     with pytest.raises(UserError, match=r"^the dictionary has 50 symbols, but the checkpoint was made with 60: "):
         tiny_model().load_state_dict(tiny_model(vocab_size=60, encoder_ffn_embed_dim=24).state_dict())
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_checkpointed_activations_change_nothing(encoder):
+    """The same loss and gradients, dropout included, when the layers are computed a second time."""
+    rng = np.random.default_rng(0)
+    form = tiny_form()
+    method = "pseudo_masked"
+    batch = collate([pack_example(method, words(rng, n), words(rng, 5), form, PAPER[method], rng) for n in (9, 4)])
+    found = []
+    for checkpointed in (False, True):
+        model = tiny_model(4, **encoder, dropout=0.3, attention_dropout=0.3)
+        model.cfg.checkpoint_activations = checkpointed
+        model.train()
+        torch.manual_seed(5)
+        logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != PAD))
+        logits.square().sum().backward()
+        found.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1])
+    for plain, again in zip(*found, strict=True):
+        torch.testing.assert_close(again, plain, rtol=0, atol=0)

@@ -76,3 +76,27 @@ def test_relative_positions_that_end_before_their_bins():
         UserError, match=r"--max-relative-position must exceed a quarter of --relative-position-bins \(32\), but is 8$"
     ):
         complete_sizes(UnilmConfig(relative_position_bins=32, max_relative_position=8))
+
+
+def test_all_options_of_freezing_and_adapters_that_are_impossible():
+    cfg = UnilmConfig(
+        encoder_layers=2, freeze_layers=-1, lora_rank=-1, lora_alpha=0.0, lora_dropout=1.0, lora_targets="some"
+    )
+    with pytest.raises(UserError) as raised:
+        complete_sizes(cfg)
+    assert raised.value.problems == [
+        "--freeze-layers must be at least 0, but is -1",
+        "--lora-rank must be at least 0, but is -1",
+        "--lora-targets must be one of attention, all, but is some",
+        "--lora-alpha must be positive, but is 0",
+        "--lora-dropout must be at least 0 and below 1, but is 1",
+    ]
+
+
+def test_more_frozen_layers_than_there_are_and_adapters_beside_nothing():
+    with pytest.raises(UserError) as raised:
+        complete_sizes(UnilmConfig(encoder_layers=2, freeze_layers=3, lora_rank=8))
+    assert raised.value.problems == [
+        "--freeze-layers must be at most --encoder-layers (2), but is 3",
+        "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold",
+    ]

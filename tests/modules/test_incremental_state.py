@@ -6,16 +6,23 @@ from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.step_layout import next_token_layout
 
-SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 4, 5, 40
-# Of the sources, and the slots where those of a prefill by lengths begin: the last two are a group.
-LENGTHS = (4, 1, 2)
-FIRST_SLOTS = (0, 2, 2)
+SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 5, 4, 40
+# Of the sources, and the slots where they begin: the last two are a group.
+LENGTHS = (5, 3, 4)
+FIRST_SLOTS = (0, 2, 1)
 
 
 def keys(slots):
     """Keys that tell what stands in each slot (N, S): (N, h, S, d)."""
     heads = torch.arange(HEADS).view(1, HEADS, 1, 1)
     return slots[:, None, :, None] * 100 + heads * 10 + torch.arange(SIZE, dtype=torch.float32)
+
+
+def keys_values(labels):
+    """Those of packed sources with such labels (T,): (T, 2, h, d)."""
+    # (1, h, T, d) -> (T, h, d)
+    of_labels = keys(labels.unsqueeze(0)).squeeze(0).transpose(0, 1)
+    return torch.stack([of_labels, of_labels + 0.5], dim=1)
 
 
 def slots_of(cache, used):
@@ -32,18 +39,16 @@ class Followed:
 
     def __init__(self, layers=2):
         caches = [LayerCache((SENTENCES, HEADS, SOURCE + ROOM, SIZE), torch.zeros(1)) for _ in range(layers)]
-        labels = torch.arange(1, 1 + SENTENCES * SOURCE).view(SENTENCES, SOURCE).float()
-        for rows, length in ((slice(0, 1), 4), (slice(1, 3), 2)):
-            for cache in caches:
-                cache.store(keys(labels[rows, :length]), keys(labels[rows, :length]) + 0.5, rows, SOURCE)
-        first = torch.tensor(FIRST_SLOTS).unsqueeze(1)
-        place = torch.arange(SOURCE) - first
-        real = (place >= 0) & (place < torch.tensor(LENGTHS).unsqueeze(1))
+        labels = torch.arange(1, 1 + sum(LENGTHS)).float()
+        for cache in caches:
+            cache.store(keys_values(labels), LENGTHS, SOURCE)
+        place = torch.arange(SOURCE) - torch.tensor(FIRST_SLOTS).unsqueeze(1)
+        real = place >= 0
         state = IncrementalState(
             caches, real.unsqueeze(1), place.clamp(min=0), torch.tensor(LENGTHS), list(FIRST_SLOTS), SOURCE + ROOM
         )
         self.state = state
-        self.expected = [[row[:length].long().tolist()] for row, length in zip(labels, LENGTHS, strict=True)]
+        self.expected = [[source.long().tolist()] for source in labels.split(LENGTHS)]
         self.next = 100
 
     def step(self, new=1, placeholder=True):
@@ -93,23 +98,23 @@ class Followed:
 
 
 def test_padding_holds_numbers():
-    """What is multiplied by a weight of 0 must be finite."""
-    cache = LayerCache((2, HEADS, SOURCE + 1, SIZE), torch.zeros(1))
+    """What is multiplied by a weight of 0 must be finite; what comes behind the sources is left alone."""
+    cache = LayerCache((SENTENCES, HEADS, SOURCE + 1, SIZE), torch.zeros(1))
     cache.key.fill_(float("nan"))
     cache.value.fill_(float("nan"))
-    short = torch.ones(1, HEADS, 1, SIZE)
-    cache.store(short, short, slice(1, 2), SOURCE)
+    cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), LENGTHS, SOURCE)
     for kept in (cache.key, cache.value):
-        assert kept[1, :, SOURCE - 1].eq(1).all()
-        assert kept[1, :, : SOURCE - 1].eq(0).all()
-        assert kept[0].isnan().all()
+        for sentence, first in enumerate(FIRST_SLOTS):
+            assert kept[sentence, :, :first].eq(0).all()
+            assert kept[sentence, :, first:SOURCE].eq(1).all()
+        assert kept[:, :, SOURCE].isnan().all()
 
 
 def test_sentences_attend_with_neighbours_of_similar_length():
     followed = Followed(layers=1)
-    assert followed.state.groups == [(slice(0, 1), 0), (slice(1, 3), 2)]
+    assert followed.state.groups == [(slice(0, 1), 0), (slice(1, 3), 1)]
     followed.keep_sentences([1, 2])
-    assert followed.state.groups == [(slice(0, 2), 2)]
+    assert followed.state.groups == [(slice(0, 2), 1)]
 
 
 def test_new_tokens_are_seen_by_the_hypotheses_they_continue():
@@ -198,11 +203,11 @@ def test_what_new_tokens_see():
     followed.follow([[0, 0]] * SENTENCES)
     followed.step()
     layout = next_token_layout(2, 1, placeholder=True, device=torch.device("cpu"))
-    # Sentence 1: one real source position of four, then the token of each hypothesis; the new tokens, and the two
+    # Sentence 1: three source positions behind padding, then the token of each hypothesis; the new tokens, and the two
     # placeholders, which see what the new tokens of their hypotheses see, and themselves.
     assert followed.state.seen_by(layout)[1].int().tolist() == [
-        [0, 0, 1, 0, 1, 0, 1, 0, 0, 0],
-        [0, 0, 1, 0, 0, 1, 0, 1, 0, 0],
-        [0, 0, 1, 0, 1, 0, 1, 0, 1, 0],
-        [0, 0, 1, 0, 0, 1, 0, 1, 0, 1],
+        [0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 0],
+        [0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0],
+        [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 0],
+        [0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1],
     ]

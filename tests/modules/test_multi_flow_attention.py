@@ -31,30 +31,43 @@ def plain(attention, x, bias):
     return attention.output(torch.cat(heads, dim=1))
 
 
-def test_blocks_meet_the_keys_before_their_end(attention):
-    x = torch.randn(2, 7, WIDTH, dtype=torch.float64)
-    bias = torch.randn(2, HEADS, 7, 7, dtype=torch.float64)
-    # The queries of the first three positions may not look behind them.
-    bias[:, :, :3, 3:] = float("-inf")
-    blocks = [AttentionBlock(0, 3, bias[:, :, :3, :3]), AttentionBlock(3, 7, bias[:, :, 3:])]
-    expected = torch.stack([plain(attention, row, offset) for row, offset in zip(x, bias, strict=True)])
-    torch.testing.assert_close(attention(x, PackedPlan(blocks, None)), expected)
+def block(queries, keys, bias):
+    return AttentionBlock(slice(*queries), slice(*keys), bias)
 
 
-def test_one_bias_for_all_heads_and_none(attention):
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    shared = torch.randn(2, 1, 5, 5, dtype=torch.float64)
-    expected = torch.stack([plain(attention, row, b.expand(HEADS, 5, 5)) for row, b in zip(x, shared, strict=True)])
-    torch.testing.assert_close(attention(x, PackedPlan([AttentionBlock(0, 5, shared)], None)), expected)
+@pytest.mark.parametrize("training", [False, True])
+def test_queries_meet_the_keys_of_their_block(attention, training):
+    x = torch.randn(12, WIDTH, dtype=torch.float64)
+    # Two examples, of 7 and 5 tokens.
+    bias = torch.randn(HEADS, 12, 12, dtype=torch.float64)
+    bias[:, :7, 7:] = bias[:, 7:, :7] = float("-inf")
+    # The queries of the first three positions may not look behind them, those of the second example may.
+    bias[:, :3, 3:] = float("-inf")
+    blocks = [
+        block((0, 3), (0, 3), bias[:, :3, :3]),
+        block((3, 7), (0, 7), bias[:, 3:7, :7]),
+        block((7, 12), (7, 12), bias[:, 7:, 7:]),
+    ]
+    with torch.set_grad_enabled(training):
+        found = attention.train(training)(x, PackedPlan(blocks, None))
+    torch.testing.assert_close(found, plain(attention, x, bias))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_one_bias_for_all_heads_and_none(attention, training):
+    x = torch.randn(5, WIDTH, dtype=torch.float64)
+    shared = torch.randn(1, 5, 5, dtype=torch.float64)
     nothing = torch.zeros(HEADS, 5, 5, dtype=torch.float64)
-    expected = torch.stack([plain(attention, row, nothing) for row in x])
-    torch.testing.assert_close(attention(x, PackedPlan([AttentionBlock(0, 5, None)], None)), expected)
+    with torch.set_grad_enabled(training):
+        for given, bias in ((shared, shared.expand(HEADS, 5, 5)), (None, nothing)):
+            found = attention.train(training)(x, PackedPlan([block((0, 5), (0, 5), given)], None))
+            torch.testing.assert_close(found, plain(attention, x, bias))
 
 
 def test_dropout_only_in_training():
     torch.manual_seed(0)
     attention = MultiFlowAttention(embed_dim=WIDTH, num_heads=HEADS, dropout=0.5)
-    x, plan = torch.randn(2, 6, WIDTH), PackedPlan([AttentionBlock(0, 6, None)], None)
+    x, plan = torch.randn(6, WIDTH), PackedPlan([block((0, 6), (0, 6), None)], None)
     attention.train()
     assert not torch.equal(attention(x, plan), attention(x, plan))
     attention.eval()
@@ -71,21 +84,24 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     passing = torch.randn(sentences, steps, left_out, WIDTH, dtype=torch.float64)
     cache = LayerCache((sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS), x)
 
-    source = x[:, :source_length]
-    bias = torch.randn(sentences, heads, source_length, source_length, dtype=torch.float64)
-    plan = PackedPlan([AttentionBlock(0, source_length, bias)], None)
-    context, key, value = attention.prefill(source, plan)
-    torch.testing.assert_close(attention.keys_values(source, plan), (key, value), atol=0, rtol=0)
-    for row, states, offset in zip(source, context, bias, strict=True):
+    # The source of the second sentence is shorter: it stands behind the padding of the first slot.
+    lengths = (source_length, source_length - 1)
+    sources = [row[source_length - length : source_length] for row, length in zip(x, lengths, strict=True)]
+    biases = [torch.randn(heads, length, length, dtype=torch.float64) for length in lengths]
+    spans = ((0, lengths[0]), (lengths[0], sum(lengths)))
+    plan = PackedPlan([block(span, span, bias) for span, bias in zip(spans, biases, strict=True)], None)
+    context, keys_values = attention.prefill(torch.cat(sources), plan)
+    torch.testing.assert_close(attention.keys_values(torch.cat(sources), plan), keys_values, atol=0, rtol=0)
+    for row, states, offset in zip(sources, context.split(lengths), biases, strict=True):
         torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
-    cache.store(key, value, slice(0, sentences), source_length)
+    cache.store(keys_values, lengths, source_length)
 
     for step in range(steps):
         start = source_length + step * new
         newest = torch.cat([x[:, start : start + new], passing[:, step]], dim=1)
         total = start + new + left_out
         bias = torch.randn(sentences, heads, new + left_out, total, dtype=torch.float64)
-        # The second sentence is shorter, and attends alone or with the first.
+        # The second sentence attends alone or with the first.
         bias[1, :, :, 0] = float("-inf")
         everything = torch.cat([x[:, :start], newest], dim=1)
         for queries in (new + left_out, 1):

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from dense_reference import dense_states, sees, visibility_matrix
-from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, tiny_form, tiny_model, words
+from dense_reference import bucket, dense_states, sees, visibility_matrix
+from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, pack_example, tiny_form, tiny_model, words
 
+from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.visibility import attention_blocks, visible, within_window
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.finetuning import METHODS
-from s2sft_fairseq.objectives.packing import PADDING_GROUP, Block, collate
+from s2sft_fairseq.objectives.packing import Block, collate
 
 # The kinds of the blocks of a random example: context, content that is predicted, placeholders. "later" is content of
 # which nothing is known before all of the first content is.
@@ -23,9 +24,9 @@ KINDS = {
 }
 
 
-def random_block(kind, number, rng):
-    length = int(rng.integers(2, 8))
-    # Anything goes: orders from right to left or mixed, positions that come twice, placeholders in groups.
+def random_block(kind, number, length, rng):
+    # Anything goes behind the context: orders from right to left or mixed, positions that come twice, placeholders in
+    # groups.
     steps = {
         "context": np.zeros(length, dtype=np.int64),
         "content": rng.integers(1, 5, length),
@@ -35,23 +36,33 @@ def random_block(kind, number, rng):
     groups = 10 * number + rng.integers(1, 4, length) if kind == "placeholders" else np.zeros(length, dtype=np.int64)
     return Block(
         token=words(rng, length),
-        position=rng.integers(0, 40, length),
+        position=np.arange(length) if kind == "context" else rng.integers(0, 40, length),
         segment=rng.integers(0, 2, length),
         step=steps,
         group=groups,
         label=np.where(rng.random(length) < 0.5, words(rng, length), PAD),
+        lengths=np.array([length]),
+    )
+
+
+def random_example(kinds, lengths, rng):
+    return tuple(
+        random_block(kind, i, length, rng) for i, (kind, length) in enumerate(zip(kinds, lengths, strict=True))
     )
 
 
 def random_examples(kinds, seed, count=4):
+    """Contexts of which some are longer than several windows of local attention, and blocks of which some are empty."""
     rng = np.random.default_rng(seed)
-    return [tuple(random_block(kind, i, rng) for i, kind in enumerate(kinds)) for _ in range(count)]
+    return [
+        random_example(kinds, [rng.integers(1, 30) if kind == "context" else rng.integers(0, 8) for kind in kinds], rng)
+        for _ in range(count)
+    ]
 
 
-def real_states(states, batch):
-    """The states of each example without padding, in order: [(L_i, H)]."""
-    real = torch.from_numpy(batch.group) >= 0
-    return [row[keep] for row, keep in zip(states, real, strict=True)]
+def by_example(column, lengths):
+    """The rows of each example, [(L_i, ...)]."""
+    return column.split([sum(blocks) for blocks in lengths])
 
 
 def gradients(model, states, seed):
@@ -61,6 +72,17 @@ def gradients(model, states, seed):
     parameters = {name: p for name, p in model.named_parameters() if not name.startswith("lm_head")}
     grads = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
     return dict(zip(parameters, grads, strict=True))
+
+
+def assert_same_states_and_gradients(model, examples, seed):
+    batch = collate(examples)
+    states = by_example(model.encode(**model_inputs(batch)), batch.lengths)
+    expected = [dense_states(model, example) for example in examples]
+    for ours, dense in zip(states, expected, strict=True):
+        torch.testing.assert_close(ours, dense, atol=1e-10, rtol=1e-10)
+    ours, dense = gradients(model, states, seed), gradients(model, expected, seed)
+    for name, gradient in dense.items():
+        torch.testing.assert_close(ours[name], gradient, atol=1e-9, rtol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
 
 
 # What no named architecture is.
@@ -79,29 +101,16 @@ FURTHER = {
 def test_model_equals_the_dense_reference(kinds, encoder):
     model = tiny_model(1, **encoder).double()
     for seed in range(3):
-        examples = random_examples(kinds, seed)
-        batch = collate(examples, PAD)
-        assert len({len(block.token) for example in examples for block in example}) > 1, "nothing is padded"
-        states = real_states(model.encode(**model_inputs(batch)), batch)
-        expected = [dense_states(model, example) for example in examples]
-        for ours, dense in zip(states, expected, strict=True):
-            torch.testing.assert_close(ours, dense, atol=1e-10, rtol=1e-10)
-        ours, dense = gradients(model, states, seed), gradients(model, expected, seed)
-        for name, gradient in dense.items():
-            torch.testing.assert_close(
-                ours[name], gradient, atol=1e-9, rtol=1e-9, msg=lambda text, n=name: f"{n}: {text}"
-            )
+        assert_same_states_and_gradients(model, random_examples(kinds, seed), seed)
 
 
-@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-def test_the_division_into_blocks_has_no_effect(encoder):
-    """All columns in one block: the same states, only more scores computed."""
-    model = tiny_model(2, **encoder).double()
-    batch = collate(random_examples(KINDS["two placeholder flows"], 5), PAD)
-    inputs = model_inputs(batch)
-    in_blocks = real_states(model.encode(**inputs), batch)
-    at_once = real_states(model.encode(**{**inputs, "block_lengths": (sum(batch.block_lengths),)}), batch)
-    torch.testing.assert_close(in_blocks, at_once, atol=1e-10, rtol=1e-10)
+@pytest.mark.parametrize("encoder", [*ENCODERS.values(), *FURTHER.values()], ids=[*ENCODERS, *FURTHER])
+def test_empty_blocks(encoder):
+    """The context may be empty too, as long as something is there."""
+    rng = np.random.default_rng(9)
+    lengths = [(0, 4, 3), (5, 0, 4), (3, 2, 0), (4, 0, 0), (0, 5, 0), (0, 0, 2), (1, 1, 1)]
+    examples = [random_example(KINDS["three"], of_blocks, rng) for of_blocks in lengths]
+    assert_same_states_and_gradients(tiny_model(2, **encoder).double(), examples, seed=0)
 
 
 def test_rule():
@@ -118,58 +127,109 @@ def test_rule():
     assert visible(step, group, step, group).tolist() == expected
 
 
-def test_padding_is_never_seen_and_sees_what_is_given():
-    step, group = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 1, -1])
-    seen = visible(step, group, step, group)
-    assert seen[:, 3].tolist() == [False] * 4
-    assert seen[3].tolist() == [True, False, False, False]
-
-
 @pytest.mark.parametrize("preset", list(PRESETS))
 @pytest.mark.parametrize("method", list(METHODS))
-def test_no_query_sees_a_key_of_a_later_block(method, preset):
+def test_what_attention_relies_on(method, preset):
+    """No query sees a key of a later block or no key at all; and what is said of the context, the first block."""
     rng = np.random.default_rng(7)
     form, corruption = tiny_form(method), PRESETS[preset][method]
     for _ in range(5):
         examples = [
-            METHODS[method].pack(
-                words(rng, rng.integers(0, 30)), words(rng, rng.integers(0, 20)), form, corruption, rng
+            pack_example(
+                method, words(rng, rng.integers(0, 30)), words(rng, rng.integers(0, 20)), form, corruption, rng
             )
             for _ in range(6)
         ]
-        batch = collate(examples, PAD)
-        step, group = torch.from_numpy(batch.step), torch.from_numpy(batch.group)
-        block = torch.arange(len(batch.block_lengths)).repeat_interleave(torch.tensor(batch.block_lengths))
-        later = block.unsqueeze(0) > block.unsqueeze(1)
-        seen = visible(step, group, step, group)
-        assert not (seen & later).any()
-        # No query, padding included, is left without a key.
-        assert seen.any(dim=-1).all()
+        batch = collate(examples)
+        columns = (by_example(column, batch.lengths) for column in columns_of(batch))
+        for position, step, group, lengths in zip(*columns, batch.lengths, strict=True):
+            block = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+            later = block.unsqueeze(0) > block.unsqueeze(1)
+            seen = visible(step, group, step, group)
+            assert not (seen & later).any()
+            assert seen.any(dim=-1).all()
+            context = slice(lengths[0])
+            assert position[context].tolist() == list(range(lengths[0]))
+            assert not step[context].any() and not group[context].any()
 
 
 def columns_of(batch):
-    """Positions, steps and groups (B, L)."""
+    """Positions, steps and groups (T,)."""
     return [torch.from_numpy(column) for column in (batch.position, batch.step, batch.group)]
 
 
-@pytest.mark.parametrize("window", [0, 1, 6, 7])
-def test_blocks(window):
-    batch = collate(random_examples(KINDS["three"], 8), PAD)
-    position, step, group = columns_of(batch)
-    blocks = attention_blocks(position, step, group, batch.block_lengths, window=window)
-    ends = np.cumsum(batch.block_lengths).tolist()
-    assert [block.end for block in blocks] == ends
-    assert [block.start for block in blocks] == [0, *ends[:-1]]
-    seen = visible(step, group, step, group)
-    if window:
-        reach = {1: 0, 6: 3, 7: 3}[window]
-        distance = (position.unsqueeze(1) - position.unsqueeze(2)).abs()
-        # Padding, as a query, has no window.
-        seen = seen & ((distance <= reach) | (group == PADDING_GROUP).unsqueeze(2))
-    for start, end, bias in blocks:
-        allowed = seen[:, start:end, :end]
-        assert bias.shape == (len(seen), 1, end - start, end)
-        torch.testing.assert_close(bias.squeeze(1), torch.zeros(allowed.shape).masked_fill(~allowed, float("-inf")))
+def joined(examples):
+    """Positions, steps, groups and lengths of examples that need not have the same number of blocks."""
+    columns = (np.concatenate([getattr(b, n) for e in examples for b in e]) for n in ("position", "step", "group"))
+    return *map(torch.from_numpy, columns), [tuple(len(block.token) for block in example) for example in examples]
+
+
+def expected_bias(examples, window, relative):
+    """What is to be added to the scores of all tokens against all tokens (1 or h, T, T), entry by entry."""
+    places = [block.position[i] for example in examples for block in example for i in range(len(block.position))]
+    bias = torch.full((len(relative.weight) if relative else 1, len(places), len(places)), float("-inf"))
+    start = 0
+    for example in examples:
+        matrix = visibility_matrix(example)
+        for query, key in np.argwhere(matrix) + start:
+            distance = int(places[key] - places[query])
+            if not window or abs(distance) <= window // 2:
+                bias[:, query, key] = relative.weight[:, bucket(distance, 8, 16)] if relative else 0
+        start += len(matrix)
+    return bias
+
+
+@pytest.mark.parametrize("with_relative", [False, True], ids=["absolute", "relative"])
+@pytest.mark.parametrize("window", [0, 1, 2, 5, 6, 7, 100])
+def test_blocks(window, with_relative):
+    """Every entry is that of the rule; examples of all kinds in one batch, also an empty one and an empty context."""
+    relative = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16) if with_relative else None
+    rng = np.random.default_rng(8)
+    examples = [example for seed, kinds in enumerate(KINDS.values()) for example in random_examples(kinds, seed, 2)]
+    examples += [random_example(KINDS["three"], lengths, rng) for lengths in ((0, 0, 0), (0, 3, 2), (40, 2, 2))]
+    position, step, group, lengths = joined(examples)
+    found = torch.full((2 if with_relative else 1, len(position), len(position)), float("-inf"))
+    queries_so_far = []
+    with torch.no_grad():
+        blocks = attention_blocks(position, step, group, lengths, window=window, relative_bias=relative)
+        for queries, keys, bias in blocks:
+            queries_so_far += range(len(position))[queries]
+            found[:, queries, keys] = 0 if bias is None else bias
+        torch.testing.assert_close(found, expected_bias(examples, window, relative), rtol=0, atol=0)
+    assert queries_so_far == list(range(len(position)))
+
+
+def num_scores(blocks):
+    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys, _ in blocks)
+
+
+def columns_of_lengths(lengths):
+    """Positions, steps and groups of examples of a context, targets and placeholders of the given lengths."""
+    columns = [
+        (
+            np.concatenate([np.arange(context), context + np.arange(target), context + np.arange(placeholders)]),
+            np.concatenate([np.zeros(context, dtype=np.int64), 1 + np.arange(target), 1 + np.arange(placeholders)]),
+            np.concatenate([np.zeros(context + target, dtype=np.int64), 1 + np.arange(placeholders)]),
+        )
+        for context, target, placeholders in lengths
+    ]
+    return [torch.from_numpy(np.concatenate(column)) for column in zip(*columns, strict=True)]
+
+
+def test_no_score_between_examples_nor_of_a_context_with_its_target():
+    lengths = [(30, 5, 5), (7, 0, 0), (100, 20, 20), (12, 3, 3)]
+    blocks = attention_blocks(*columns_of_lengths(lengths), lengths)
+    assert num_scores(blocks) == sum(c * c + (t + p) * (c + t + p) for c, t, p in lengths)
+
+
+def test_long_contexts_take_few_scores_in_local_layers():
+    """At most three times the window for each of its tokens, whatever its length."""
+    for length in (100, 1000, 5000):
+        for window in (6, 16, 17, 128):
+            columns = columns_of_lengths([(length, 0, 0)])
+            blocks = attention_blocks(*columns, [(length,)], window=window)
+            assert num_scores(blocks) <= 3 * window * length
+    assert num_scores(attention_blocks(*columns, [(length,)])) == length * length
 
 
 def test_the_edges_of_a_window():
@@ -178,33 +238,23 @@ def test_the_edges_of_a_window():
 
 
 def test_no_bias_where_all_is_visible():
-    """Sources of one length: attention needs no mask at all, nor where they are shorter than the window."""
-    zeros, positions = torch.zeros(2, 5, dtype=torch.int64), torch.arange(5).expand(2, 5)
-    for window, masked in ((0, False), (8, False), (6, True)):
-        (block,) = attention_blocks(positions, zeros, zeros, (5,), window=window)
-        assert (block.bias is not None) == masked
+    """Contexts need no mask at all, whatever their lengths."""
+    lengths = [(5, 2, 2), (9, 1, 1), (3,)]
+    columns = columns_of_lengths([(5, 2, 2), (9, 1, 1), (3, 0, 0)])
+    assert [block.bias is None for block in attention_blocks(*columns, lengths)] == [True, False, True, False, True]
 
 
-def test_padding_in_local_layers_gives_no_nan():
-    """Padding stands at position 0, and the tokens of these examples all out of its reach: yet it must see some."""
-    model = tiny_model(1, **{**ENCODERS["modernbert"], "global_attention_every": 9})
-    examples = [
-        tuple(block._replace(position=block.position + 20) for block in example)
-        for example in random_examples(KINDS["three"], 3)
-    ]
-    batch = collate(examples, PAD)
-    assert (batch.group == PADDING_GROUP).any()
-    for block in attention_blocks(*columns_of(batch), batch.block_lengths, window=6):
-        assert block.bias.isfinite().any(dim=-1).all()
-    states = model.encode(**model_inputs(batch))
-    assert states.isfinite().all()
-    for name, gradient in gradients(model, real_states(states, batch), 0).items():
-        assert gradient.isfinite().all(), name
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_biases_have_the_data_type_of_the_layers(dtype):
+    lengths = [(20, 2, 2)]
+    for window in (0, 4):
+        blocks = attention_blocks(*columns_of_lengths(lengths), lengths, window=window, dtype=dtype)
+        assert {block.bias.dtype for block in blocks if block.bias is not None} == {dtype}
 
 
 def test_logits_at_labels_are_those_at_all_positions():
     model = tiny_model(3)
-    batch = collate(random_examples(KINDS["three"], 9), PAD)
+    batch = collate(random_examples(KINDS["three"], 9))
     labelled = torch.from_numpy(batch.label != PAD)
     with torch.no_grad():
         everywhere = model(**model_inputs(batch))

@@ -5,10 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from dense_reference import visibility_matrix
-from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_form, words
+from naive_objectives import ExampleDraws, Token, naive_blocks
+from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, laid_out, pack_example, reference_example, tiny_form, words
 
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, PRESETS, Corruption
-from s2sft_fairseq.objectives.finetuning import METHODS, causal, masked, pseudo_masked, reference
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 SOURCE, TARGET = np.array([11, 12, 13]), np.array([21, 22, 23])
@@ -19,7 +23,7 @@ METHOD_NAMES = ("causal", "masked", "pseudo_masked")
 
 def pack(method, source=SOURCE, target=TARGET, corruption=None, seed=0, **form):
     corruption = PRESETS["paper"][method] if corruption is None else corruption
-    return METHODS[method].pack(source, target, tiny_form(method, **form), corruption, np.random.default_rng(seed))
+    return pack_example(method, source, target, tiny_form(method, **form), corruption, np.random.default_rng(seed))
 
 
 def column(example, name):
@@ -174,11 +178,11 @@ def test_size_is_what_the_method_says(method):
 
 def test_reference_scores_every_token_and_corrupts_none():
     clean = [21, 22, 23, SEP]
-    shifted = reference(SOURCE, TARGET, tiny_form("causal"))
+    shifted = reference_example(SOURCE, TARGET, tiny_form("causal"))
     assert shifted[1].token.tolist() == [SEP, 21, 22, 23]
     assert shifted[1].label.tolist() == clean
     for method in ("masked", "pseudo_masked"):
-        context, content, placeholders = reference(SOURCE, TARGET, tiny_form(method))
+        context, content, placeholders = reference_example(SOURCE, TARGET, tiny_form(method))
         assert context.token.tolist() == [CLS, 11, 12, 13, SEP]
         assert content.token.tolist() == clean
         assert placeholders.token.tolist() == [MASK] * 4
@@ -206,20 +210,23 @@ def assert_80_10_10(clean, drawn):
     assert_share(other, len(clean), 0.1 * (1 - 2 / VOCAB_SIZE))
 
 
+def one_row(values):
+    return Ragged.of([values])
+
+
 EIGHTY_TEN_TEN = Corruption(target_mask_prob=1.0, random_prob=0.1, keep_prob=0.1)
 
 
 def test_draws_are_80_10_10():
     rng = np.random.default_rng(1)
     clean = words(rng, 40_000)
-    drawn = EIGHTY_TEN_TEN.draw(clean, tiny_form(), rng)
+    drawn = EIGHTY_TEN_TEN.draw(one_row(clean), tiny_form(), Draws(1, 1, np.array([0])))
     assert_80_10_10(clean, drawn)
 
 
 def test_random_tokens_are_uniform_over_the_whole_vocabulary():
-    rng = np.random.default_rng(2)
     corruption = Corruption(target_mask_prob=1.0, random_prob=1.0, keep_prob=0.0)
-    drawn = corruption.draw(np.full(50_000, 20), tiny_form(), rng)
+    drawn = corruption.draw(one_row(np.full(50_000, 20)), tiny_form(), Draws(2, 1, np.array([0])))
     counts = np.bincount(drawn, minlength=VOCAB_SIZE)
     assert len(counts) == VOCAB_SIZE
     expected = 50_000 / VOCAB_SIZE
@@ -229,12 +236,13 @@ def test_random_tokens_are_uniform_over_the_whole_vocabulary():
 
 
 def many(method, corruption, draws, length=9, seed=3, source=NOTHING):
-    """Pack the same target again and again; return it and the stacked token columns of its blocks, (draws, length)."""
-    rng = np.random.default_rng(seed)
-    target = words(rng, length)
+    """Pack the same pair so many times; return the target, and tokens and labels of its blocks: [(draws, length)]."""
+    target = words(np.random.default_rng(seed), length)
     form = tiny_form(method, max_source=64)
-    packed = [METHODS[method].pack(source, target, form, corruption, rng) for _ in range(draws)]
-    return target, [np.stack(blocks) for blocks in zip(*([b.token for b in ex] for ex in packed), strict=True)], packed
+    copies = [Ragged.of([each.values] * draws) for each in laid_out(source, target, form)]
+    blocks = METHODS[method].pack(*copies, form, corruption, Draws(seed, 1, np.arange(draws)))
+    tokens = [block.token.reshape(draws, -1) for block in blocks]
+    return target, tokens, [block.label.reshape(draws, -1) for block in blocks]
 
 
 def test_causal_corrupts_all_but_the_first_with_the_given_probability():
@@ -266,54 +274,50 @@ def test_pseudo_masked_of_the_paper_has_clean_content_and_placeholders_alone():
     assert (placeholder == MASK).all()
 
 
-def label_counts(packed):
-    return np.array([(example[1].label != PAD).sum() for example in packed])
-
-
 def test_masked_by_chance():
     """Bernoulli: the number of masked tokens is binomial, but never 0; which ones is uniform."""
     corruption = Corruption(target_mask_prob=0.3, random_prob=0.0, keep_prob=0.0)
-    _, _, packed = many("masked", corruption, 4000)
-    counts = label_counts(packed)
+    _, _, (_, labels) = many("masked", corruption, 4000)
+    counts = (labels != PAD).sum(axis=1)
     assert counts.min() == 1
     assert counts.max() > 5
     none = 0.7**10
     assert_share((counts == 1).sum(), 4000, 10 * 0.3 * 0.7**9 + none)
     assert abs(counts.mean() - (3 + none)) <= 3 * np.sqrt(10 * 0.3 * 0.7 / 4000)
-    for where in np.stack([example[1].label != PAD for example in packed]).T:
+    for where in (labels != PAD).T:
         assert_share(where.sum(), 4000, (3 + none) / 10)
 
 
 def test_masked_with_an_exact_count():
     corruption = Corruption(target_mask_prob=0.35, random_prob=0.0, keep_prob=0.0, exact_count=True)
-    _, _, packed = many("masked", corruption, 2000)
-    assert set(label_counts(packed)) == {3}
-    for where in np.stack([example[1].label != PAD for example in packed]).T:
+    _, _, (_, labels) = many("masked", corruption, 2000)
+    assert set((labels != PAD).sum(axis=1)) == {3}
+    for where in (labels != PAD).T:
         assert_share(where.sum(), 2000, 0.3)
 
 
 @pytest.mark.parametrize("exact_count", [True, False])
 def test_at_least_one_token_is_masked(exact_count):
     corruption = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0, exact_count=exact_count)
-    _, _, packed = many("masked", corruption, 300)
-    assert set(label_counts(packed)) == {1}
+    _, _, (_, labels) = many("masked", corruption, 300)
+    assert set((labels != PAD).sum(axis=1)) == {1}
     # Also of a target that is [SEP] alone.
-    _, _, packed = many("masked", corruption, 3, length=0)
-    assert all(example[1].label.tolist() == [SEP] and example[1].token.tolist() == [MASK] for example in packed)
+    _, (_, content), (_, labels) = many("masked", corruption, 3, length=0)
+    assert (labels.tolist(), content.tolist()) == ([[SEP]] * 3, [[MASK]] * 3)
 
 
 @pytest.mark.parametrize("exact_count", [True, False])
 def test_at_most_so_many_tokens_are_masked(exact_count):
     corruption = Corruption(1.0, 0.0, 0.0, exact_count=exact_count, max_masked_tokens=4)
-    _, _, packed = many("masked", corruption, 100)
-    assert set(label_counts(packed)) == {4}
+    _, _, (_, labels) = many("masked", corruption, 100)
+    assert set((labels != PAD).sum(axis=1)) == {4}
 
 
 def test_masked_tokens_of_the_program_are_80_10_10():
-    target, (_, content), packed = many("masked", PRESETS["original"]["masked"], 4000)
-    assert set(label_counts(packed)) == {5}
+    target, (_, content), (_, labels) = many("masked", PRESETS["original"]["masked"], 4000)
+    assert set((labels != PAD).sum(axis=1)) == {5}
     clean = np.tile([*target, SEP], (4000, 1))
-    chosen = np.stack([example[1].label != PAD for example in packed])
+    chosen = labels != PAD
     np.testing.assert_array_equal(content[~chosen], clean[~chosen])
     assert_80_10_10(clean[chosen], content[chosen])
 
@@ -322,13 +326,13 @@ def test_masked_tokens_of_the_program_are_80_10_10():
 def test_source_corruption(method):
     source = words(np.random.default_rng(4), 30)
     corruption = replace(EIGHTY_TEN_TEN, target_mask_prob=0.0, source_mask_prob=0.25)
-    _, (context, *_), packed = many(method, corruption, 1000, length=2, source=source)
+    _, (context, *_), (context_labels, *_) = many(method, corruption, 1000, length=2, source=source)
     clean = tiny_form(method, max_source=64).source(source)
     # Special symbols never change, and nothing of the source is predicted.
     specials = (clean == CLS) | (clean == SEP)
     assert specials.sum() == tiny_form(method).source_specials
     assert (context[:, specials] == clean[specials]).all()
-    assert all((example[0].label == PAD).all() for example in packed)
+    assert (context_labels == PAD).all()
     ordinary = np.tile(clean[~specials], (1000, 1))
     _, placeholder, other = shares(ordinary, context[:, ~specials])
     assert_share(placeholder, ordinary.size, 0.25 * (0.8 + 0.1 / VOCAB_SIZE))
@@ -342,16 +346,37 @@ def test_the_source_is_left_alone_by_default(method, preset):
     assert (context == tiny_form(method).source(SOURCE)).all()
 
 
-@pytest.mark.parametrize("pack_with", [causal, masked, pseudo_masked])
-def test_the_same_generator_gives_the_same_example(pack_with):
-    corruption = replace(EIGHTY_TEN_TEN, target_mask_prob=0.5, source_mask_prob=0.5)
-    source, target = words(np.random.default_rng(5), 15), words(np.random.default_rng(6), 12)
-    form = tiny_form(pack_with.__name__)
-    first, again, other = (
-        pack_with(source, target, form, corruption, np.random.default_rng(seed)) for seed in ((7, 1), (7, 1), (7, 2))
-    )
-    assert column(first, "token") == column(again, "token")
-    assert column(first, "token") != column(other, "token")
+# A batch against the naive objectives, one example after the other with the same random numbers.
+
+SETTINGS = {
+    "paper": {},
+    "original": {},
+    "all at once": {"keep_prob": 0.2, "random_prob": 0.3, "source_mask_prob": 0.4, "target_mask_prob": 0.6},
+    "exact count": {"exact_count": True, "target_mask_prob": 0.3, "keep_prob": 0.5},
+    "few masked": {"max_masked_tokens": 2, "target_mask_prob": 0.9},
+    "none masked": {"target_mask_prob": 0.0},
+}
+
+
+@pytest.mark.parametrize("setting", list(SETTINGS))
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_a_batch_equals_the_naive_examples(method, setting):
+    rng = np.random.default_rng(11)
+    form = tiny_form(method, fields=SourceFields((4,)), target_segment=5, vocab_size=9)
+    corruption = replace(PRESETS[setting if setting in PRESETS else "original"][method], **SETTINGS[setting])
+    numbers = rng.permutation(1000)[:40]
+    pairs = [(words(rng, rng.integers(0, 20)), words(rng, rng.integers(0, 14))) for _ in numbers]
+    source = Ragged.of([form.source(source) for source, _ in pairs])
+    target = Ragged.of([form.target(target) for _, target in pairs])
+    batch = collate([METHODS[method].pack(source, target, form, corruption, Draws(7, 3, numbers))])
+    expected = [
+        naive_blocks(method, source.tolist(), target.tolist(), form, corruption, ExampleDraws(7, 3, int(number)))
+        for number, (source, target) in zip(numbers, pairs, strict=True)
+    ]
+    assert batch.lengths == tuple(tuple(map(len, blocks)) for blocks in expected)
+    tokens = [token for blocks in expected for block in blocks for token in block]
+    for name, column in zip(Token._fields, zip(*tokens, strict=True), strict=True):
+        assert getattr(batch, name).tolist() == list(column), name
 
 
 @pytest.mark.parametrize("preset", list(PRESETS))

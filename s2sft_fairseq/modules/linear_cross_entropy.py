@@ -1,0 +1,152 @@
+"""Label-smoothed cross-entropy behind an output matrix, without the scores of all labels at once.
+
+With 250,002 words the scores of 4,000 labels take 4 GB, and their gradient as much again. Here one chunk of the labels
+is scored at a time. The scores of the first ones are kept for the backward pass, as far as a limit allows; the others
+are worked out again.
+
+N: labels, E: width of the features, V: vocabulary.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_BYTES = 64 << 20
+"""Float32 scores that are worked on at a time."""
+KEPT_BYTES = 128 << 20
+"""Float32 scores that are kept for the backward pass."""
+
+
+class Losses(NamedTuple):
+    """Sums over all labels, in nats."""
+
+    loss: Tensor
+    """Smoothed, with a gradient."""
+    nll: Tensor
+    """Not smoothed, without one."""
+    correct: Tensor
+    """Labels that rank first; 0 unless they were to be counted."""
+
+
+def linear_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    *,
+    smoothing: float = 0.0,
+    excluded: int,
+    count_correct: bool = False,
+) -> Losses:
+    """Return the divergence KL(q || p) of the scores from smoothed labels, as s2s-ft computes it.
+
+    ``q`` is ``1 - smoothing`` at the label and ``smoothing / (V - 2)`` elsewhere, but 0 at the excluded class. Without
+    smoothing this is the cross-entropy. The entropy of ``q`` is part of it, so that the loss of a perfect model is 0.
+
+    Args:
+        features: what the output matrix multiplies (N, E).
+        weight: output matrix (V, E).
+        bias: of the scores (V,).
+        labels: (N,), none of them the excluded class.
+        smoothing: in [0, 1).
+        excluded: the class that is never a label, padding.
+        count_correct: whether to count the labels that rank first.
+    """
+    keep_bytes = KEPT_BYTES if torch.is_grad_enabled() else 0
+    return Losses(
+        *_LinearCrossEntropy.apply(features, weight, bias, labels, smoothing, excluded, count_correct, keep_bytes)
+    )
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        smoothing: float,
+        excluded: int,
+        count_correct: bool,
+        keep_bytes: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        vocab = len(weight)
+        share = smoothing / (vocab - 2)
+        correct = torch.zeros((), dtype=torch.long, device=features.device)
+        precision = torch.promote_types(features.dtype, torch.float32)
+        loss, nll = (features.new_zeros((), dtype=precision) for _ in range(2))
+        normalizers, kept = features.new_empty(len(labels), dtype=precision), []
+        for rows in _chunks(len(labels), vocab):
+            scores = _scores(features[rows], weight, bias)
+            at_labels = scores.gather(1, labels[rows, None]).squeeze(1)
+            normalizer = torch.logsumexp(scores, dim=1)
+            chunk_nll = normalizer - at_labels
+            nll += chunk_nll.sum()
+            if smoothing:
+                # Minus the log-probabilities of all classes but the label and the excluded one.
+                others = vocab * normalizer - scores.sum(dim=1) - chunk_nll - (normalizer - scores[:, excluded])
+                chunk_nll = (1 - smoothing) * chunk_nll + share * others
+            loss += chunk_nll.sum()
+            if count_correct:
+                correct += (scores.argmax(dim=1) == labels[rows]).sum()
+            normalizers[rows] = normalizer
+            if 4 * vocab * rows.stop <= keep_bytes:
+                kept.append(scores)
+        if smoothing:
+            loss += len(labels) * ((1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share))
+        ctx.save_for_backward(features, weight, bias, labels, normalizers, *kept)
+        ctx.smoothing, ctx.share, ctx.excluded = smoothing, share, excluded
+        ctx.mark_non_differentiable(nll, correct)
+        return loss, nll, correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        features, weight, bias, labels, normalizers, *kept = ctx.saved_tensors
+        needs_features, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        features_gradient = torch.empty_like(features) if needs_features else None
+        empty = torch.empty_like if len(labels) else torch.zeros_like
+        weight_gradient = empty(weight) if needs_weight else None
+        bias_gradient = torch.zeros_like(bias) if needs_bias else None
+        for index, rows in enumerate(_chunks(len(labels), len(weight))):
+            scores = kept[index] if index < len(kept) else _scores(features[rows], weight, bias)
+            # The gradient of the scores is p - q.
+            difference = (scores - normalizers[rows, None]).exp_()
+            if ctx.share:
+                difference.sub_(ctx.share)
+                difference[:, ctx.excluded] += ctx.share
+            at_labels = labels[rows, None]
+            wanted = 1 - ctx.smoothing - ctx.share
+            difference.scatter_add_(1, at_labels, difference.new_full((1, 1), -wanted).expand_as(at_labels))
+            difference = difference.mul_(gradient).to(features.dtype)
+            if features_gradient is not None:
+                torch.mm(difference, weight, out=features_gradient[rows])
+            if weight_gradient is not None:
+                # The first chunk writes, which saves filling the matrix with zeros.
+                torch.addmm(
+                    weight_gradient,
+                    difference.t(),
+                    features[rows],
+                    beta=int(rows.start > 0),
+                    out=weight_gradient,
+                )
+            if bias_gradient is not None:
+                bias_gradient += difference.sum(dim=0)
+        return features_gradient, weight_gradient, bias_gradient, None, None, None, None, None
+
+
+def _chunks(labels: int, vocab: int) -> Iterator[slice]:
+    size = max(1, CHUNK_BYTES // (4 * vocab))
+    for start in range(0, labels, size):
+        yield slice(start, min(start + size, labels))
+
+
+def _scores(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return scores (n, V) of some features (n, E), in float32 or wider."""
+    scores = torch.addmm(bias, features, weight.t())
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -1,0 +1,122 @@
+"""Dropout from shared random numbers: how much is dropped, and that the backward pass drops the same."""
+
+import pytest
+import torch
+
+from s2sft_fairseq.modules.dropout import Dropout, draw_noise, drop
+
+COUNT = 400_003  # no multiple of the four elements that share a random number
+
+
+# How far what is dropped may be from the probability: numbers of sixteen bits cannot tell all the noise apart.
+ROUNDING = {torch.float32: 2**-17, torch.float64: 2**-17, torch.float16: 2**-12, torch.bfloat16: 2**-9}
+
+
+def within_five_sigma(hits, count, probability):
+    return abs(hits - count * probability) <= 5 * (count * probability * (1 - probability)) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_share_of_the_noise(dtype):
+    """Counted over all the noise there is."""
+    noise = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
+    for probability in (0.001, 0.01, 0.1, 0.15, 0.25, 0.5, 0.9, 0.999):
+        dropped = drop(torch.ones(1 << 16, dtype=dtype), noise, probability) == 0
+        assert abs(dropped.double().mean().item() - probability) <= ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("probability", [0.01, 0.1, 0.5, 0.9])
+def test_share_and_scale(probability, dtype):
+    torch.manual_seed(0)
+    x = torch.full((COUNT,), 3.0, dtype=dtype)
+    out = Dropout(probability)(x)
+    assert out.dtype == dtype
+    dropped = out == 0
+    sigma = (probability * (1 - probability) / COUNT) ** 0.5
+    assert abs(dropped.double().mean().item() - probability) <= 5 * sigma + ROUNDING[dtype]
+    kept = out[~dropped].double()
+    torch.testing.assert_close(kept, torch.full_like(kept, 3 / (1 - probability)), rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_elements_are_dropped_independently():
+    """Of those that share a random number too: each pair of the four comes as often as chance has it."""
+    torch.manual_seed(0)
+    probability = 0.3
+    dropped = Dropout(probability)(torch.ones(COUNT // 4, 4)) == 0
+    for first in range(4):
+        assert within_five_sigma(int(dropped[:, first].sum()), len(dropped), probability)
+        for second in range(first):
+            both = int((dropped[:, first] & dropped[:, second]).sum())
+            assert within_five_sigma(both, len(dropped), probability**2)
+    neighbours = int((dropped[1:, 0] & dropped[:-1, 3]).sum())
+    assert within_five_sigma(neighbours, len(dropped) - 1, probability**2)
+
+
+def test_noise_is_uniform():
+    """All 16 bits of it, in shapes of any size; an element is dropped exactly where its noise is low."""
+    torch.manual_seed(0)
+    noise = draw_noise(torch.empty(COUNT))
+    assert noise.dtype == torch.int16
+    for level in range(16):
+        bit = (noise.int() & (1 << level)) != 0
+        assert within_five_sigma(int(bit.sum()), COUNT, 0.5), level
+    for shape in ((), (0,), (1,), (3, 5), (2, 0, 4)):
+        assert draw_noise(torch.empty(shape)).shape == shape
+    lowest = -(1 << 15)
+    edge = torch.tensor([lowest, lowest + 16383, lowest + 16384, 0, (1 << 15) - 1], dtype=torch.int16)
+    assert drop(torch.full((5,), 2.0), edge, 0.25).tolist() == [0, 0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_gradient_is_dropped_where_the_result_is(dtype):
+    torch.manual_seed(0)
+    x = torch.randn(50, 41).to(dtype).requires_grad_()
+    weight = torch.randn(50, 41).to(dtype)
+    out = Dropout(0.4)(x)
+    (gradient,) = torch.autograd.grad((out * weight).sum(), x)
+    factor = (out != 0).double() / (1 - 0.4)
+    tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 0}
+    torch.testing.assert_close(gradient.double(), weight.double() * factor, **tolerance)
+    torch.testing.assert_close(out.double(), x.double() * factor, **tolerance)
+
+
+def test_transposed_input():
+    """Memory in another order than the elements: result and gradient still agree."""
+    torch.manual_seed(0)
+    x = torch.randn(7, 30, 5).transpose(0, 2).requires_grad_()
+    out = Dropout(0.5)(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(out, x * gradient)
+    assert set(gradient.unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_nothing_and_everything(probability):
+    x = torch.randn(100, requires_grad=True)
+    out = Dropout(probability)(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(out, x * (1 - probability))
+    assert torch.equal(gradient, torch.full_like(x, 1 - probability))
+
+
+def test_no_dropout_outside_training():
+    x = torch.randn(100)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+
+
+def test_draws_follow_the_seed_and_differ():
+    dropout, x = Dropout(0.5), torch.ones(1000)
+    torch.manual_seed(5)
+    first, second = dropout(x), dropout(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(5)
+    assert torch.equal(dropout(x), first)
+    assert torch.equal(dropout(x), second)
+    torch.manual_seed(6)
+    assert not torch.equal(dropout(x), first)
+
+
+def test_impossible_probability():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        Dropout(1.5)

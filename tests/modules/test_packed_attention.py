@@ -1,0 +1,217 @@
+"""Attention of packed batches against plain dense attention, forward and backward, with and without dropout."""
+
+import math
+
+import pytest
+import torch
+
+from s2sft_fairseq.modules.packed_attention import packed_attention
+from s2sft_fairseq.modules.visibility import AttentionBlock
+
+HEADS, SIZE = 3, 4
+# Two examples of 7 and 5 tokens: queries and keys of each block.
+SPANS = [((0, 4), (0, 4)), ((4, 7), (0, 7)), ((7, 9), (7, 9)), ((9, 12), (7, 12))]
+# Windows of local attention: keys on both sides of the queries, and shared by several blocks.
+WINDOWS = [((0, 3), (0, 5)), ((3, 6), (1, 8)), ((6, 12), (4, 12))]
+TOKENS = 12
+# How many heads have a bias of their own in each block; 0: there is no bias at all.
+BIASES = {"none": 0, "for all heads": 1, "for each head": HEADS}
+
+
+def random_qkv(seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(TOKENS, 3, HEADS, SIZE, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def blocks_of(spans, heads, *, seed=1, dtype=torch.float64, forbidden=True):
+    """Blocks with random biases, where about a third of the scores is forbidden but for one key of each query."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = []
+    for queries, keys in spans:
+        bias = None
+        if heads:
+            shape = (heads, queries[1] - queries[0], keys[1] - keys[0])
+            bias = torch.randn(shape, generator=generator, dtype=torch.float64)
+            if forbidden:
+                hidden = torch.rand(shape[1:], generator=generator) < 1 / 3
+                hidden[:, 0] = False
+                bias = bias.masked_fill(hidden, float("-inf"))
+            bias = bias.to(dtype)
+        blocks.append(AttentionBlock(slice(*queries), slice(*keys), bias))
+    return blocks
+
+
+def with_gradients(blocks):
+    return [
+        block._replace(bias=None if block.bias is None else block.bias.clone().requires_grad_()) for block in blocks
+    ]
+
+
+def dense(qkv, blocks):
+    """All tokens against all tokens, where what no block computes is forbidden, (T, h, d)."""
+    query, key, value = qkv.unbind(1)
+    bias = torch.full((HEADS, TOKENS, TOKENS), float("-inf"), dtype=qkv.dtype)
+    for block in blocks:
+        rows = torch.arange(TOKENS)[block.queries, None]
+        bias = bias.index_put(
+            (torch.arange(HEADS)[:, None, None], rows, torch.arange(TOKENS)[block.keys]),
+            torch.zeros((), dtype=qkv.dtype) if block.bias is None else block.bias.expand(HEADS, -1, -1),
+        )
+    scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(SIZE) + bias
+    return torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1), value)
+
+
+def leaves(qkv, blocks):
+    return [qkv, *(block.bias for block in blocks if block.bias is not None)]
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["fixed biases", "learned biases"])
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("spans", [SPANS, WINDOWS], ids=["examples", "windows"])
+def test_dense_attention(spans, heads, learned):
+    qkv, blocks = random_qkv().requires_grad_(), blocks_of(spans, heads)
+    if learned:
+        blocks = with_gradients(blocks)
+    found, expected = packed_attention(qkv, blocks), dense(qkv, blocks)
+    assert found.shape == (TOKENS, HEADS, SIZE)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+    weight = torch.randn(TOKENS, HEADS, SIZE, dtype=torch.float64)
+    of = leaves(qkv, blocks) if learned else [qkv]
+    ours, plain = (torch.autograd.grad((weight * out).sum(), of) for out in (found, expected))
+    for gradient, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(gradient, other, atol=1e-12, rtol=1e-12)
+
+
+def test_biases_of_some_blocks_alone():
+    """As in a batch where the contexts see everything and what follows them does not."""
+    blocks = [
+        block if index % 2 else block._replace(bias=None)
+        for index, block in enumerate(with_gradients(blocks_of(SPANS, 1)))
+    ]
+    qkv = random_qkv().requires_grad_()
+    found, expected = packed_attention(qkv, blocks), dense(qkv, blocks)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+    ours, plain = (torch.autograd.grad(out.square().sum(), leaves(qkv, blocks)) for out in (found, expected))
+    torch.testing.assert_close(ours, plain, atol=1e-12, rtol=1e-12)
+
+
+def test_one_bias_that_all_blocks_are_made_of():
+    """A table of biases collects the gradients of every block that looks it up."""
+    table = torch.randn(HEADS, 9, dtype=torch.float64, requires_grad=True)
+
+    def blocks():
+        for block in blocks_of(SPANS, 0):
+            size = [len(range(TOKENS)[part]) for part in (block.queries, block.keys)]
+            distance = (torch.arange(size[1]) - torch.arange(size[0]).unsqueeze(1)).clamp(-4, 4) + 4
+            yield block._replace(bias=table[:, distance])
+
+    qkv = random_qkv()
+    # The queries and keys need no gradient, or do.
+    for inputs in (qkv.clone().requires_grad_(), qkv):
+        ours, plain = (
+            torch.autograd.grad(attend(inputs, list(blocks())).square().sum(), table)
+            for attend in (packed_attention, dense)
+        )
+        torch.testing.assert_close(ours, plain, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+def test_inference_is_training_without_dropout(heads):
+    """The two are not computed alike."""
+    qkv, blocks = random_qkv(dtype=torch.float32), blocks_of(SPANS, heads, dtype=torch.float32)
+    trained = packed_attention(qkv.clone().requires_grad_(), blocks)
+    assert trained.requires_grad
+    torch.testing.assert_close(packed_attention(qkv, blocks), trained, atol=1e-6, rtol=1e-5)
+    with torch.no_grad():
+        found = packed_attention(qkv.clone().requires_grad_(), blocks)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, trained.detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+def test_gradients_are_those_of_the_forward_pass(heads, dropout):
+    """By finite differences, with the same random numbers in each pass: what is dropped is dropped in both."""
+    spans = SPANS[:2]
+
+    def attend(qkv, *biases):
+        torch.manual_seed(0)
+        blocks = [
+            AttentionBlock(slice(*queries), slice(*keys), biases[index] if biases else None)
+            for index, (queries, keys) in enumerate(spans)
+        ]
+        return packed_attention(qkv, blocks, dropout)
+
+    # Without forbidden scores, whose differences are not finite.
+    blocks = with_gradients(blocks_of(spans, heads, forbidden=False))
+    qkv = random_qkv()[:7].clone().requires_grad_()
+    assert torch.autograd.gradcheck(attend, (qkv, *leaves(qkv, blocks)[1:]), fast_mode=False)
+
+
+def test_dropped_weights():
+    """With values that tell the keys apart, the weights can be read off the result: some are 0, the others scaled."""
+    torch.manual_seed(0)
+    length, dropout = 40, 0.25
+    qkv = torch.randn(length, 3, HEADS, length, dtype=torch.float64)
+    qkv[:, 2] = torch.eye(length).unsqueeze(1)
+    block = AttentionBlock(slice(0, length), slice(0, length), None)
+    weights = packed_attention(qkv, [block])
+    dropped = packed_attention(qkv.clone().requires_grad_(), [block], dropout)
+    is_zero = dropped == 0
+    torch.testing.assert_close(dropped[~is_zero], weights[~is_zero] / (1 - dropout))
+    count = is_zero.numel()
+    assert abs(is_zero.sum() - dropout * count) <= 5 * math.sqrt(dropout * (1 - dropout) * count)
+
+
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+def test_dropout_changes_no_expectation(heads):
+    """Means of result and gradient of the values over many draws, within five standard errors."""
+    torch.manual_seed(0)
+    qkv, blocks, draws = random_qkv().requires_grad_(), blocks_of(SPANS, heads), 1000
+    weight = torch.randn(TOKENS, HEADS, SIZE, dtype=torch.float64)
+
+    def result_and_gradient(dropout):
+        found = packed_attention(qkv, blocks, dropout)
+        # Linear in what is dropped, unlike the gradients of queries and keys.
+        (gradient,) = torch.autograd.grad((weight * found).sum(), qkv)
+        return torch.stack([found.detach(), gradient[:, 2]])
+
+    drawn = torch.stack([result_and_gradient(0.2) for _ in range(draws)])
+    error = drawn.std(dim=0) / math.sqrt(draws)
+    assert error.max() > 0
+    assert ((drawn.mean(dim=0) - result_and_gradient(0.0)).abs() <= 5 * error + 1e-9).all()
+
+
+def test_dropout_follows_the_seed():
+    qkv, blocks = random_qkv().requires_grad_(), blocks_of(SPANS, 1)
+    torch.manual_seed(3)
+    first, second = (packed_attention(qkv, blocks, 0.5) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    assert torch.equal(packed_attention(qkv, blocks, 0.5), first)
+
+
+@pytest.mark.parametrize("bias_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+def test_half_precision(heads, bias_dtype):
+    """Result and gradients are close to those in double precision, and have the data types of what they belong to."""
+    qkv = random_qkv(dtype=torch.bfloat16)
+    blocks = blocks_of(SPANS, heads, dtype=bias_dtype)
+    exact_blocks = with_gradients([b._replace(bias=None if b.bias is None else b.bias.double()) for b in blocks])
+    blocks, exact_qkv = with_gradients(blocks), qkv.double().requires_grad_()
+    expected = dense(exact_qkv, exact_blocks)
+    exact = torch.autograd.grad(expected.square().sum(), leaves(exact_qkv, exact_blocks))
+    learning = qkv.clone().requires_grad_()
+    found = packed_attention(learning, blocks)
+    gradients = torch.autograd.grad(found.square().sum(), leaves(learning, blocks))
+    tolerance = {"atol": 0.05, "rtol": 0.05}
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), expected, **tolerance)
+    for leaf, gradient, other in zip(leaves(learning, blocks), gradients, exact, strict=True):
+        assert gradient.dtype == leaf.dtype
+        torch.testing.assert_close(gradient.double(), other, **tolerance)
+    with torch.no_grad():
+        torch.testing.assert_close(packed_attention(qkv, blocks).double(), expected, **tolerance)
+    dropped = packed_attention(learning, blocks, 0.5)
+    assert dropped.dtype == torch.bfloat16 and dropped.isfinite().all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(dropped.float().sum(), leaves(learning, blocks)))

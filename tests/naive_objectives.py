@@ -1,0 +1,113 @@
+"""The objectives in the plainest way: one example, one token after the other.
+
+Written from the s2s-ft paper and from what its program does: nothing of the package is used but its random numbers,
+taken in the order in which the package draws them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+
+class Token(NamedTuple):
+    """The columns of one token."""
+
+    token: int
+    position: int
+    segment: int
+    step: int
+    group: int
+    label: int
+
+
+class ExampleDraws:
+    """The random numbers of one example, as lists of Python numbers."""
+
+    def __init__(self, seed: int, epoch: int, example: int) -> None:
+        self.draws = Draws(seed, epoch, np.array([example]))
+
+    def random(self, count: int) -> list[float]:
+        return self.draws.random(Ragged(np.zeros(count), np.array([count]))).tolist()
+
+
+def drawn(tokens: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws) -> list[int]:
+    """Every token kept, replaced by a random one, or by the placeholder."""
+    chances, places = draws.random(len(tokens)), draws.random(len(tokens))
+    result = []
+    for token, chance, place in zip(tokens, chances, places, strict=True):
+        if chance < corruption.keep_prob:
+            result.append(token)
+        elif chance < corruption.keep_prob + corruption.random_prob:
+            result.append(int(place * form.vocab_size))
+        else:
+            result.append(form.placeholder)
+    return result
+
+
+def corrupted(
+    tokens: list[int], probability: float, form: SequenceForm, corruption: Corruption, draws: ExampleDraws
+) -> list[int]:
+    if probability == 0:
+        return tokens
+    chances = draws.random(len(tokens))
+    others = drawn(tokens, form, corruption, draws)
+    return [
+        other if chance < probability else token for token, other, chance in zip(tokens, others, chances, strict=True)
+    ]
+
+
+def naive_blocks(
+    method: str,
+    source: list[int],
+    target: list[int],
+    form: SequenceForm,
+    corruption: Corruption,
+    draws: ExampleDraws,
+) -> list[list[Token]]:
+    """The blocks of a pair of ids without special symbols, whose sources have one field and fit."""
+    context = [form.cls, *source] if method == "causal" else [form.cls, *source, form.sep]
+    clean = [*target, form.sep]
+    first, segment = len(context), form.target_segment
+    others = corrupted(context, corruption.source_mask_prob, form, corruption, draws)
+    blocks = [
+        [
+            Token(old if old in (form.cls, form.sep) else new, i, form.fields.segments[0], 0, 0, form.pad)
+            for i, (old, new) in enumerate(zip(context, others, strict=True))
+        ]
+    ]
+    if method == "causal":
+        inputs = corrupted([form.sep, *target], corruption.target_mask_prob, form, corruption, draws)
+        inputs[0] = form.sep
+        blocks.append([Token(inputs[i], first + i, segment, i + 1, 0, clean[i]) for i in range(len(clean))])
+    elif method == "masked":
+        chances = draws.random(len(clean))
+        if corruption.exact_count:
+            count = int(corruption.target_mask_prob * len(clean))
+        else:
+            count = sum(chance < corruption.target_mask_prob for chance in chances)
+        if corruption.max_masked_tokens:
+            count = min(count, corruption.max_masked_tokens)
+        chosen = sorted(range(len(clean)), key=chances.__getitem__)[: max(1, count)]
+        others = drawn(clean, form, corruption, draws)
+        blocks.append(
+            [
+                Token(others[i], first + i, segment, i + 1, 0, clean[i])
+                if i in chosen
+                else Token(clean[i], first + i, segment, i + 1, 0, form.pad)
+                for i in range(len(clean))
+            ]
+        )
+    else:
+        pseudo = drawn(clean, form, corruption, draws)
+        content = [
+            other if chance < corruption.target_mask_prob else token
+            for token, other, chance in zip(clean, pseudo, draws.random(len(clean)), strict=True)
+        ]
+        blocks.append([Token(content[i], first + i, segment, i + 1, 0, form.pad) for i in range(len(clean))])
+        blocks.append([Token(pseudo[i], first + i, segment, i + 1, i + 1, clean[i]) for i in range(len(clean))])
+    return blocks
