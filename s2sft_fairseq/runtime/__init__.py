@@ -20,11 +20,14 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     fp16_cpu,
     help_option,
     interactive_input,
+    linear_schedule,
+    memory_reuse,
     numpy_names,
     warning_filters,
 )
 
 MENDS = (
+    memory_reuse,
     warning_filters,
     numpy_names,
     checkpoint_errors,
@@ -32,6 +35,7 @@ MENDS = (
     interactive_input,
     arch_option,
     bf16_option,
+    linear_schedule,
     help_option,
     fp16_cpu,
     distributed_cpu,
