@@ -28,21 +28,13 @@ least time of several repeats counts. In the table
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from generation_grid import PRECISIONS, SYSTEMS, Cell, key_of, parse_lengths
 from generation_table import table
-
-FOLDER = Path(__file__).resolve().parent
+from records import measure_cells
 
 
 def main() -> None:
@@ -67,20 +59,17 @@ def main() -> None:
     options = parser.parse_args()
     if problems := list(find_problems(options)):
         parser.error("; ".join(problems))
-    records = {key_of(record): record for record in read_records(options.json)}
-    cells = make_cells(options)
-    run, code = time.strftime("%Y-%m-%dT%H:%M:%S"), commit()
-    for number, cell in enumerate(cells, 1):
-        key = key_of(asdict(cell))
-        if options.resume and key in records:
-            continue
-        name = f"{cell.config} {cell.lengths} beam {cell.beam} batch {cell.batch} {cell.system} {cell.precision}"
-        print(f"{number}/{len(cells)} {name}", file=sys.stderr, flush=True)
-        # A record that is measured again goes to the end.
-        records.pop(key, None)
-        records[key] = {**asdict(cell), "run": run, "commit": code, **measure(cell)}
-        write_records(options.json, records.values())
-    print(table([records[key_of(asdict(cell))] for cell in cells]))
+    records = measure_cells(
+        make_cells(options),
+        "generation_cell.py",
+        options.json,
+        resume=options.resume,
+        key_of=key_of,
+        describe=lambda cell: (
+            f"{cell.config} {cell.lengths} beam {cell.beam} batch {cell.batch} {cell.system} {cell.precision}"
+        ),
+    )
+    print(table(records))
 
 
 def find_problems(options: argparse.Namespace) -> Iterable[str]:
@@ -132,48 +121,6 @@ def make_cells(options: argparse.Namespace) -> list[Cell]:
                 )
                 cells.append(cell)
     return cells
-
-
-def measure(cell: Cell) -> dict[str, Any]:
-    """Run a cell in a process of its own, which finds the threads that it may use when it starts."""
-    threads = str(cell.threads)
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "generation_cell.py")],
-        input=json.dumps(asdict(cell)),
-        env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"the cell failed with status {done.returncode}: {cell}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def commit() -> str | None:
-    """Return the commit that is measured, with a + where files were changed since; None outside of a checkout."""
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", str(FOLDER), *words], capture_output=True, text=True)
-        except FileNotFoundError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    head = git("rev-parse", "HEAD")
-    return head and head + ("+" if git("status", "--porcelain") else "")
-
-
-def read_records(file: Path) -> Sequence[dict[str, Any]]:
-    """Read what earlier runs wrote."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-
-
-def write_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write the records, a line each; a run that is killed leaves the old file or the new one."""
-    new = file.with_name(file.name + ".new")
-    lines = ",\n".join(json.dumps(record) for record in records)
-    new.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    os.replace(new, file)
 
 
 if __name__ == "__main__":

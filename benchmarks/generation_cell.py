@@ -5,18 +5,17 @@ and, for the original's loop, the first step, which is one pass with it.
 """
 
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from generation_grid import Cell
 from generation_systems import CLS, CONFIGURATIONS, FIRST_WORD, PAD, SEP, Decode, Setting, ours, prepare, unilm_model
+from process_facts import facts, memory
 from roofline import Sizes, Work, least_seconds, measure_rates, needed_work, synchronize
 from torch import Tensor
 
@@ -150,25 +149,6 @@ def batch_works(cell: Cell, sources: Sequence[Tensor]) -> list[Work]:
     )
     lengths = [(source != PAD).sum(dim=1).tolist() for source in sources]
     return [needed_work(sizes, batch, cell.target_length, cell.beam) for batch in lengths]
-
-
-def memory(field: str) -> int:
-    """Return what Linux says of this process's resident memory, in bytes: now (VmRSS) or at its peak (VmHWM)."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        (line,) = (line for line in status if line.startswith(field + ":"))
-    return 1024 * int(line.split()[1])
-
-
-def facts() -> dict[str, Any]:
-    """Return what the figures depend on beyond the cell."""
-    return {
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "threads_used": torch.get_num_threads(),
-        "cpus": os.cpu_count(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "load": os.getloadavg()[0],
-    }
 
 
 def main() -> None:

@@ -1,0 +1,93 @@
+"""The records of a benchmark's cells: each cell is measured in a process of its own, and kept in a file of JSON."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+
+Record = dict[str, Any]
+
+
+def measure_cells(
+    cells: Sequence[Any],
+    script: str,
+    file: Path,
+    *,
+    resume: bool,
+    key_of: Callable[[Record], Any],
+    describe: Callable[[Any], str],
+) -> list[Record]:
+    """Measure cells one after the other, and write each record at once.
+
+    Args:
+        cells: dataclasses with a field ``threads``.
+        script: what measures a cell: it reads the cell's JSON on stdin and writes its record's to stdout.
+        file: the file of JSON; what it has of other cells stays there.
+        resume: leave out what the file has.
+        key_of: tells what is measured: two records of one key are of the same thing.
+        describe: names a cell on stderr, where the progress is told.
+
+    Returns:
+        The records of all the cells, in their order.
+    """
+    records = {key_of(record): record for record in read_records(file)}
+    run, code = time.strftime("%Y-%m-%dT%H:%M:%S"), commit()
+    for number, cell in enumerate(cells, 1):
+        key = key_of(asdict(cell))
+        if resume and key in records:
+            continue
+        print(f"{number}/{len(cells)} {describe(cell)}", file=sys.stderr, flush=True)
+        # A record that is measured again goes to the end.
+        records.pop(key, None)
+        records[key] = {**asdict(cell), "run": run, "commit": code, **measure(cell, script)}
+        write_records(file, records.values())
+    return [records[key_of(asdict(cell))] for cell in cells]
+
+
+def measure(cell: Any, script: str) -> Record:
+    """Run a cell in a process of its own, which finds the threads that it may use when it starts."""
+    threads = str(cell.threads)
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script)],
+        input=json.dumps(asdict(cell)),
+        env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"the cell failed with status {done.returncode}: {cell}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def commit() -> str | None:
+    """Return the commit that is measured, with a + where files were changed since; None outside of a checkout."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(FOLDER), *words], capture_output=True, text=True)
+        except FileNotFoundError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    head = git("rev-parse", "HEAD")
+    return head and head + ("+" if git("status", "--porcelain") else "")
+
+
+def read_records(file: Path) -> Sequence[Record]:
+    """Read what earlier runs wrote."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+
+
+def write_records(file: Path, records: Iterable[Record]) -> None:
+    """Write the records, a line each; a run that is killed leaves the old file or the new one."""
+    new = file.with_name(file.name + ".new")
+    lines = ",\n".join(json.dumps(record) for record in records)
+    new.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    os.replace(new, file)

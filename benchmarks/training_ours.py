@@ -1,0 +1,101 @@
+"""This package as its users run it: fairseq's own `Trainer` with our task, model, criterion and optimiser."""
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import s2sft_fairseq  # noqa: F401  (mends fairseq, and therefore comes first)
+
+# isort: split
+import numpy as np
+import torch
+from fairseq import options
+from fairseq.data import ListDataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+from torch import Tensor
+from training_grid import FURTHEST_DISTANCE, MASKED_SHARE, RELATIVE_BINS, Cell
+from training_pairs import (
+    BETAS,
+    CLIP_NORM,
+    DROPOUT,
+    EPSILON,
+    FIRST_WORD,
+    LABEL_SMOOTHING,
+    LEARNING_RATE,
+    SEP,
+    SPECIAL_SYMBOLS,
+    WEIGHT_DECAY,
+    Outcome,
+    Pair,
+    System,
+)
+
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
+from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
+
+NO_FOLDER = "/nonexistent"
+"""Nothing is read from a folder, and nothing is to be saved when a cell fails."""
+
+
+def command_line(cell: Cell, dropout: float) -> list[str]:
+    """Return what a user would give ``s2sft train``."""
+    words = [
+        *(NO_FOLDER, "--save-dir", NO_FOLDER, "--batch-size", cell.batch, "--seed", cell.seed),
+        *("--task", "unilm_seq2seq", "--arch", cell.config, "--max-positions", cell.positions),
+        *("--finetune-method", cell.objective),
+        *("--max-source-positions", cell.shape.max_source, "--max-target-positions", cell.shape.max_target),
+        *("--dropout", dropout, "--attention-dropout", dropout),
+        *("--criterion", "mask_attention", "--label-smoothing", LABEL_SMOOTHING),
+        *("--optimizer", "fused_adamw", "--lr", LEARNING_RATE, "--adam-betas", BETAS, "--adam-eps", EPSILON),
+        *("--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM),
+    ]
+    if cell.objective == "masked":  # an exact number, so that every update has the same work; placeholders alone
+        words += ["--corruption", "original", "--target-mask-prob", MASKED_SHARE, "--random-prob", 0, "--keep-prob", 0]
+    if cell.relative:
+        words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
+    if not cell.device.startswith("cuda"):
+        words.append("--cpu")
+    return [str(word) for word in words]
+
+
+def make_trainer(cell: Cell, dropout: float = DROPOUT) -> Trainer:
+    """Make a trainer of a model with random weights."""
+    arguments = options.parse_args_and_arch(options.get_training_parser(), command_line(cell, dropout))
+    cfg = convert_namespace_to_omegaconf(arguments)
+    words = (f"w{number}" for number in range(FIRST_WORD, cell.vocab))
+    dictionary = PretrainedDictionary([(symbol, 1) for symbol in (*SPECIAL_SYMBOLS, *words)], BERT_SYMBOLS)
+    task = UnilmSeq2SeqTask(cfg.task, dictionary)
+    torch.manual_seed(cell.seed)
+    return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
+
+
+def collate(task: UnilmSeq2SeqTask, pairs: Sequence[Pair], epoch: int) -> dict[str, Any]:
+    """Lay the pairs out, corrupt them and make a batch, as the task's data sets do."""
+
+    def with_eos(rows: Sequence[np.ndarray]) -> ListDataset:
+        tensors: list[Tensor] = [torch.from_numpy(np.append(row, SEP)) for row in rows]
+        return ListDataset(tensors, [len(tensor) for tensor in tensors])
+
+    sources, targets, _ = zip(*pairs, strict=True)
+    data = PackedPairDataset(
+        with_eos(sources), with_eos(targets), task.form, task.method, task.corruption, seed=task.cfg.seed
+    )
+    data.set_epoch(epoch)
+    return data.collater([data[index] for index in range(len(data))])
+
+
+def ours(cell: Cell) -> System:
+    """Return the training of this package."""
+    logging.disable(logging.INFO)
+    trainer = make_trainer(cell)
+
+    def update(pairs: Sequence[Pair]) -> Outcome:
+        batch = collate(trainer.task, pairs, epoch=trainer.get_num_updates() + 1)
+        logged = trainer.train_step([batch])
+        # fairseq's losses are in bits.
+        return Outcome(float(logged["loss"]) * math.log(2), batch["net_input"]["tokens"].numel())
+
+    return update
