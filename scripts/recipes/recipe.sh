@@ -18,6 +18,7 @@
 #   --set NAME          which set to generate from and to score (mostly test; dev is the validation set)
 #   --hyp FILE          score this file, and train nothing
 #   --metrics "NAME .." in place of the task's (s2sft evaluate --metrics)
+#   --held-out N        pairs of the validation set, evenly spaced, that the held-out loss is computed on (1000)
 #   --limit N           the first N examples of each set only
 #   --workers N         processes for tokenizing and binarizing (all cores)
 #   --skip-malformed    leave malformed records of the raw files out; otherwise they are an error
@@ -38,8 +39,9 @@ search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and 
 later=""                                        # the system whose training step is still to come
 # What only the command line sets.
 raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test hyp="" metrics=""
-limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
-values="raw encoder output run method seed lr epochs warmup batch updates device_batch set hyp metrics limit workers"
+held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
+values="raw encoder output run method seed lr epochs warmup batch updates device_batch set hyp metrics held_out limit"
+values+=" workers"
 switches="smoke skip_malformed fit_head cpu"
 
 # What depends on the command line; a recipe may have its own.
@@ -89,7 +91,7 @@ check() {
     for name in seed warmup; do
         [[ ${!name} =~ ^[0-9]+$ ]] || problems+=("--$name must be a whole number, but is ${!name}")
     done
-    for name in epochs batch device_batch updates limit workers; do
+    for name in epochs batch device_batch updates held_out limit workers; do
         [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] ||
             problems+=("--${name//_/-} must be a whole number of at least 1, but is ${!name}")
     done
@@ -151,6 +153,13 @@ tokenize() {
     s2sft tokenize --tokenizer-dir "$output/encoder" --output-dir "$output/tokens.partial" \
         ${separator:+--separator "$separator"} ${workers:+--workers "$workers"} \
         --input "$output"/corpus/{train,valid}.{src,tgt}
+    local side lines
+    for side in src tgt; do
+        lines=$(wc -l <"$output/corpus/valid.$side")
+        awk -v all="$lines" -v kept="$held_out" 'all <= kept || int(NR * kept / all) > int((NR - 1) * kept / all)' \
+            "$output/tokens.partial/valid.$side" >"$output/tokens.partial/some.$side"
+        mv "$output/tokens.partial/some.$side" "$output/tokens.partial/valid.$side"
+    done
     mv "$output/tokens.partial" "$output/tokens"
 }
 
@@ -231,7 +240,7 @@ run_recipe() {
         remember "$work/settings" "--method $method" "--seed $seed" "--lr $lr" "--updates $updates" \
             "--warmup $warmup" "--batch $batch" "--device-batch $device_batch" "search ${search[*]}" \
             "train ${train_options[*]-}" "--fit-head ${fit_head:-no}"
-        remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}"
+        remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out"
         stage "$output/encoder" "convert" convert
         stage "$output/tokens" "tokenize" tokenize
         [ -z "$fit_head" ] || stage "$output/fitted" "compute the head" fit
