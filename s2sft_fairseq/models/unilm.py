@@ -30,6 +30,7 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.lm_head import LMHead
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.step_layout import StepLayout
+from s2sft_fairseq.modules.tied_embedding import TiedGradient
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class OutputLayer(NamedTuple):
     """The tied token embedding (V, E)."""
     bias: Tensor
     """(V,)."""
+    tied: TiedGradient
+    """Where the gradient of ``weight`` is to be left."""
 
 
 @register_model("unilm", dataclass=UnilmConfig)
@@ -170,14 +173,12 @@ class UnilmModel(BaseFairseqModel):
         Returns:
             Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
         """
-        x = self.embeddings(tokens, positions, segments, sparse_gradient=True)
-        x = self._encode(x, positions, steps, groups, lengths)
+        tied = TiedGradient() if features_only else None
+        x = self._encode(self.embeddings(tokens, positions, segments, tied), positions, steps, groups, lengths)
         x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
-        return (
-            OutputLayer(self.lm_head.features(x), weight, self.lm_head.bias)
-            if features_only
-            else self.lm_head(x, weight)
-        )
+        if tied is None:
+            return self.lm_head(x, weight)
+        return OutputLayer(self.lm_head.features(x), weight, self.lm_head.bias, tied)
 
     def encode(
         self,
