@@ -23,6 +23,19 @@ KEPT_BYTES = 128 << 20
 """Float32 scores that are kept for the backward pass."""
 
 
+class OutputFactors(NamedTuple):
+    """The factors of a model's last product: its result would be the scores (N, V)."""
+
+    features: Tensor
+    """(N, E)."""
+    weight: Tensor
+    """The tied token embedding (V, E)."""
+    bias: Tensor
+    """(V,)."""
+    tied: TiedGradient
+    """Where the gradient of ``weight`` is to be left."""
+
+
 class Losses(NamedTuple):
     """Sums over all labels, in nats."""
 

@@ -25,8 +25,9 @@ from tiny import (
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.unilm import ACTIVATIONS, UnilmModel
+from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.models.unilm_parts import ACTIVATIONS
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.optim.fused_adamw import GROUP_ATTRIBUTE, NO_DECAY
