@@ -12,6 +12,10 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 
+# glibc's own default, which changes nothing but tells this package to leave the allocator of the process alone: other
+# systems are measured as they are, even where they are built with parts of the package.
+AS_IT_IS = {"GLIBC_TUNABLES": "glibc.malloc.perturb=0"}
+
 Record = dict[str, Any]
 
 
@@ -27,7 +31,7 @@ def measure_cells(
     """Measure cells one after the other, and write each record at once.
 
     Args:
-        cells: dataclasses with a field ``threads``.
+        cells: dataclasses with fields ``threads`` and ``system``.
         script: what measures a cell: it reads the cell's JSON on stdin and writes its record's to stdout.
         file: the file of JSON; what it has of other cells stays there.
         resume: leave out what the file has.
@@ -53,11 +57,11 @@ def measure_cells(
 
 def measure(cell: Any, script: str) -> Record:
     """Run a cell in a process of its own, which finds the threads that it may use when it starts."""
-    threads = str(cell.threads)
+    threads, allocator = str(cell.threads), {} if cell.system == "ours" else AS_IT_IS
     done = subprocess.run(
         [sys.executable, str(FOLDER / script)],
         input=json.dumps(asdict(cell)),
-        env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        env={**os.environ, **allocator, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
         stdout=subprocess.PIPE,
         text=True,
     )

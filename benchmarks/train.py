@@ -12,6 +12,7 @@ AdamW, each in a process of its own, which also measures the matrix rate of the 
 * ours: `Trainer` of fairseq with the task, model, criterion and optimiser of this package, as ``s2sft train`` has them
 * plain: `transformers`, every example padded to the maximum, dense scores with a mask added, the loss as the original
   writes it; this package is not imported there (`training_plain.py`)
+* full_logits, where it is asked for: the same, but all positions pass the head, as `BertForMaskedLM` does by itself
 
 An update begins with ids: making the batch is part of it. The lengths of a batch stand for the whole distribution, and
 are the same in every update (`training_pairs.py`); ``squad_qg`` are the lengths of real question generation
@@ -35,6 +36,7 @@ from records import measure_cells
 from training_grid import (
     CONFIGURATIONS,
     DEFAULT_BATCH,
+    FULL_LOGITS,
     METHODS,
     SYSTEMS,
     Cell,
@@ -57,7 +59,7 @@ def main() -> None:
     add("--method", nargs="+", choices=METHODS, help="(default: all; with --scaling pseudo_masked)")
     add("--lengths", nargs="+", metavar="S/T", help=f"positions of sources / of targets (default: {' '.join(LENGTHS)})")
     add("--batch", nargs="+", type=int, metavar="N", help=f"examples of a batch (default: {BATCH}; 16 of squad_qg)")
-    add("--system", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    add("--system", nargs="+", default=list(SYSTEMS), choices=(*SYSTEMS, FULL_LOGITS))
     add("--vocab", nargs="+", type=int, default=[30522], metavar="V")
     add("--updates", type=int, default=3, metavar="N", help="timed ones")
     add("--threads", type=int, default=2, metavar="N")

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 SYSTEMS = ("ours", "plain")
+FULL_LOGITS = "full_logits"  # plain, but with the logits of every position: measured where it is asked for
 METHODS = ("causal", "masked", "pseudo_masked", "pseudo_masked_relative")
 RELATIVE_BINS, FURTHEST_DISTANCE = 32, 128
 MIN_POSITIONS = 512

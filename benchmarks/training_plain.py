@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from training_grid import FURTHEST_DISTANCE, RELATIVE_BINS, Cell
+from training_grid import FULL_LOGITS, FURTHEST_DISTANCE, RELATIVE_BINS, Cell
 from training_pairs import (
     BETAS,
     CLIP_NORM,
@@ -129,11 +129,13 @@ class PlainModel(nn.Module):
         states = self.bert.bert(
             batch.tokens, attention_mask=mask, token_type_ids=batch.segments, position_ids=batch.positions
         ).last_hidden_state
+        if self.cell.system == FULL_LOGITS:
+            states = self.bert.cls(states)
         if self.cell.objective == "masked":
             states = states.gather(1, batch.predicted.unsqueeze(2).expand(-1, -1, states.size(2)))
         else:
             states = states[:, -batch.predicted.size(1) :]
-        return self.bert.cls(states)
+        return states if self.cell.system == FULL_LOGITS else self.bert.cls(states)
 
 
 def _structure(cell: Cell) -> Tensor:

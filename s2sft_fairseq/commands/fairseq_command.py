@@ -12,7 +12,8 @@ DEFAULT_TASK = "unilm_seq2seq"
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
 # What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
-# fairseq's own defaults cannot train here: a criterion of its own, a learning rate of 0.25, no end.
+# fairseq's own defaults cannot train here: a criterion of its own, a learning rate of 0.25, no end. And examples are no
+# rows of a matrix here, of which there had better be a multiple of 8.
 TRAIN_DEFAULTS = (
     (("--arch", "-a"), "unilm"),
     (("--criterion",), "mask_attention"),
@@ -20,6 +21,7 @@ TRAIN_DEFAULTS = (
     (("--lr", "--learning-rate"), "5e-5"),
     (("--clip-norm",), "1.0"),
     (("--max-tokens", "--batch-size", "--max-sentences"), "4096"),
+    (("--required-batch-size-multiple",), "1"),
     (("--max-epoch", "--max-update"), "10"),
 )
 # fairseq would take 12000 tokens; what memory and machine allow is worked out where nothing less is asked for.

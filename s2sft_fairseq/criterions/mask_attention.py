@@ -51,12 +51,16 @@ class MaskAttentionCriterion(FairseqCriterion):
         labels = sample["labels"]
         if len(labels) == 0:
             raise UserError("a loss needs targets, but the data has sources alone")
+        output = model(**sample["net_input"], features_only=True)
         losses = linear_cross_entropy(
-            *model(**sample["net_input"], features_only=True),
+            output.features,
+            output.weight,
+            output.bias,
             labels,
             smoothing=self.label_smoothing,
             excluded=self.pad,
             count_correct=self.report_accuracy,
+            tied=output.tied,
         )
         sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"]
         logged = {

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
@@ -23,33 +22,27 @@ from s2sft_fairseq.models.trained_parameters import (
     trained_share,
 )
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-from s2sft_fairseq.modules.attention_pattern import AttentionPattern, PackedPlan
-from s2sft_fairseq.modules.embeddings import PackedEmbeddings
-from s2sft_fairseq.modules.encoder_layer import EncoderLayer
+from s2sft_fairseq.models.unilm_parts import (
+    initialize,
+    make_embeddings,
+    make_final_layer_norm,
+    make_layer,
+    make_lm_head,
+    make_pattern,
+    make_relative_position,
+)
+from s2sft_fairseq.modules.attention_pattern import PackedPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
-from s2sft_fairseq.modules.lm_head import LMHead
-from s2sft_fairseq.modules.relative_position import RelativePositionBias
+from s2sft_fairseq.modules.linear_cross_entropy import OutputFactors
+from s2sft_fairseq.modules.similar_lengths import consecutive
 from s2sft_fairseq.modules.step_layout import StepLayout
+from s2sft_fairseq.modules.tied_embedding import TiedGradient
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
 
-ACTIVATIONS = {
-    "gelu": nn.functional.gelu,
-    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
-    "relu": nn.functional.relu,
-}
-
-
-class OutputLayer(NamedTuple):
-    """The factors of the last product: its result would be the logits (N, V)."""
-
-    features: Tensor
-    """(N, E). E: width of the embedding."""
-    weight: Tensor
-    """The tied token embedding (V, E)."""
-    bias: Tensor
-    """(V,)."""
+PREFILL_POSITIONS = 2048
+"""Of the sources that are read at a time: enough for the matrix kernels, and few enough to use memory again."""
 
 
 @register_model("unilm", dataclass=UnilmConfig)
@@ -65,57 +58,13 @@ class UnilmModel(BaseFairseqModel):
         super().__init__()
         self.cfg = cfg
         self.pretrained_layout: dict[str, Any] = {}
-        activation = ACTIVATIONS[str(cfg.activation_fn)]
-        bias, pre_norm = str(cfg.biases) == "all", str(cfg.layer_norm_position) == "pre"
-        token_dim = cfg.embedding_dim or cfg.encoder_embed_dim
-        self.embeddings = PackedEmbeddings(
-            vocab_size=vocab_size,
-            embed_dim=token_dim,
-            output_dim=cfg.encoder_embed_dim,
-            num_positions=0 if cfg.rotary_base else cfg.max_positions,
-            num_segments=cfg.num_segments,
-            pad=pad,
-            layer_norm_eps=cfg.layer_norm_eps,
-            dropout=cfg.dropout,
-            bias=bias,
-        )
-        self.relative_position = (
-            RelativePositionBias(cfg.encoder_attention_heads, cfg.relative_position_bins, cfg.max_relative_position)
-            if cfg.relative_position_bins
-            else None
-        )
-        self.layers = nn.ModuleList(
-            EncoderLayer(
-                embed_dim=cfg.encoder_embed_dim,
-                ffn_embed_dim=cfg.encoder_ffn_embed_dim,
-                num_heads=cfg.encoder_attention_heads,
-                activation=activation,
-                layer_norm_eps=cfg.layer_norm_eps,
-                dropout=cfg.dropout,
-                attention_dropout=cfg.attention_dropout,
-                activation_dropout=cfg.activation_dropout,
-                pre_norm=pre_norm,
-                gated=str(cfg.feed_forward) == "gated",
-                bias=bias,
-                first=index == 0,
-                compiled=cfg.compile,
-            )
-            for index in range(cfg.encoder_layers)
-        )
-        self.patterns = [_pattern(cfg, index) for index in range(cfg.encoder_layers)]
-        # The states that a pre-norm model adds up are normalised once, at the end.
-        self.layer_norm = (
-            nn.LayerNorm(cfg.encoder_embed_dim, eps=cfg.layer_norm_eps, bias=bias) if pre_norm else nn.Identity()
-        )
-        self.lm_head = LMHead(
-            vocab_size=vocab_size,
-            embed_dim=cfg.encoder_embed_dim,
-            token_dim=token_dim,
-            activation=activation,
-            layer_norm_eps=cfg.layer_norm_eps,
-            bias=bias,
-        )
-        self.apply(_initialize)
+        self.embeddings = make_embeddings(cfg, vocab_size, pad)
+        self.relative_position = make_relative_position(cfg)
+        self.layers = nn.ModuleList(make_layer(cfg, index) for index in range(cfg.encoder_layers))
+        self.patterns = [make_pattern(cfg, index) for index in range(cfg.encoder_layers)]
+        self.layer_norm = make_final_layer_norm(cfg)
+        self.lm_head = make_lm_head(cfg, vocab_size)
+        self.apply(initialize)
         # As in BERT's own training, and in s2s-ft's: biases, the relative ones too, and layer norms.
         exempt_from_decay(parameter for parameter in self.parameters() if parameter.ndim == 1)
         if self.relative_position is not None:
@@ -158,7 +107,7 @@ class UnilmModel(BaseFairseqModel):
         *,
         features_only: bool = False,
         **_generation: Any,
-    ) -> "Tensor | OutputLayer":
+    ) -> Tensor | OutputFactors:
         """Encode a packed batch and score the vocabulary at the positions that carry a label.
 
         Args:
@@ -170,14 +119,12 @@ class UnilmModel(BaseFairseqModel):
         Returns:
             Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
         """
-        x = self.embeddings(tokens, positions, segments, sparse_gradient=True)
-        x = self._encode(x, positions, steps, groups, lengths)
+        tied = TiedGradient() if features_only else None
+        x = self._encode(self.embeddings(tokens, positions, segments, tied), positions, steps, groups, lengths)
         x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
-        return (
-            OutputLayer(self.lm_head.features(x), weight, self.lm_head.bias)
-            if features_only
-            else self.lm_head(x, weight)
-        )
+        if tied is None:
+            return self.lm_head(x, weight)
+        return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
 
     def encode(
         self,
@@ -246,15 +193,17 @@ class UnilmModel(BaseFairseqModel):
         state = IncrementalState(
             caches, visible.unsqueeze(1), slot_positions, visible.sum(dim=1), first_slots, capacity=size[2]
         )
-        x = self.embeddings(tokens, positions, segments)
-        given = torch.zeros_like(tokens)
-        plans = self._packed_plans(positions, given, given, [(length,) for length in lengths], x.dtype)
-        for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
-            x, keys_values = layer.prefill(x, plan)
-            cache.store(keys_values, lengths, slots)
-            del keys_values  # or they would stay while the next layer makes its own
-        # Nothing comes of the last layer's states: no source position is predicted.
-        caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), lengths, slots)
+        for sentences, some in consecutive(lengths, PREFILL_POSITIONS):
+            part = lengths[sentences]
+            x = self.embeddings(tokens[some], positions[some], segments[some])
+            given = torch.zeros_like(tokens[some])
+            plans = self._packed_plans(positions[some], given, given, [(length,) for length in part], x.dtype)
+            for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
+                x, keys_values = layer.prefill(x, plan)
+                cache.store(keys_values, part, sentences.start, slots)
+                del keys_values  # or they would stay while the next layer makes its own
+            # Nothing comes of the last layer's states: no source position is predicted.
+            caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), part, sentences.start, slots)
         return state
 
     def step(self, state: IncrementalState, tokens: Tensor, segment: int, layout: StepLayout) -> Tensor:
@@ -317,21 +266,3 @@ class UnilmModel(BaseFairseqModel):
         # The weights beside adapters are there already.
         strict = strict and not has_adapters(self)
         return super().load_state_dict(state_dict, strict=strict, model_cfg=model_cfg, args=args)
-
-
-def _pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
-    """Return how the layer ``index`` attends."""
-    head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
-    if index % cfg.global_attention_every == 0:
-        return AttentionPattern(head_dim, cfg.rotary_base, window=0)
-    return AttentionPattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
-
-
-def _initialize(module: nn.Module) -> None:
-    """Initialise as BERT does: weights from N(0, 0.02), biases 0, layer norms the identity."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
-    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-        nn.init.zeros_(module.weight[module.padding_idx])

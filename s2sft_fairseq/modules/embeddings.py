@@ -1,9 +1,9 @@
 """The input of the encoder: token embeddings, with position and segment embeddings where the model has them."""
 
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 
 from s2sft_fairseq.modules.dropout import Dropout
+from s2sft_fairseq.modules.tied_embedding import TiedGradient, tied_embedding
 
 
 class PackedEmbeddings(nn.Module):
@@ -31,18 +31,18 @@ class PackedEmbeddings(nn.Module):
         self.dropout = Dropout(dropout)
         self.projection = nn.Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
 
-    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor, *, sparse_gradient: bool = False) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor, tied: TiedGradient | None = None) -> Tensor:
         """Embed tokens.
 
         Args:
             tokens: and ``positions``, ``segments``: ids (...).
-            sparse_gradient: give the token embedding the gradients of the rows that were looked up alone. They are
-                added to that of a tied output matrix; without one, few optimizers could use them.
+            tied: where the output matrix leaves its gradient, if it is the token embedding and does so.
 
         Returns:
             (..., H). H: width of the layers.
         """
-        x = embedding(tokens, self.tokens.weight, self.tokens.padding_idx, sparse=sparse_gradient)
+        table = self.tokens
+        x = table(tokens) if tied is None else tied_embedding(tokens, table.weight, table.padding_idx, tied)
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.segments is not None:

@@ -26,15 +26,16 @@ class LayerCache:
         self.key = like.new_empty(size)
         self.value = torch.empty_like(self.key)
 
-    def store(self, keys_values: Tensor, lengths: Sequence[int], end: int) -> None:
+    def store(self, keys_values: Tensor, lengths: Sequence[int], first: int, end: int) -> None:
         """Keep sources, each in the slots before ``end``.
 
         Args:
             keys_values: of the sources, one after the other (T, 2, h, d).
             lengths: of the sources, which add up to T.
+            first: the sentence whose source comes first.
             end: the slot behind them.
         """
-        for sentence, source in enumerate(keys_values.split(list(lengths))):
+        for sentence, source in enumerate(keys_values.split(list(lengths)), first):
             start = end - len(source)
             # (S, 2, h, d) -> twice (h, S, d)
             for kept, new in zip((self.key, self.value), source.permute(1, 2, 0, 3), strict=True):

@@ -15,10 +15,25 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from s2sft_fairseq.modules.tied_embedding import TiedGradient
+
 CHUNK_BYTES = 64 << 20
 """Float32 scores that are worked on at a time."""
 KEPT_BYTES = 128 << 20
 """Float32 scores that are kept for the backward pass."""
+
+
+class OutputFactors(NamedTuple):
+    """The factors of a model's last product: its result would be the scores (N, V)."""
+
+    features: Tensor
+    """(N, E)."""
+    weight: Tensor
+    """The tied token embedding (V, E)."""
+    bias: Tensor
+    """(V,)."""
+    tied: TiedGradient
+    """Where the gradient of ``weight`` is to be left."""
 
 
 class Losses(NamedTuple):
@@ -41,6 +56,7 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     excluded: int,
     count_correct: bool = False,
+    tied: TiedGradient | None = None,
 ) -> Losses:
     """Return the divergence KL(q || p) of the scores from smoothed labels, as s2s-ft computes it.
 
@@ -55,10 +71,11 @@ def linear_cross_entropy(
         smoothing: in [0, 1).
         excluded: the class that is never a label, padding.
         count_correct: whether to count the labels that rank first.
+        tied: where to leave the gradient of ``weight``, which then gets none here.
     """
     keep_bytes = KEPT_BYTES if torch.is_grad_enabled() else 0
     return Losses(
-        *_LinearCrossEntropy.apply(features, weight, bias, labels, smoothing, excluded, count_correct, keep_bytes)
+        *_LinearCrossEntropy.apply(features, weight, bias, labels, smoothing, excluded, count_correct, keep_bytes, tied)
     )
 
 
@@ -74,6 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         excluded: int,
         count_correct: bool,
         keep_bytes: int,
+        tied: TiedGradient | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         vocab = len(weight)
         share = smoothing / (vocab - 2)
@@ -100,7 +118,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if smoothing:
             loss += len(labels) * ((1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share))
         ctx.save_for_backward(features, weight, bias, labels, normalizers, *kept)
-        ctx.smoothing, ctx.share, ctx.excluded = smoothing, share, excluded
+        ctx.smoothing, ctx.share, ctx.excluded, ctx.tied = smoothing, share, excluded, tied
         ctx.mark_non_differentiable(nll, correct)
         return loss, nll, correct
 
@@ -137,7 +155,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 )
             if bias_gradient is not None:
                 bias_gradient += difference.sum(dim=0)
-        return features_gradient, weight_gradient, bias_gradient, None, None, None, None, None
+        if ctx.tied is not None and weight_gradient is not None:
+            ctx.tied.leave(weight_gradient)
+            weight_gradient = None
+        return features_gradient, weight_gradient, bias_gradient, None, None, None, None, None, None
 
 
 def _chunks(labels: int, vocab: int) -> Iterator[slice]:

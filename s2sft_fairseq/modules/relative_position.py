@@ -44,5 +44,5 @@ class RelativePositionBias(nn.Module):
             (..., Q), (..., K) -> (..., h, Q, K). Q: queries, K: keys, h: heads.
         """
         distance = key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)
-        # (h, bins) -> (bins, h), looked up -> (..., Q, K, h) -> (..., h, Q, K)
-        return nn.functional.embedding(self.bucket(distance), self.weight.t()).movedim(-1, -3)
+        # (h, bins) -> (bins, h), looked up -> (..., Q, K, h) -> (..., h, Q, K); copied, for every layer reads it
+        return nn.functional.embedding(self.bucket(distance), self.weight.t()).movedim(-1, -3).contiguous()

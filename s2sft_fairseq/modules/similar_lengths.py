@@ -1,4 +1,4 @@
-"""Neighbours of similar length in a batch, so that little is computed for padding."""
+"""Neighbours in a batch: of similar length, so that little is computed for padding, or of so many positions."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,3 +24,20 @@ def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
         longest, total = widest, total + length
     if start < len(lengths):
         yield slice(start, len(lengths)), longest
+
+
+def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slice]]:
+    """Yield groups of consecutive sentences, and the positions that they take up where all stand one after the other.
+
+    Args:
+        lengths: of the sentences.
+        most: positions of a group, at most; one sentence may have more.
+    """
+    start = begin = end = 0
+    for index, length in enumerate(lengths):
+        if index > start and end + length - begin > most:
+            yield slice(start, index), slice(begin, end)
+            start, begin = index, end
+        end += length
+    if start < len(lengths):
+        yield slice(start, len(lengths)), slice(begin, end)

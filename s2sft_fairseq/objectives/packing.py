@@ -17,9 +17,9 @@ A query ``q`` sees a key ``k`` of its own example exactly when
 * ``k`` is content and ``step[k] <= step[q]`` (``q`` is content) or ``step[k] < step[q]`` (``q`` is a placeholder), or
 * ``k`` is a placeholder and ``q`` is a placeholder of the same group.
 
-The tokens of an example stand in *blocks*, ordered so that no query sees a key of a later block: first the context
-(step 0), then content that is predicted (step > 0), then placeholders. Attention uses this: the queries of a block meet
-the keys of a prefix of the example only.
+The tokens of an example stand in *blocks*: first the context, then content that is predicted (step > 0), then
+placeholders. The context is content of step 0 whose positions count on from 0; it may be empty. Attention uses this:
+the context meets itself, without a mask or in windows, and what comes behind it meets the whole example.
 """
 
 from collections.abc import Sequence

@@ -56,9 +56,10 @@ def masked_by_us(sample):
     ]
 
 
+@pytest.mark.parametrize("system", ["plain", "full_logits"])
 @pytest.mark.parametrize("method", METHODS)
-def test_one_loss_and_one_gradient(method):
-    cell = a_cell(method=method)
+def test_one_loss_and_one_gradient(method, system):
+    cell = a_cell(method=method, system=system)
     with warnings.catch_warnings():
         warning_filters.apply()  # pytest has taken them away
         trainer = make_trainer(cell, dropout=0.0)

@@ -45,9 +45,11 @@ def test_refuses_another_copy(tmp_path):
 def test_what_training_does_when_nothing_is_said():
     assert _defaults("train", ["data", "--pretrained", "encoder"]) == [
         *("--arch", "unilm", "--criterion", "mask_attention", "--optimizer", "fused_adamw", "--lr", "5e-5"),
-        *("--clip-norm", "1.0", "--max-tokens", "4096", "--max-epoch", "10"),
+        *("--clip-norm", "1.0", "--max-tokens", "4096", "--required-batch-size-multiple", "1"),
+        *("--max-epoch", "10"),
     ]
     given = ["-a", "unilm_base", "--criterion=mask_attention", "--optimizer", "adam", "--lr=1e-3", "--clip-norm", "0"]
+    given += ["--required-batch-size-multiple", "8"]
     assert _defaults("train", ["data", *given, "--batch-size", "8", "--max-update", "3"]) == []
     assert _defaults("train", ["data", "--task", "translation"]) == []
 

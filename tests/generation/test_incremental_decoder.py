@@ -21,6 +21,7 @@ from tiny import (
 )
 
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
+from s2sft_fairseq.models import unilm
 from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.objectives.finetuning import METHODS
 from s2sft_fairseq.objectives.packing import collate
@@ -166,6 +167,19 @@ def test_scores_do_not_depend_on_padding(model, sources):
     together = next_logits(decoder_for(model, form, sources))
     alone = torch.cat([next_logits(decoder_for(model, form, [source])) for source in sources])
     torch.testing.assert_close(together, alone, **TOLERANCE)
+
+
+@pytest.mark.parametrize("most", [1, 9])
+@torch.no_grad()
+def test_sources_that_are_read_in_parts(model, sources, most, monkeypatch):
+    form = tiny_form()
+    together = decoder_for(model, form, sources)
+    monkeypatch.setattr(unilm, "PREFILL_POSITIONS", most)
+    in_parts = decoder_for(model, form, sources)
+    for token in (9, 10):
+        torch.testing.assert_close(next_logits(in_parts), next_logits(together), **TOLERANCE)
+        for decoder in (in_parts, together):
+            append(decoder, torch.full((len(sources),), token))
 
 
 @torch.no_grad()

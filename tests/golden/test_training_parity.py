@@ -122,12 +122,13 @@ def test_states_and_logits(variant, case):
 
 def loss_of(built, rebuilt, smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of each label, and that of all as the original averages it."""
-    features, weight, bias = built(**rebuilt.inputs(), features_only=True)
+    features, weight, bias, tied = built(**rebuilt.inputs(), features_only=True)
     labels = rebuilt.labels
 
     def summed(rows: slice) -> torch.Tensor:
         # The original leaves id 0 out of the smoothing, whatever the padding id is.
-        return linear_cross_entropy(features[rows], weight, bias, labels[rows], smoothing=smoothing, excluded=0).loss
+        factors = (features[rows], weight, bias)
+        return linear_cross_entropy(*factors, labels[rows], smoothing=smoothing, excluded=0, tied=tied).loss
 
     with torch.no_grad():
         token_loss = torch.stack([summed(slice(i, i + 1)) for i in range(len(labels))])

@@ -1,6 +1,7 @@
 """The model: what it may learn from, its sizes, and what is said of options and weights that do not fit."""
 
 import json
+import shutil
 from argparse import Namespace
 from types import SimpleNamespace
 
@@ -24,8 +25,9 @@ from tiny import (
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.unilm import ACTIVATIONS, UnilmModel
+from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.models.unilm_parts import ACTIVATIONS
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.optim.fused_adamw import GROUP_ATTRIBUTE, NO_DECAY
@@ -385,3 +387,22 @@ def test_checkpointed_activations_change_nothing(encoder):
     assert len(found[0]) == len(found[1])
     for plain, again in zip(*found, strict=True):
         torch.testing.assert_close(again, plain, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler here")
+def test_compiled_layers_change_nothing_but_rounding():
+    form, method, found = tiny_form(), "pseudo_masked", []
+    for compiled in (False, True):
+        model = tiny_model(4, compile=compiled).train()
+        results = []
+        for seed in (1, 2):  # two numbers of tokens, for which nothing is compiled anew
+            rng = np.random.default_rng(seed)
+            pairs = [(words(rng, 4 * seed), words(rng, 5))]
+            batch = collate([pack_example(method, *pair, form, PAPER[method], rng) for pair in pairs])
+            logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != PAD))
+            logits.square().sum().backward()
+            results.append(logits.detach())
+        found.append([*results, *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1])
+    for plain, fused in zip(*found, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-3, atol=1e-3)

@@ -100,3 +100,15 @@ def test_more_frozen_layers_than_there_are_and_adapters_beside_nothing():
         "--freeze-layers must be at most --encoder-layers (2), but is 3",
         "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold",
     ]
+
+
+def test_dropout_that_is_impossible():
+    cfg = UnilmConfig(dropout=1.0, attention_dropout=-0.1, activation_dropout=2.0, flex_attention=True)
+    with pytest.raises(UserError) as raised:
+        complete_sizes(cfg)
+    assert raised.value.problems == [
+        "--attention-dropout must be 0 with --flex-attention, which has none, but is -0.1",
+        "--dropout must be at least 0 and below 1, but is 1",
+        "--attention-dropout must be at least 0 and below 1, but is -0.1",
+        "--activation-dropout must be at least 0 and below 1, but is 2",
+    ]

@@ -41,7 +41,7 @@ class Followed:
         caches = [LayerCache((SENTENCES, HEADS, SOURCE + ROOM, SIZE), torch.zeros(1)) for _ in range(layers)]
         labels = torch.arange(1, 1 + sum(LENGTHS)).float()
         for cache in caches:
-            cache.store(keys_values(labels), LENGTHS, SOURCE)
+            cache.store(keys_values(labels), LENGTHS, 0, SOURCE)
         place = torch.arange(SOURCE) - torch.tensor(FIRST_SLOTS).unsqueeze(1)
         real = place >= 0
         state = IncrementalState(
@@ -102,7 +102,7 @@ def test_padding_holds_numbers():
     cache = LayerCache((SENTENCES, HEADS, SOURCE + 1, SIZE), torch.zeros(1))
     cache.key.fill_(float("nan"))
     cache.value.fill_(float("nan"))
-    cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), LENGTHS, SOURCE)
+    cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), LENGTHS, 0, SOURCE)
     for kept in (cache.key, cache.value):
         for sentence, first in enumerate(FIRST_SLOTS):
             assert kept[sentence, :, :first].eq(0).all()

@@ -94,7 +94,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     torch.testing.assert_close(attention.keys_values(torch.cat(sources), plan), keys_values, atol=0, rtol=0)
     for row, states, offset in zip(sources, context.split(lengths), biases, strict=True):
         torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
-    cache.store(keys_values, lengths, source_length)
+    cache.store(keys_values, lengths, 0, source_length)
 
     for step in range(steps):
         start = source_length + step * new

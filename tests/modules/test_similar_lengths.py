@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from s2sft_fairseq.modules.similar_lengths import MOST_PADDING, similar_lengths
+from s2sft_fairseq.modules.similar_lengths import MOST_PADDING, consecutive, similar_lengths
 
 
 def padding(lengths):
@@ -34,3 +34,14 @@ def test_a_short_one_among_many_stays_with_them():
 def test_one_length_and_none():
     assert list(similar_lengths([7, 7, 7])) == [(slice(0, 3), 7)]
     assert list(similar_lengths([])) == []
+
+
+def test_consecutive_groups_by_positions():
+    assert list(consecutive([3, 4, 2, 9, 1, 1], 8)) == [
+        (slice(0, 2), slice(0, 7)),
+        (slice(2, 3), slice(7, 9)),
+        (slice(3, 4), slice(9, 18)),  # alone it may be longer
+        (slice(4, 6), slice(18, 20)),
+    ]
+    assert list(consecutive([], 8)) == []
+    assert list(consecutive([5], 1)) == [(slice(0, 1), slice(0, 5))]

@@ -1,0 +1,104 @@
+"""The parts of a `UnilmModel`, as its options describe them."""
+
+from functools import partial
+
+from torch import nn
+
+from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.modules.attention_pattern import AttentionPattern
+from s2sft_fairseq.modules.embeddings import PackedEmbeddings
+from s2sft_fairseq.modules.encoder_layer import EncoderLayer
+from s2sft_fairseq.modules.lm_head import LMHead
+from s2sft_fairseq.modules.relative_position import RelativePositionBias
+
+ACTIVATIONS = {
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
+    "relu": nn.functional.relu,
+}
+
+
+def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbeddings:
+    """Make the input of the encoder; rotary positions need no table of them."""
+    return PackedEmbeddings(
+        vocab_size=vocab_size,
+        embed_dim=cfg.embedding_dim or cfg.encoder_embed_dim,
+        output_dim=cfg.encoder_embed_dim,
+        num_positions=0 if cfg.rotary_base else cfg.max_positions,
+        num_segments=cfg.num_segments,
+        pad=pad,
+        layer_norm_eps=cfg.layer_norm_eps,
+        dropout=cfg.dropout,
+        bias=_has_biases(cfg),
+    )
+
+
+def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | None:
+    """Make the relative position bias of all layers, if there is one."""
+    if not cfg.relative_position_bins:
+        return None
+    return RelativePositionBias(cfg.encoder_attention_heads, cfg.relative_position_bins, cfg.max_relative_position)
+
+
+def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:
+    """Make the layer ``index``."""
+    return EncoderLayer(
+        embed_dim=cfg.encoder_embed_dim,
+        ffn_embed_dim=cfg.encoder_ffn_embed_dim,
+        num_heads=cfg.encoder_attention_heads,
+        activation=ACTIVATIONS[str(cfg.activation_fn)],
+        layer_norm_eps=cfg.layer_norm_eps,
+        dropout=cfg.dropout,
+        attention_dropout=cfg.attention_dropout,
+        activation_dropout=cfg.activation_dropout,
+        pre_norm=_is_pre_norm(cfg),
+        gated=str(cfg.feed_forward) == "gated",
+        bias=_has_biases(cfg),
+        first=index == 0,
+        compiled=cfg.compile,
+    )
+
+
+def make_pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
+    """Make the settings of how the layer ``index`` attends."""
+    head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
+    if index % cfg.global_attention_every == 0:
+        return AttentionPattern(head_dim, cfg.rotary_base, window=0)
+    return AttentionPattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
+
+
+def make_final_layer_norm(cfg: UnilmConfig) -> nn.Module:
+    """Make what follows the layers: the states that a pre-norm model adds up are normalised once, at the end."""
+    if not _is_pre_norm(cfg):
+        return nn.Identity()
+    return nn.LayerNorm(cfg.encoder_embed_dim, eps=cfg.layer_norm_eps, bias=_has_biases(cfg))
+
+
+def make_lm_head(cfg: UnilmConfig, vocab_size: int) -> LMHead:
+    """Make the language model head."""
+    return LMHead(
+        vocab_size=vocab_size,
+        embed_dim=cfg.encoder_embed_dim,
+        token_dim=cfg.embedding_dim or cfg.encoder_embed_dim,
+        activation=ACTIVATIONS[str(cfg.activation_fn)],
+        layer_norm_eps=cfg.layer_norm_eps,
+        bias=_has_biases(cfg),
+    )
+
+
+def initialize(module: nn.Module) -> None:
+    """Initialise as BERT does: weights from N(0, 0.02), biases 0, layer norms the identity."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        nn.init.zeros_(module.weight[module.padding_idx])
+
+
+def _has_biases(cfg: UnilmConfig) -> bool:
+    return str(cfg.biases) == "all"
+
+
+def _is_pre_norm(cfg: UnilmConfig) -> bool:
+    return str(cfg.layer_norm_position) == "pre"
