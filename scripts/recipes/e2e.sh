@@ -9,5 +9,5 @@ set -euo pipefail
 max_source=96 max_target=80
 lr=1e-4
 search=(--beam 5 --length-penalty gnmt --lenpen 1.0)
-evaluate=(--task bleu --lowercase --metrics sacrebleu rouge)
+evaluate=(--task bleu --lowercase --pretokenize nltk --metrics sacrebleu rouge)
 run_recipe "$@"

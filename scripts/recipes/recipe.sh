@@ -16,8 +16,9 @@
 #   --updates N         updates, in place of epochs
 #   --device-batch N    pairs at a time, of which an update adds up several (16)
 #   --set NAME          which set to generate from and to score (mostly test; dev is the validation set)
+#   --sources N         so many sources of that set, evenly spaced, in place of all
 #   --hyp FILE          score this file, and train nothing
-#   --metrics "NAME .." in place of the task's (s2sft evaluate --metrics)
+#   --scoring "WORDS"   further options of s2sft evaluate, such as "--lowercase" for an encoder without capitals
 #   --held-out N        pairs of the validation set, evenly spaced, that the held-out loss is computed on (1000)
 #   --limit N           the first N examples of each set only
 #   --workers N         processes for tokenizing and binarizing (all cores)
@@ -38,10 +39,10 @@ lr=7e-5 epochs=10 warmup=1000 batch=64
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 later=""                                        # the system whose training step is still to come
 # What only the command line sets.
-raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test hyp="" metrics=""
-held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
-values="raw encoder output run method seed lr epochs warmup batch updates device_batch set hyp metrics held_out limit"
-values+=" workers"
+raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test sources="" hyp=""
+scoring="" held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
+values="raw encoder output run method seed lr epochs warmup batch updates device_batch set sources hyp scoring held_out"
+values+=" limit workers"
 switches="smoke skip_malformed fit_head cpu"
 
 # What depends on the command line; a recipe may have its own.
@@ -91,7 +92,7 @@ check() {
     for name in seed warmup; do
         [[ ${!name} =~ ^[0-9]+$ ]] || problems+=("--$name must be a whole number, but is ${!name}")
     done
-    for name in epochs batch device_batch updates held_out limit workers; do
+    for name in epochs batch device_batch updates sources held_out limit workers; do
         [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] ||
             problems+=("--${name//_/-} must be a whole number of at least 1, but is ${!name}")
     done
@@ -148,16 +149,28 @@ convert() {
     mv "$output/encoder.partial" "$output/encoder"
 }
 
+# evenly N FILE: so many lines of the file, evenly spaced, or all where it has no more.
+evenly() {
+    awk -v kept="$1" -v all="$(wc -l <"$2")" 'all <= kept || int(NR * kept / all) > int((NR - 1) * kept / all)' "$2"
+}
+
+# The set to score becomes one of fewer sources, beside the whole.
+choose_sources() {
+    local all=$output/corpus/$set kind
+    set=$set-$sources
+    for kind in src refs.jsonl; do
+        evenly "$sources" "$all.$kind" >"$output/corpus/$set.$kind"
+    done
+}
+
 tokenize() {
     rm -rf "$output/tokens.partial"
     s2sft tokenize --tokenizer-dir "$output/encoder" --output-dir "$output/tokens.partial" \
         ${separator:+--separator "$separator"} ${workers:+--workers "$workers"} \
         --input "$output"/corpus/{train,valid}.{src,tgt}
-    local side lines
+    local side
     for side in src tgt; do
-        lines=$(wc -l <"$output/corpus/valid.$side")
-        awk -v all="$lines" -v kept="$held_out" 'all <= kept || int(NR * kept / all) > int((NR - 1) * kept / all)' \
-            "$output/tokens.partial/valid.$side" >"$output/tokens.partial/some.$side"
+        evenly "$held_out" "$output/tokens.partial/valid.$side" >"$output/tokens.partial/some.$side"
         mv "$output/tokens.partial/some.$side" "$output/tokens.partial/valid.$side"
     done
     mv "$output/tokens.partial" "$output/tokens"
@@ -204,7 +217,7 @@ generate() {
 }
 
 score() {
-    s2sft evaluate "${evaluate[@]}" ${metrics:+--metrics $metrics} --hyp "$hyp" \
+    s2sft evaluate "${evaluate[@]}" $scoring --hyp "$hyp" \
         --src "$output/corpus/$set.src" --ref "$output/corpus/$set.refs.jsonl" --json "$work/$set.json"
 }
 
@@ -225,6 +238,7 @@ run_recipe() {
     stage "$output/corpus/stats.json" "prepare" prepare_corpus
     [ -f "$output/corpus/$set.src" ] || fail "--set must be one of the sets that are scored, but $set is none: $(
         cd "$output/corpus" && ls -- *.refs.jsonl | sed 's/\.refs\.jsonl//' | xargs)"
+    [ -z "$sources" ] || choose_sources
     if [ -n "$later" ] && [ -z "$hyp" ]; then
         say "training and generation come with $later; --hyp FILE scores what any system wrote for $output/corpus/$set.src"
         # A copy of the source goes through the scoring.

@@ -5,6 +5,7 @@ Each takes half a minute, nearly all of it for starting processes: two are run a
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ STAGES = ("prepare", "convert", "tokenize", "binarize", "train, 4 updates", "plo
 TRAINED = ("squad_qg", "e2e", "gigaword", "multi30k", "cnn_dailymail", "xsum", "xgiga", "xqg")
 SMOKE = ("--smoke", "--cpu", "--workers", 1, "--held-out", 3, "--output", "out")
 # Their own metrics, which take Java and a large package, are tested with `s2sft evaluate`.
-METRICS = {"squad_qg": "rouge", "xqg": "rouge sacrebleu"}
+METRICS = {"squad_qg": "--metrics rouge", "xqg": "--metrics rouge sacrebleu"}
 SCORES = {"e2e": "BLEU", "multi30k": "BLEU", "wmt10": "BLEU", "persona_chat": "Distinct-1", "coqa": "F1"}
 
 
@@ -40,7 +41,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
     def start(task: str) -> subprocess.CompletedProcess:
         RAW[task](folder / task / "raw")
-        metrics = ("--metrics", METRICS[task]) if task in METRICS else ()
+        metrics = ("--scoring", METRICS[task]) if task in METRICS else ()
         return run_recipe(task, folder / task, "--raw", "raw", *SMOKE, *metrics)
 
     with ThreadPoolExecutor(2) as pool:
@@ -103,6 +104,53 @@ def test_stages_that_are_done_are_not_done_again(smoke):
     other = run_recipe("e2e", out.parent, *words, "--lr", "1")
     assert other.returncode == 2
     assert " before: --lr 1e-4\n now:    --lr 1" in other.stderr
+
+
+def test_fewer_sources(smoke):
+    out, _ = smoke("e2e")
+    done = run_recipe("e2e", out.parent, "--raw", "raw", *SMOKE, "--sources", 1)
+    assert done.returncode == 0, done.stderr
+    assert "e2e: generate ..." in done.stdout
+    work = out / "pseudo_masked-seed1"
+    assert (work / "test-1.out").read_text().count("\n") == 1
+    assert (out / "corpus" / "test-1.src").read_text() == (out / "corpus" / "test.src").read_text().splitlines(True)[-1]
+    assert "BLEU" in (work / "test-1.scores").read_text()
+
+
+def test_methods_compared(smoke, monkeypatch, capsys):
+    out, _ = smoke("e2e")
+    compare = runpy.run_path(str(ROOT / "scripts" / "compare_methods.py"))
+    words = ["e2e", "--output", out, "--seeds", 1, "--methods", "causal", "pseudo_masked", "--"]
+    options = ["--raw", out.parent / "raw", *SMOKE[:-2]]
+    monkeypatch.setattr(sys, "argv", ["compare_methods.py", *map(str, [*words, *options])])
+    monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    compare["main"]()
+    table = (out / "comparison.md").read_text()
+    assert table in capsys.readouterr().out
+    head, rule, *rows = table.splitlines()
+    assert head.startswith("| method | seeds | BLEU | ROUGE-1 |")
+    assert rule.count("---") == head.count("|") - 1
+    assert {row.split(" | ")[0] for row in rows} == {"| causal", "| pseudo_masked"}
+    assert "causal-seed1" in {path.name for path in out.iterdir()}
+
+
+def test_table_of_methods():
+    compare = runpy.run_path(str(ROOT / "scripts" / "compare_methods.py"))
+    runs = {"causal": [{"BLEU": 1.0, "F1": 5.0}, {"BLEU": 2.0, "F1": 4.0}], "masked": [{"BLEU": 3.0, "F1": 1.0}]}
+    assert compare["as_table"](runs).splitlines() == [
+        "| method | seeds | BLEU | F1 |",
+        "| --- | --- | --- | --- |",
+        "| masked | 1 | 3.00 (3.00 to 3.00) | 1.00 (1.00 to 1.00) |",
+        "| causal | 2 | 1.50 (1.00 to 2.00) | 4.50 (4.00 to 5.00) |",
+    ]
+
+
+def test_no_such_recipe_to_compare():
+    command = [sys.executable, str(ROOT / "scripts" / "compare_methods.py"), "recipe2", "--output", "out"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "there is no recipe recipe2: known are cnn_dailymail, coqa, e2e," in done.stderr
 
 
 def test_hypotheses_of_another_system(smoke, tmp_path):
