@@ -21,12 +21,13 @@ COMMANDS = {
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
     "generate": ("generate from raw text or binarized data", "s2sft_fairseq.commands.generate"),
     "interactive": ("generate from tokenized lines as they come", partial(fairseq_command.run, "interactive")),
+    "evaluate": ("score generated text as a benchmark's papers do", "s2sft_fairseq.commands.evaluate"),
     "score": ("compute BLEU of one file against another", "s2sft_fairseq.commands.score"),
     "hydra-train": ("fine-tune a model, configured by Hydra", fairseq_command.run_hydra_train),
 }
 
 # These print their results: the log goes to the other stream.
-_LOG_TO_STDERR = ("generate", "interactive", "score")
+_LOG_TO_STDERR = ("generate", "interactive", "evaluate", "score")
 
 INTERRUPTED = 130  # what shells report for a command ended by Ctrl-C
 USER_ERROR = 2

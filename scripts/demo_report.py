@@ -5,14 +5,13 @@ import json
 import random
 from pathlib import Path
 
-import matplotlib
-from rouge_score.rouge_scorer import RougeScorer
-from training_log import parse
+from loss_curves import plot
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from s2sft_fairseq.evaluation.evaluate import evaluate
+from s2sft_fairseq.evaluation.examples import Example
+from s2sft_fairseq.evaluation.settings import Settings
 
-MEASURES = ("rouge1", "rouge2", "rougeL")
+MEASURES = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
 LEAD_WORDS = 12
 RECORDED = Path(__file__).parent / "demo_recorded.json"
 
@@ -29,28 +28,9 @@ def read_hypotheses(path: Path) -> dict[int, str]:
 
 def rouge(hypotheses: list[str], references: list[str]) -> dict[str, float]:
     """Return mean F1 in percent, with stemming."""
-    scorer = RougeScorer(MEASURES, use_stemmer=True)
-    scores = [scorer.score(reference, hypothesis) for reference, hypothesis in zip(references, hypotheses, strict=True)]
-    return {name: 100 * sum(score[name].fmeasure for score in scores) / len(scores) for name in MEASURES}
-
-
-def plot(log: Path, output: Path) -> None:
-    """Draw the loss of training and held-out data over the updates."""
-    curves: dict[str, list[tuple[int, float]]] = {"training": [], "held out": []}
-    for line in log.read_text(encoding="utf-8").splitlines():
-        if parsed := parse(line):
-            kind, record = parsed
-            curves[kind].append((int(record["num_updates"]), float(record["loss"])))
-    if empty := [name for name, points in curves.items() if not points]:
-        raise SystemExit(f"error: {log} must hold the losses of training and held-out data, but has none: {empty}")
-    figure, axes = plt.subplots(figsize=(7, 4.5))
-    for name, points in curves.items():
-        axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o" if name == "held out" else None)
-    axes.set(xlabel="updates", ylabel="loss (bits a token)", title="Fine-tuning")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(output, dpi=120)
+    pairs = [Example(hypothesis, (reference,)) for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    scores = {score.name: score.value for score in evaluate(pairs, Settings())}
+    return {key: scores[name] for name, key in MEASURES.items()}
 
 
 def main() -> None:
@@ -81,7 +61,7 @@ def main() -> None:
             scores[f"{name} (recorded)"] = entry["rouge"]
     print(f"\nROUGE F1 on {len(numbers)} texts (rouge-score, stemmed):  R-1   R-2   R-L")
     for name, values in scores.items():
-        print(f"  {name:45} " + " ".join(f"{values[measure]:5.1f}" for measure in MEASURES))
+        print(f"  {name:45} " + " ".join(f"{values[key]:5.1f}" for key in MEASURES.values()))
 
     scores_file, curves_file = options.output / "rouge.json", options.output / "loss.png"
     scores_file.write_text(json.dumps({"setting": options.setting, "texts": len(numbers), **scores}, indent=2) + "\n")

@@ -7,13 +7,15 @@ and scores the first lines alone where one file is shorter than the other.
 import sys
 from pathlib import Path
 
-import sacrebleu
 from fairseq.data import Dictionary
 from fairseq.scoring import bleu
 from fairseq_cli.score import get_parser
 
 from s2sft_fairseq.data.text_files import check_texts, read_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.evaluation.bleu import corpus_bleu
+from s2sft_fairseq.evaluation.examples import Example
+from s2sft_fairseq.evaluation.settings import Settings
 
 
 def main(arguments: list[str]) -> None:
@@ -25,9 +27,10 @@ def main(arguments: list[str]) -> None:
     args = get_parser().parse_args(arguments)
     hypotheses, references = _read(args.sys, args.ref)
     if args.sacrebleu:
-        scorer = sacrebleu.BLEU(lowercase=args.ignore_case)
-        print(scorer.corpus_score(hypotheses, [references]))
-        print(scorer.get_signature())
+        pairs = [
+            Example(hypothesis, (reference,)) for hypothesis, reference in zip(hypotheses, references, strict=True)
+        ]
+        print(*corpus_bleu(pairs, Settings(lowercase=args.ignore_case)), sep="\n")
         return
     if args.ignore_case:
         hypotheses, references = ([line.lower() for line in lines] for lines in (hypotheses, references))

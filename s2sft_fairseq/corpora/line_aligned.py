@@ -1,0 +1,140 @@
+"""Corpora that are published as line-aligned text files, a text of an example a line.
+
+A layout names the files of each split: those of the source's fields first, that of the target last.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from s2sft_fairseq.corpora.example import Example
+from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.raw_files import aligned_lines, find
+from s2sft_fairseq.errors import UserError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of the files of each split; `further` test sets are read where they are there."""
+
+    splits: Mapping[str, Sequence[str]]
+    further: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def layout(
+    pattern: str,
+    *columns: str,
+    train: str = "train",
+    valid: str = "valid",
+    test: str = "test",
+    further: Sequence[str] = (),
+) -> Layout:
+    """The layout with files of one pattern.
+
+    Args:
+        pattern: a name with ``{split}`` and ``{column}``.
+        columns: of the source's fields, then of the target.
+        train, valid, test: what a split is called in the names.
+        further: the names of further test sets.
+    """
+
+    def names(split: str) -> list[str]:
+        return [pattern.format(split=split, column=column) for column in columns]
+
+    splits = {"train": names(train), "valid": names(valid), "test": names(test)}
+    return Layout(splits, {name: names(name) for name in further})
+
+
+PLAIN = layout("{split}.{column}", "src", "tgt")
+
+# Rush et al. (2015): https://github.com/harvardnlp/sent-summary (sumdata), and as UniLM repackaged it (org_data).
+GIGAWORD_UNILM = layout("{split}.{column}.txt", "src", "tgt", valid="dev")
+GIGAWORD = (
+    Layout(
+        {
+            "train": ["train/train.article.txt", "train/train.title.txt"],
+            "valid": ["train/valid.article.filter.txt", "train/valid.title.filter.txt"],
+            "test": ["Giga/input.txt", "Giga/task1_ref0.txt"],
+        }
+    ),
+    GIGAWORD_UNILM,
+    PLAIN,
+)
+# UniLM's own choice of 10,000 pairs of the 3.8 million.
+GIGAWORD_10K = (Layout({**GIGAWORD_UNILM.splits, "train": ["train.src.10k", "train.tgt.10k"]}), *GIGAWORD)
+
+
+def multi30k(source: str, target: str) -> Sequence[Layout]:
+    """Layouts of Multi30k, task 1 (Elliott et al., 2016; https://github.com/multi30k/dataset, ``data/task1/raw``)."""
+    further = ("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+    return (
+        layout("{split}.{column}", source, target, valid="val", test="test_2016_flickr", further=further),
+        layout("{split}.{column}", "src", "tgt", further=further),
+    )
+
+
+def xgiga(language: str) -> Sequence[Layout]:
+    """Layouts of headline generation in English, French or Chinese (Chi et al., 2020; XNLG's ``xgiga.tar.gz``)."""
+    return (layout("{split}.{column}." + language, "x", "y", valid="dev"),)
+
+
+def xqg(language: str) -> Sequence[Layout]:
+    """Layouts of question generation in English or Chinese (Chi et al., 2020; XNLG's ``xqg.tar.gz``, of WebQA).
+
+    ``e`` is the passage (evidence), ``a`` the answer, ``q`` the question.
+    """
+    return (
+        layout("{split}.{column}." + language + ".lc", "e", "a", "q", valid="dev"),
+        layout("{split}.{column}." + language, "e", "a", "q", valid="dev"),
+    )
+
+
+def wikilingua(language: str) -> Sequence[Layout]:
+    """Layouts of WikiLingua to English (Ladhak et al., 2020) as GEM v1 split it (``GEM_data_crosslingual``)."""
+    return [layout(f"{folder}{{split}}.{{column}}", "src", "tgt", valid="val") for folder in (f"{language}_en/", "")]
+
+
+def wmt10(source: str, target: str) -> Sequence[Layout]:
+    """Layouts of a pair of WMT-10, which is nowhere published as a whole: fairseq's names, either language first."""
+    pairs = (f"{source}-{target}", f"{target}-{source}")
+    return [layout("{split}." + pair + ".{column}", source, target) for pair in pairs]
+
+
+def read_line_aligned(folder: Path, layouts: Sequence[Layout], malformed: Malformed) -> dict[str, Iterator[Example]]:
+    """The splits of the first layout that the folder has all files of, and its further sets as far as they are there.
+
+    Raises:
+        UserError: naming what each layout lacks; when read, if the files of a split have different numbers of lines.
+    """
+    lacks = []
+    for candidate in layouts:
+        names = [name for files in candidate.splits.values() for name in files]
+        if missing := [name for name in names if find(folder, name) is None]:
+            lacks.append(f"one layout has {', '.join(names)}, of which the folder lacks {', '.join(missing)}")
+            continue
+        further = {name: files for name, files in candidate.further.items() if all(find(folder, f) for f in files)}
+        return {split: _read(folder, files, malformed) for split, files in {**candidate.splits, **further}.items()}
+    raise UserError.of(lacks, f"--raw {folder} holds the files of no known layout (plain or .gz):")
+
+
+def _read(folder: Path, names: Sequence[str], malformed: Malformed) -> Iterator[Example]:
+    paths = [path for path in (find(folder, name) for name in names) if path is not None]
+    for number, texts in aligned_lines(paths, malformed):
+        yield Example(paths[0], number, tuple(texts[:-1]), (texts[-1],))
+
+
+def sample(examples: Iterable[Example], number: int, seed: int) -> Iterator[Example]:
+    """Draw examples, each with equal chance, and keep their order (reservoir sampling; Vitter, 1985).
+
+    All are kept where there are no more than `number`.
+    """
+    draw = random.Random(seed)
+    kept: list[tuple[int, Example]] = []
+    for index, example in enumerate(examples):
+        if index < number:
+            kept.append((index, example))
+        elif (place := draw.randrange(index + 1)) < number:
+            kept[place] = (index, example)
+    for _, example in sorted(kept, key=lambda pair: pair[0]):
+        yield example

@@ -1,0 +1,97 @@
+"""From examples to the text files of a recipe.
+
+================================  ======================================================================================
+``train.src``, ``train.tgt``      a pair a line: a source stands as often as it has references
+``valid.src``, ``valid.tgt``      the same, for the held-out loss
+``dev.src``, ``dev.refs.jsonl``   the validation set to generate from and to score: a source a line, and beside it
+                                  ``{"refs": [...]}``, all its references
+``test.src``, ``test.refs.jsonl`` the same of the test set, and of every further set under its own name
+``stats.json``                    how many lines there are of each, and what was left out
+================================  ======================================================================================
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from s2sft_fairseq.corpora.example import Example
+from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.errors import UserError
+
+
+def write_corpus(
+    splits: Mapping[str, Iterable[Example]],
+    folder: Path,
+    malformed: Malformed,
+    *,
+    skip_malformed: bool = False,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write the files into a new folder, which appears when all are complete.
+
+    Args:
+        splits: ``train``, ``valid`` and any others, each read once, in this order.
+        limit: keep the first well-formed examples of each split only, and read no further.
+        settings: for ``stats.json``.
+
+    Returns:
+        What ``stats.json`` holds.
+
+    Raises:
+        UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed.
+    """
+    if folder.exists():
+        raise UserError(f"--output {folder} must be a new folder, but exists; remove it or name another")
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        lines: dict[str, int] = {}
+        for split, examples in splits.items():
+            lines |= _write_split(partial, split, islice(_well_formed(examples, malformed), limit))
+        if not skip_malformed:
+            malformed.raise_any()
+        if empty := [name for name, count in lines.items() if not count]:
+            raise UserError.of([f"no example for {name}" for name in empty])
+        stats = {"lines": lines, "settings": dict(settings or {}), "malformed": malformed.records.total()}
+        (partial / "stats.json").write_text(json.dumps(stats, indent=2, default=str) + "\n", encoding="utf-8")
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return stats
+
+
+def _well_formed(examples: Iterable[Example], malformed: Malformed) -> Iterator[tuple[str, list[str]]]:
+    """Yield the source and the references of each example that has both, a line each."""
+    for example in examples:
+        with malformed.record(example.path, example.where):
+            yield example.source_line(), example.reference_lines()
+
+
+def _write_split(folder: Path, split: str, examples: Iterable[tuple[str, list[str]]]) -> dict[str, int]:
+    """Write one split and return the numbers of lines by name."""
+    pairs = split if split in ("train", "valid") else None
+    scored = {"train": None, "valid": "dev"}.get(split, split)
+    lines = {name: 0 for name in (pairs, scored) if name is not None}
+    with ExitStack() as stack:
+
+        def create(name: str) -> IO[str]:
+            return stack.enter_context((folder / name).open("w", encoding="utf-8", newline="\n"))
+
+        files = {name: create(name) for name in (f"{pairs}.src", f"{pairs}.tgt") if pairs}
+        files |= {name: create(name) for name in (f"{scored}.src", f"{scored}.refs.jsonl") if scored}
+        for source, references in examples:
+            if pairs:
+                files[f"{pairs}.src"].write(f"{source}\n" * len(references))
+                files[f"{pairs}.tgt"].writelines(f"{reference}\n" for reference in references)
+                lines[pairs] += len(references)
+            if scored:
+                files[f"{scored}.src"].write(f"{source}\n")
+                files[f"{scored}.refs.jsonl"].write(json.dumps({"refs": references}, ensure_ascii=False) + "\n")
+                lines[scored] += 1
+    return lines

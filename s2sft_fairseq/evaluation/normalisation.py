@@ -1,0 +1,125 @@
+"""What is done to hypotheses and references before they are compared.
+
+The order is that of the evaluation scripts of s2s-ft and ERNIE-GEN: sentences, words, short and repeated sentences,
+length, digits, case.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from s2sft_fairseq.evaluation.fix_tokenization import STYLES, fix_tokenization
+from s2sft_fairseq.evaluation.settings import Settings
+
+_BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-"}
+_REPLACED_BRACKETS = {"none": "", "round": "()", "all": "()[]"}
+
+# In this order. ERNIE-GEN's eval/tasks/coqa/gen_format.py and eval/tasks/persona_chat/clean.py.
+_CONTRACTIONS = {
+    "none": (),
+    "coqa": ((" ' s ", " 's "), (" ' ll ", " 'll "), (" ' re ", " 're "), ("n ' t ", " n't ")),
+    "persona_chat": (
+        *((" - ", "-"), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")),
+        *((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
+    ),
+}
+_DIGITS = {"keep": None, "one": re.compile("1"), "all": re.compile(r"\d")}
+
+
+def normalise_hypothesis(text: str, settings: Settings) -> str:
+    """Return the sentences of a hypothesis, with a line end between two of them."""
+    sentences = [_fixed(sentence, settings) for sentence in _sentences(text, settings.hyp_separator, settings)]
+    sentences = [sentence for sentence in sentences if len(sentence.split()) >= settings.min_sentence_words]
+    if settings.duplicate_rate < 1:
+        sentences = _without_duplicates(sentences, settings.duplicate_rate)
+    if settings.truncate:
+        sentences = _truncated(sentences, settings.truncate)
+    if pattern := _DIGITS[settings.digits]:
+        sentences = [pattern.sub("#", sentence) for sentence in sentences]
+    return "\n".join(_letters(sentence, settings) for sentence in sentences)
+
+
+def normalise_reference(text: str, settings: Settings) -> str:
+    """Return the sentences of a reference, with a line end between two of them."""
+    return "\n".join(_letters(sentence, settings) for sentence in _sentences(text, settings.ref_separator, settings))
+
+
+def normalise_source(text: str, settings: Settings) -> str:
+    """Return what equal sources have in common."""
+    return text.strip().lower() if settings.lowercase else text.strip()
+
+
+def signature(settings: Settings) -> str:
+    """Tell what is done to the texts: case, split and length always, other steps where they are taken."""
+    split = f"{settings.hyp_separator or 'line'}/{settings.ref_separator or 'line'}"
+    told = {
+        "case": "lower" if settings.lowercase else "kept",
+        "split": "line" if split == "line/line" else split,
+        "trunc": settings.truncate or "no",
+        "pretok": settings.pretokenize,
+        "contractions": settings.contractions,
+        "fix": settings.fix_tokenization,
+        "brackets": settings.brackets,
+        "minwords": settings.min_sentence_words or "none",
+        "dup": settings.duplicate_rate if settings.duplicate_rate < 1 else "none",
+        "digits": "none" if settings.digits == "keep" else settings.digits,
+        "accents": "no" if settings.strip_accents else "none",
+        "words": "characters" if settings.characters else "none",
+    }
+    return "|".join(f"{name}:{value}" for name, value in told.items() if value != "none")
+
+
+def _sentences(text: str, separator: str, settings: Settings) -> list[str]:
+    sentences = text.split(separator) if separator else [text]
+    if settings.pretokenize == "nltk":
+        from nltk.tokenize import word_tokenize
+
+        # preserve_line: sentences are not looked for, which would need data that is not part of the package.
+        sentences = [" ".join(word_tokenize(sentence, preserve_line=True)) for sentence in sentences]
+    return [" ".join(sentence.split()) for sentence in sentences]
+
+
+def _fixed(sentence: str, settings: Settings) -> str:
+    for split, joined in _CONTRACTIONS[settings.contractions]:
+        sentence = sentence.replace(split, joined)
+    if settings.fix_tokenization != "none":
+        sentence = fix_tokenization(sentence, STYLES[settings.fix_tokenization])
+    for bracket in _REPLACED_BRACKETS[settings.brackets]:
+        sentence = sentence.replace(bracket, f" {_BRACKETS[bracket]} ")
+    return " ".join(sentence.split())
+
+
+def _without_duplicates(sentences: Iterable[str], rate: float) -> list[str]:
+    """Leave out sentences of which a larger share of the different words than `rate` was there before.
+
+    Words of sentences that are left out count as well (s2s-ft's `remove_duplicate`).
+    """
+    kept, seen = [], set[str]()
+    for sentence in sentences:
+        words = set(sentence.lower().split())
+        if not words or len(words & seen) / len(words) <= rate:
+            kept.append(sentence)
+        seen |= words
+    return kept
+
+
+def _truncated(sentences: Iterable[str], limit: int) -> list[str]:
+    kept = []
+    for sentence in sentences:
+        words = sentence.split()[:limit]
+        kept.append(" ".join(words))
+        limit -= len(words)
+        if limit <= 0:
+            break
+    return kept
+
+
+def _letters(sentence: str, settings: Settings) -> str:
+    if settings.lowercase:
+        sentence = sentence.lower()
+    if settings.strip_accents:
+        decomposed = unicodedata.normalize("NFD", sentence)
+        sentence = "".join(letter for letter in decomposed if unicodedata.category(letter) != "Mn")
+    if settings.characters:
+        sentence = " ".join("".join(sentence.split()))
+    return sentence

@@ -1,0 +1,39 @@
+"""How each benchmark is scored in the papers: the settings by name.
+
+Followed are s2s-ft's evaluations/eval_for_{cnndm,xsum,gigaword}.py, ERNIE-GEN's eval/tasks/ and XNLG's xnlg/calc_*.py.
+docs/evaluation.md has the same as a table.
+"""
+
+from s2sft_fairseq.evaluation.settings import Settings
+
+# GEM's ROUGE, which DeltaLM follows
+_GEM = Settings(pretokenize="nltk", multi_reference="jackknife")
+
+TASKS = {
+    "rouge": Settings(),
+    # s2s-ft; --truncate 70 as UniLM v1, 100 as ERNIE-GEN
+    "cnndm": Settings(
+        hyp_separator="[X_SEP]",
+        ref_separator="<S_SEP>",
+        fix_tokenization="cased",
+        brackets="all",
+        min_sentence_words=5,
+        duplicate_rate=0.7,
+        truncate=160,
+    ),
+    "xsum": Settings(fix_tokenization="contractions", brackets="round"),
+    "gigaword": Settings(fix_tokenization="lower", digits="one"),
+    # Against the references of Du et al. (2017); --fix-tokenization none against those that UniLM tokenized
+    "qg": Settings(
+        metrics=("coco_bleu", "meteor", "coco_rouge"), fix_tokenization="lower", lowercase=True, group_by_source=True
+    ),
+    "bleu": Settings(metrics=("sacrebleu",)),
+    "persona_chat": Settings(metrics=("dialogue_bleu", "distinct"), contractions="persona_chat"),
+    "coqa": Settings(metrics=("coqa",), contractions="coqa"),
+    "wikilingua": _GEM,
+    "webnlg": _GEM,
+    # XNLG's, for XQG-zh (BLEU, METEOR, ROUGE-L) and XGiga-zh (ROUGE)
+    "zh": Settings(metrics=("coco_bleu", "meteor", "rouge"), lowercase=True, characters=True, rouge_tokenizer="space"),
+    # XNLG's, for XGiga-fr: without accents, ROUGE's own tokenizer and stemmer, which are English
+    "fr": Settings(lowercase=True, strip_accents=True),
+}

@@ -1,0 +1,77 @@
+"""Compare the fine-tuning methods on a benchmark: from the same start, with equally many updates, with several seeds.
+
+    python scripts/compare_methods.py squad_qg --output out --seeds 1 2 -- --raw squad --encoder bert --updates 1000
+
+What stands behind ``--`` are options of the recipe (docs/recipes.md), which is run for each method and seed; what is
+done is not done again. The table, methods in the order of their mean first score, is written to OUT/comparison.md.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+SCRIPTS = Path(__file__).resolve().parent
+METHODS = ("causal", "masked", "pseudo_masked")
+
+
+def read_scores(path: Path) -> dict[str, float]:
+    """The scores of one run by their names, from what ``s2sft evaluate --json`` wrote."""
+    (system,) = json.loads(path.read_text(encoding="utf-8"))["systems"].values()
+    return {score["name"]: score["value"] for score in system["scores"]}
+
+
+def as_table(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """A row a method: the mean of each score over the runs of the method, and the least and the greatest."""
+    names = list(next(iter(runs.values()))[0])
+    ranked = sorted(runs.items(), key=lambda item: -mean(scores[names[0]] for scores in item[1]))
+    rows = [["method", "seeds", *names], ["---"] * (len(names) + 2)]
+    for method, of_seeds in ranked:
+        cells = []
+        for name in names:
+            values = [scores[name] for scores in of_seeds]
+            cells.append(f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+        rows.append([method, str(len(of_seeds)), *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> None:
+    own, of_recipe = _split(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", help="the name of a recipe")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="output folder of the recipe")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="(default: all)")
+    options = parser.parse_args(own)
+    recipe = SCRIPTS / "recipes" / f"{options.task}.sh"
+    if not recipe.is_file():
+        known = ", ".join(sorted(path.stem for path in recipe.parent.glob("*.sh") if path.stem != "recipe"))
+        parser.error(f"there is no recipe {options.task}: known are {known}")
+
+    runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}
+    # Seed after seed, so that a comparison that is stopped has as many runs of each method as it can.
+    for seed in options.seeds:
+        for method in options.methods:
+            run = f"{method}-seed{seed}"
+            words = ["--output", str(options.output), "--run", run, "--method", method, "--seed", str(seed)]
+            if status := subprocess.run(["bash", str(recipe), *words, *of_recipe]).returncode:
+                sys.exit(status)
+            # The newest, where several sets were scored.
+            scored = max((options.output / run).glob("*.json"), key=lambda path: path.stat().st_mtime)
+            runs[method].append(read_scores(scored))
+    table = as_table(runs)
+    (options.output / "comparison.md").write_text(table, encoding="utf-8")
+    print(f"\n{table}\nwrote {options.output / 'comparison.md'}")
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words before and behind the first ``--``."""
+    place = words.index("--") if "--" in words else len(words)
+    return list(words[:place]), list(words[place + 1 :])
+
+
+if __name__ == "__main__":
+    main()

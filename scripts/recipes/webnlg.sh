@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# WebNLG 3.0: from triples to a text in English or Russian. Data and scores; DeltaLM trains on it.
+#
+# Raw files: {en,ru}/{train,dev,test} of release_v3.0 (https://gitlab.com/shimorina/webnlg-dataset). DeltaLM reports on
+# the development set: --set dev.
+#
+#   --lang L            en or ru (en)
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
+
+later=DeltaLM
+own="lang" lang=en
+set=dev
+settings() {
+    prepare=(--lang "$lang")
+    evaluate=(--task webnlg)
+    [ "$lang" = en ] || evaluate+=(--rouge-tokenizer unicode)
+}
+run_recipe "$@"

@@ -1,0 +1,142 @@
+"""`s2sft evaluate`."""
+
+import json
+
+import pytest
+
+from s2sft_fairseq.evaluation.metrics import METRICS
+from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.evaluation.tasks import TASKS
+
+HYPOTHESES = ["the first one", "b a", "nothing at all"]
+REFERENCES = ["the first", "a b", "nothing"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(name, *lines):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    write("hyp", *HYPOTHESES)
+    write("other", *REFERENCES)
+    write("ref", *REFERENCES)
+    write("src", "s", "t", "s")
+    return "--hyp", "hyp", "--ref", "ref"
+
+
+@pytest.fixture
+def scores(call_command, files, tmp_path):
+    """Run and return the scores by name."""
+
+    def run(*options):
+        call_command("evaluate", *files, "--json", "out.json", *options)
+        found = json.loads((tmp_path / "out.json").read_text())["systems"]["hyp"]["scores"]
+        return {score["name"]: score for score in found}
+
+    return run
+
+
+def test_a_table(call_command, files):
+    done = call_command("evaluate", "--task", "rouge", *files, "--metrics", "rouge")
+    header, row, signature = done.stdout.splitlines()
+    assert header.split() == ["ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]
+    # 0.8, 1 and 0.5; 2/3, 0 and 0; 0.8, 0.5 and 0.5
+    assert row.split() == ["hyp", "76.67", "22.22", "60.00", "60.00"]
+    assert signature.startswith("ROUGE-1, ROUGE-2, ROUGE-L, ROUGE-Lsum: tool:rouge-score|version:")
+    assert signature.endswith("|tok:ascii|stem:porter|case:kept|split:line|trunc:no|refs:1")
+
+
+def test_several_systems_as_latex(call_command, files):
+    lines = call_command(
+        "evaluate", "--task", "rouge", "--hyp", "hyp", "other", *files[2:], "--latex"
+    ).stdout.splitlines()
+    assert lines[0] == "% ROUGE-1 & ROUGE-2 & ROUGE-L & ROUGE-Lsum"
+    assert lines[-2:] == [r"hyp & 76.67 & 22.22 & 60.00 & 60.00 \\", r"other & 100.00 & 66.67 & 100.00 & 100.00 \\"]
+
+
+def test_options_go_over_the_task(scores):
+    assert "|trunc:160|" in scores("--task", "cnndm")["ROUGE-1"]["signature"]
+    changed = scores("--task", "cnndm", "--truncate", "70", "--min-sentence-words", "0", "--no-stem")["ROUGE-1"]
+    assert "|stem:no|" in changed["signature"]
+    assert "|trunc:70|" in changed["signature"]
+    assert "minwords" not in changed["signature"]
+    assert set(scores("--task", "rouge", "--metrics", "sacrebleu")) == {"BLEU"}
+
+
+def test_intervals_and_a_baseline(scores, call_command, files):
+    first = scores("--task", "coqa", "--bootstrap", "100", "--seed", "1")["F1"]
+    assert first == scores("--task", "coqa", "--bootstrap", "100", "--seed", "1")["F1"]
+    assert first["interval"][0] < first["value"] < first["interval"][1]
+    assert first["difference"] is None
+    compared = scores("--task", "coqa", "--baseline-hyp", "other", "--bootstrap", "100")["F1"]["difference"]
+    assert compared["value"] < 0
+    assert compared["p_value"] > 0.1  # three examples show nothing
+    table = call_command("evaluate", "--task", "coqa", *files, "--baseline-hyp", "other", "--bootstrap", "100").stdout
+    assert "hyp: F1 -" in table
+
+
+def test_grouping(scores, call_command, files):
+    options = "--task", "qg", "--metrics", "coqa"
+    assert scores(*options, "--src", "src")["F1"]["signature"].endswith("|refs:1-2|group:source")
+    done = call_command("evaluate", *files, *options, status=2)
+    assert done.stderr == "error: --task qg groups lines by their source: give --src, or --no-group-by-source\n"
+    assert scores(*options, "--no-group-by-source")["F1"]["signature"].endswith("|refs:1")
+
+
+def test_all_mistakes_at_once(call_command, files):
+    done = call_command(
+        *("evaluate", "--task", "qg", "--hyp", "hyp", "hyp", "--ref", "ref", "--metrics", "coqa", "coqa"),
+        *(
+            "--truncate",
+            "-1",
+            "--bootstrap",
+            "-2",
+            "--seed",
+            "-3",
+            "--duplicate-rate",
+            "2",
+            "--min-sentence-words",
+            "-4",
+        ),
+        status=2,
+    )
+    for text in (
+        "--hyp names hyp twice",
+        "--metrics names coqa twice",
+        "give --src, or --no-group-by-source",
+        "--truncate must be at least 0, but is -1",
+        "--bootstrap must be at least 0, but is -2",
+        "--seed must be at least 0, but is -3",
+        "--min-sentence-words must be at least 0, but is -4",
+        "--duplicate-rate must be between 0 and 1, but is 2.0",
+    ):
+        assert f"  - {text}" in done.stderr or text in done.stderr
+    assert "8 problems" in done.stderr
+    done = call_command("evaluate", "--task", "coqa", *files, "--baseline-hyp", "other", "--bootstrap", "0", status=2)
+    assert "--baseline-hyp needs resamples, but --bootstrap is 0" in done.stderr
+
+
+def test_different_numbers_of_lines(call_command, files, tmp_path):
+    (tmp_path / "hyp").write_text("one\n")
+    assert "hyp has 1, ref has 3" in call_command("evaluate", "--task", "rouge", *files, status=2).stderr
+
+
+def test_an_unknown_task(call_command, files):
+    assert "invalid choice: 'squad'" in call_command("evaluate", "--task", "squad", *files, status=2).stderr
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task(task, scores):
+    metrics = [metric for metric in TASKS[task].metrics if metric != "meteor"]  # takes seconds: tests/evaluation/
+    assert set(metrics) <= set(METRICS)
+    if any(metric.startswith("coco") for metric in metrics):
+        pytest.importorskip("pycocoevalcap.bleu.bleu", reason="pycocoevalcap is not installed")
+    found = scores("--task", task, "--src", "src", "--metrics", *metrics)
+    assert found
+    assert all(0 <= score["value"] <= 400 / 3 for score in found.values())  # NLTK's smoothing goes above 100
+
+
+def test_every_setting_has_an_option(call_command):
+    text = call_command("evaluate", "--help").stdout
+    for name in Settings.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in text

@@ -1,0 +1,26 @@
+"""Reading a corpus whole."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+
+from s2sft_fairseq.corpora.example import Example
+from s2sft_fairseq.corpora.malformed import Malformed
+
+
+@pytest.fixture
+def malformed() -> Malformed:
+    """Where a reader reports what it cannot read."""
+    return Malformed()
+
+
+@pytest.fixture
+def pairs() -> Callable[[Iterable[Example]], list[tuple[str, list[str]]]]:
+    """Source and references of each example, a line each."""
+    return lambda examples: [(example.source_line(), example.reference_lines()) for example in examples]
+
+
+@pytest.fixture
+def sizes() -> Callable[[Mapping[str, Iterable[Example]]], dict[str, int]]:
+    """The number of examples of each split, which are read."""
+    return lambda splits: {split: len(list(examples)) for split, examples in splits.items()}

@@ -1,0 +1,87 @@
+"""The parsers on the published data, as far as it lies beside this checkout: as many examples as are known."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from s2sft_fairseq.corpora.e2e import read_e2e
+from s2sft_fairseq.corpora.json_records import read_data_list
+from s2sft_fairseq.corpora.line_aligned import GIGAWORD, multi30k, read_line_aligned, sample
+from s2sft_fairseq.corpora.squad import read_squad
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def shared_data() -> None:
+    """Skip where the data is missing."""
+    if not SHARED.is_dir():
+        pytest.skip("../shared/data, the folder with the real data sets, is not beside this checkout")
+
+
+def lines(path: Path) -> list[str]:
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return text.decode().removesuffix("\n").split("\n")
+
+
+@pytest.fixture
+def squad_folder(tmp_path: Path) -> Path:
+    """The raw folder: the published files, and the list of test articles, read off the test set of Du et al."""
+    for name in ("train-v1.1.json.gz", "dev-v1.1.json.gz"):
+        (tmp_path / name).symlink_to(SHARED / "squad_v1.1" / name)
+    passages = {line.partition(" [SEP] ")[0] for line in lines(SHARED / "squad_qg" / "test.src.gz")}
+    titles = [
+        article["title"]
+        for article in read_data_list(tmp_path / "train-v1.1.json.gz")
+        if " ".join(article["paragraphs"][0]["context"].split()) in passages
+    ]
+    (tmp_path / "doclist-test.txt").write_text("".join(f"{title}\n" for title in titles), encoding="utf-8")
+    assert len(titles) == 44
+    return tmp_path
+
+
+def test_squad(squad_folder, malformed, pairs, sizes):
+    """The pairs of the text files that were made by other hands; the order of articles differs."""
+    for split, examples in read_squad(squad_folder, malformed).items():
+        expected = zip(*(lines(SHARED / "squad_qg" / f"{split}.{side}.gz") for side in ("src", "tgt")), strict=True)
+        found = [(source, target) for source, (target,) in pairs(examples)]
+        assert len(found) == {"train": 75_722, "valid": 10_570, "test": 11_877}[split]
+        assert sorted(found) == sorted(expected)
+    swapped = read_squad(squad_folder, malformed, reversed_split=True)
+    assert sizes(swapped) == {"train": 75_722, "valid": 11_877, "test": 10_570}
+    assert not malformed.records
+
+
+def test_e2e(tmp_path, malformed, pairs):
+    for split, name in (("train", "trainset"), ("valid", "devset"), ("test", "testset_w_refs")):
+        rows = zip(*(lines(SHARED / "e2e" / f"{split}.{side}") for side in ("src", "tgt")), strict=True)
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("mr", "ref"), *rows])
+    splits = {split: pairs(examples) for split, examples in read_e2e(tmp_path, malformed).items()}
+    assert not malformed.records
+    assert {split: len(found) for split, found in splits.items()} == {"train": 42_061, "valid": 547, "test": 630}
+    assert [sum(len(refs) for _, refs in splits[split]) for split in ("valid", "test")] == [4_672, 4_693]
+    for split in ("valid", "test"):
+        expected = [json.loads(line) for line in lines(SHARED / "e2e" / f"{split}.multi.jsonl")]
+        assert sorted(splits[split]) == sorted((record["src"], record["refs"]) for record in expected)
+
+
+def test_gigaword(malformed, pairs, sizes):
+    splits = read_line_aligned(SHARED / "gigaword", GIGAWORD, malformed)
+    assert sizes(splits) == {"train": 10_000, "valid": 1_000, "test": 1_951}
+    train = read_line_aligned(SHARED / "gigaword", GIGAWORD, malformed)["train"]
+    drawn = pairs(sample(train, 500, seed=1))
+    assert len({source for source, _ in drawn}) > 490
+    assert not malformed.records
+
+
+def test_multi30k(malformed, sizes):
+    splits = read_line_aligned(SHARED / "multi30k_en-de", multi30k("en", "de"), malformed)
+    assert sizes(splits) == {
+        **{"train": 29_000, "valid": 1_014, "test": 1_000},
+        **{"test_2017_flickr": 1_000, "test_2017_mscoco": 461},
+    }
+    assert not malformed.records

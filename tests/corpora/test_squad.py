@@ -1,0 +1,83 @@
+"""SQuAD turned round."""
+
+import json
+import re
+
+import pytest
+from raw_corpora import squad, squad_article, write, write_lines
+
+from s2sft_fairseq.corpora.squad import read_articles, read_squad
+from s2sft_fairseq.errors import UserError
+
+
+def test_official_split(tmp_path, malformed, pairs, sizes):
+    squad(tmp_path)
+    splits = read_squad(tmp_path, malformed)
+    assert pairs(splits["test"])[:3] == [
+        (
+            "River bank tells : day old stands river and small pass every 10 . [SEP] River",
+            ["which word is number 0 in River_bank ?"],
+        ),
+        (
+            "River bank tells : day old stands river and small pass every 10 . [SEP] bank",
+            ["which word is number 1 in River_bank ?"],
+        ),
+        (
+            "Old town tells : bridge small it summer old near and boats 8 . [SEP] Old",
+            ["which word is number 0 in Old_town ?"],
+        ),
+    ]
+    assert sizes(read_squad(tmp_path, malformed)) == {"train": 8, "valid": 4, "test": 4}
+    assert not malformed.records
+
+
+def test_reversed_split(tmp_path, malformed, pairs):
+    squad(tmp_path)
+    official = {split: pairs(examples) for split, examples in read_squad(tmp_path, malformed).items()}
+    swapped = {s: pairs(e) for s, e in read_squad(tmp_path, malformed, reversed_split=True).items()}
+    assert swapped == {"train": official["train"], "valid": official["test"], "test": official["valid"]}
+
+
+def test_malformed_records(tmp_path, malformed):
+    article = squad_article("Tower", 5)
+    asked = article["paragraphs"][0]["qas"]
+    del asked[0]["question"]
+    asked[1]["answers"] = []
+    asked[2]["answers"][0]["answer_start"] += 1
+    asked[3]["answers"][0]["answer_start"] = "3"
+    articles = [article, {"title": "No paragraphs"}, "no article", {"title": "T", "paragraphs": [{"context": 1}]}]
+    path = tmp_path / "train.json"
+    assert len(list(read_articles(path, articles, malformed))) == 1
+    assert malformed.lines() == [
+        f"{path}, article 'Tower', paragraph 1, question 1: lacks 'question'",
+        f"{path}, article 'Tower', paragraph 1, question 2: has no answer",
+        f"{path}, article 'Tower', paragraph 1, question 3: the answer ':' is not at character 13 of its passage",
+        f"{path}, article 'Tower', paragraph 1, question 4: 'answer_start' must be a whole number, but is '3'",
+        f"{path}, article 2: lacks 'paragraphs'",
+        f"{path}, article 3: must be an object, but is 'no article'",
+        f"{path}, article 'T', paragraph 1: 'context' must be a text, but is 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("train-v1.1.json", "{", "train-v1.1.json must be JSON: "),
+        ("train-v1.1.json", "[]", "train-v1.1.json must hold an object with a list `data`, but must be an object"),
+        ("train-v1.1.json", '{"data": 1}', "but 'data' must be a list, but is 1"),
+        ("doclist-test.txt", "Mars\nTower\n", "names 1 article(s) that "),
+        ("doclist-test.txt", "\n", "doclist-test.txt must name the articles of the test set, but is empty"),
+    ],
+)
+def test_damaged_files(tmp_path, malformed, name, text, problem):
+    squad(tmp_path)
+    write(tmp_path / name, text)
+    with pytest.raises(UserError, match=re.escape(problem)):
+        read_squad(tmp_path, malformed)
+
+
+def test_missing_files(tmp_path, malformed):
+    write(tmp_path / "dev-v1.1.json", json.dumps({"data": []}))
+    write_lines(tmp_path / "doclist-test.txt", ["Tower"])
+    with pytest.raises(UserError, match=r"but lacks train-v1\.1\.json$"):
+        read_squad(tmp_path, malformed)

@@ -1,0 +1,80 @@
+"""From examples to text files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from s2sft_fairseq.corpora.example import Example
+from s2sft_fairseq.corpora.writing import write_corpus
+from s2sft_fairseq.errors import UserError
+
+
+def examples(*rows: tuple[str, ...]) -> list[Example]:
+    """An example of each row: its source, then its references."""
+    return [Example(Path("raw"), number, (row[0],), row[1:]) for number, row in enumerate(rows, 1)]
+
+
+SPLITS = {
+    "train": examples(("a", "1", "2"), ("b", "3")),
+    "valid": examples(("c", "4", "5")),
+    "test": examples(("d", "6"), ("é", "ü", "8")),
+    "test_other": examples(("f", "9")),
+}
+
+
+def test_files(tmp_path, malformed):
+    stats = write_corpus(SPLITS, tmp_path / "corpus", malformed, settings={"raw": tmp_path})
+    found = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "corpus").iterdir()}
+    assert json.loads(found.pop("stats.json")) == {**stats, "settings": {"raw": str(tmp_path)}}
+    assert stats["lines"] == {"train": 3, "valid": 2, "dev": 1, "test": 2, "test_other": 1}
+    assert stats["malformed"] == 0
+    assert found == {
+        "train.src": "a\na\nb\n",
+        "train.tgt": "1\n2\n3\n",
+        "valid.src": "c\nc\n",
+        "valid.tgt": "4\n5\n",
+        "dev.src": "c\n",
+        "dev.refs.jsonl": '{"refs": ["4", "5"]}\n',
+        "test.src": "d\né\n",
+        "test.refs.jsonl": '{"refs": ["6"]}\n{"refs": ["ü", "8"]}\n',
+        "test_other.src": "f\n",
+        "test_other.refs.jsonl": '{"refs": ["9"]}\n',
+    }
+
+
+def test_limit_reads_no_further(tmp_path, malformed):
+    def endless():
+        while True:
+            yield from examples(("", "1"), ("a", "2"))
+
+    stats = write_corpus({"train": endless()}, tmp_path / "corpus", malformed, limit=3, skip_malformed=True)
+    assert stats["lines"] == {"train": 3}
+    assert malformed.records.total() == 3  # the one before each of them
+
+
+def test_malformed_records_are_an_error_or_left_out(tmp_path, malformed):
+    rows = {"train": examples(("a", "1"), ("b", ""), ("c",), ("d", "4"))}
+    problems = r"2 malformed records .*\n  - raw:2: the target is empty\n  - raw:3: has no target"
+    with pytest.raises(UserError, match=problems):
+        write_corpus(rows, tmp_path / "corpus", malformed)
+    assert list(tmp_path.iterdir()) == []
+    write_corpus(rows, tmp_path / "corpus", malformed, skip_malformed=True)
+    assert (tmp_path / "corpus" / "train.src").read_text() == "a\nd\n"
+
+
+def test_empty_splits(tmp_path, malformed):
+    with pytest.raises(UserError, match=r"no example for valid\n  - no example for dev"):
+        write_corpus({"train": SPLITS["train"], "valid": []}, tmp_path / "corpus", malformed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_interrupted_run_left_is_no_hindrance(tmp_path, malformed):
+    (tmp_path / "corpus.partial").mkdir()
+    (tmp_path / "corpus.partial" / "train.src").write_text("old\n")
+    write_corpus(SPLITS, tmp_path / "corpus", malformed)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+    with pytest.raises(
+        UserError, match=r"--output .*corpus must be a new folder, but exists; remove it or name another"
+    ):
+        write_corpus(SPLITS, tmp_path / "corpus", malformed)

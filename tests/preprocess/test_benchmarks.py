@@ -1,0 +1,47 @@
+"""The command lines in preprocess/ that read a benchmark, each on small files in its raw format."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from raw_corpora import RAW
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
+# Lines of each file, where they are others.
+PAIRS = {"train": 12, "valid": 4, "dev": 4, "test": 4}
+LINES = {
+    "squad_qg": {**PAIRS, "train": 8},
+    "e2e": {**PAIRS, "dev": 2, "test": 2},
+    "multi30k": {**PAIRS, "test_2017_flickr": 3},
+    "coqa": {"train": 12, "valid": 48, "dev": 12},
+    "webnlg": {**PAIRS, "train": 24, "valid": 8},
+}
+FURTHER = {
+    "gigaword": [("--size", "10k", "--seed", "3")],
+    "multi30k": [("--source-lang", "de", "--target-lang", "en")],
+    "squad_qg": [("--split", "reversed")],
+    "wmt10": [("--from-english",)],
+}
+
+
+@pytest.mark.parametrize(("task", "options"), [(task, words) for task in RAW for words in [(), *FURTHER.get(task, [])]])
+def test_raw_to_text(task, options, tmp_path, monkeypatch, capsys):
+    RAW[task](tmp_path / "raw")
+    language = ("--lang", "zh") if task == "xqg" else ()
+    words = ["--raw", str(tmp_path / "raw"), "--output", str(tmp_path / "corpus"), *language, *options]
+    monkeypatch.setattr(sys, "argv", [f"{task}.py", *words])
+    runpy.run_path(str(SCRIPTS / f"{task}.py"), run_name="__main__")
+    expected = LINES.get(task, PAIRS)
+    assert (
+        capsys.readouterr().out
+        == f"{tmp_path / 'corpus'}: " + ", ".join(f"{k} {v}" for k, v in expected.items()) + "\n"
+    )
+    for name, lines in expected.items():
+        side = "tgt" if name in ("train", "valid") else "refs.jsonl"
+        for suffix in ("src", side):
+            assert (tmp_path / "corpus" / f"{name}.{suffix}").read_bytes().count(b"\n") == lines
+
+
+def test_every_script_is_tested():
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*RAW, "docstrings"}
