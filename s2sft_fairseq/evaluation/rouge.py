@@ -7,6 +7,7 @@ the ROUGE-L of ROUGE-1.5.5, and with it of the papers. Where texts have one sent
 import logging
 import re
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 
@@ -25,15 +26,12 @@ def rouge(examples: Sequence[Example], settings: Settings) -> Measured:
     Raises:
         UserError: `rouge-score` is not installed.
     """
-    # absl's logging, which rouge-score imports, puts a handler of its own on the root logger.
-    handlers = logging.root.handlers[:]
-    rouge_scorer = optional_module("rouge_score.rouge_scorer", "rouge-score", "rouge")
-    logging.root.handlers[:] = handlers
+    module = scorer_module()
     if settings.rouge_tokenizer == "ascii":
-        tokenizer = rouge_scorer.tokenizers.DefaultTokenizer(settings.stem)
+        tokenizer = module.tokenizers.DefaultTokenizer(settings.stem)
     else:
         tokenizer = _Tokenizer(settings.rouge_tokenizer)
-    scorer = rouge_scorer.RougeScorer(list(NAMES), tokenizer=tokenizer)
+    scorer = module.RougeScorer(list(NAMES), tokenizer=tokenizer)
     values: dict[str, list[float]] = {name: [] for name in NAMES.values()}
     for example in examples:
         scores = [scorer.score(reference, example.hypothesis) for reference in example.references]
@@ -42,6 +40,21 @@ def rouge(examples: Sequence[Example], settings: Settings) -> Measured:
     stem = "porter" if settings.stem and settings.rouge_tokenizer == "ascii" else "no"
     multi = f"|multi:{settings.multi_reference}" if max(len(example.references) for example in examples) > 1 else ""
     return Measured(Means(values), f"{tool('rouge-score')}|tok:{settings.rouge_tokenizer}|stem:{stem}{multi}")
+
+
+def scorer_module() -> ModuleType:
+    """Import `rouge-score`.
+
+    absl's logging, which it imports, puts a handler on the root logger; whoever sets up the log anew closes it, and it
+    closes the stream that was the standard error when it was made.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    handlers = logging.root.handlers[:]
+    module = optional_module("rouge_score.rouge_scorer", "rouge-score", "rouge")
+    logging.root.handlers[:] = handlers
+    return module
 
 
 def _combined(scores: Sequence[float], multi_reference: str) -> float:

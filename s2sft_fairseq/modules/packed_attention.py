@@ -1,19 +1,22 @@
 """Attention over a packed batch, block by block: no score is computed between examples or for padding.
 
-T: tokens of the batch, h: heads, d: width of a head, Q, K: queries and keys of a block.
+T: tokens of the batch, h: heads, d: width of a head, Q, K: queries and keys of a tile.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-from s2sft_fairseq.modules.dropout import draw_noise, drop
+from s2sft_fairseq.modules.dropout import draw_kept, kept_again
 from s2sft_fairseq.modules.visibility import AttentionBlock
+
+TILE = 1 << 22
+"""Scores that are worked on at a time, all heads counted, so that each step finds them in a cache."""
 
 
 def packed_attention(qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: float = 0.0) -> Tensor:
@@ -27,8 +30,10 @@ def packed_attention(qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: flo
     Returns:
         (T, h, d).
     """
-    if torch.is_grad_enabled() and qkv.requires_grad and qkv.device.type == "cpu":
-        return _BlockAttention.apply(qkv, blocks, dropout, *(block.bias for block in blocks))
+    if torch.is_grad_enabled() and qkv.device.type == "cpu":
+        biases = [block.bias for block in blocks]
+        if qkv.requires_grad or any(bias is not None and bias.requires_grad for bias in biases):
+            return _TiledAttention.apply(qkv, blocks, dropout, *biases)
     query, key, value = _by_head(qkv).unsqueeze(1).unbind(0)
     attended = [
         scaled_dot_product_attention(
@@ -49,11 +54,13 @@ def _by_head(qkv: Tensor) -> Tensor:
     return qkv.permute(1, 2, 0, 3)
 
 
-class _BlockAttention(torch.autograd.Function):
-    """The same with a backward pass of its own, for CPUs.
+class _TiledAttention(torch.autograd.Function):
+    """The same tile by tile, with a backward pass of its own, for CPUs.
 
     PyTorch has there no fast attention with dropout, nor one that gives the gradient of a bias; and automatic
-    differentiation would make a gradient of the whole batch for each slice of it. All blocks write into one here.
+    differentiation would make a gradient of the whole batch for each slice of it. No weight is kept for the backward
+    pass, which works them out again (FlashAttention, section 3.1): memory has a bit for each, which tells whether it
+    was dropped.
     """
 
     @staticmethod
@@ -61,48 +68,112 @@ class _BlockAttention(torch.autograd.Function):
         ctx: Any, qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: float, *biases: Tensor | None
     ) -> Tensor:
         query, key, value = _by_head(qkv)
-        scale = 1 / math.sqrt(qkv.size(-1))
         attended = torch.empty_like(qkv[:, 0])
         by_head = attended.transpose(0, 1)
-        saved = []
-        for (queries, keys, _), bias in zip(blocks, biases, strict=True):
-            scores = torch.bmm(query[:, queries], key[:, keys].transpose(1, 2)).mul_(scale)
-            weights = (scores if bias is None else scores.add_(bias)).softmax(dim=-1)
-            noise = draw_noise(weights) if dropout else None
-            # Scaled afterwards, where there are less numbers: d for each query, not K.
-            torch.bmm(_drop(weights, noise, dropout), value[:, keys], out=by_head[:, queries])
-            saved += [weights, noise]
+        tiles, bits = _Tiles(query, key, blocks, biases), []
+        for tile, weights in tiles:
+            if dropout:
+                kept, of_tile = draw_kept(weights.shape, dropout, weights.dtype)
+                weights.mul_(kept)
+                bits.append(of_tile)
+            torch.bmm(weights, value[:, tile.keys], out=by_head[:, tile.queries])
         if dropout:
+            # Not before, for there are less numbers here: d for each query, not K.
             attended.mul_(1 / (1 - dropout))
-        ctx.blocks, ctx.dropout, ctx.scale = blocks, dropout, scale
-        ctx.save_for_backward(qkv, attended, *saved)
+        ctx.blocks, ctx.dropout = blocks, dropout
+        ctx.save_for_backward(qkv, attended, *biases, *bits)
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, attended, *saved = ctx.saved_tensors
+        qkv, attended, *others = ctx.saved_tensors
+        biases, bits = others[: len(ctx.blocks)], others[len(ctx.blocks) :]
         query, key, value = _by_head(qkv)
         qkv_gradient = torch.zeros_like(qkv)
         query_gradient, key_gradient, value_gradient = _by_head(qkv_gradient)
+        bias_gradients = [
+            torch.empty_like(bias) if needed else None
+            for bias, needed in zip(biases, ctx.needs_input_grad[3:], strict=True)
+        ]
         # The mean of a softmax's gradient under its weights is that of its result (FlashAttention-2, section 3.1).
         means = (gradient * attended).sum(dim=-1).t().unsqueeze(-1)
-        gradient = gradient.transpose(0, 1)
-        kept = 1 - ctx.dropout
-        bias_gradients: list[Tensor | None] = []
-        for index, (queries, keys, _) in enumerate(ctx.blocks):
-            weights, noise = saved[2 * index : 2 * index + 2]
-            outer = gradient[:, queries] / kept
-            dropped = _drop(weights, noise, ctx.dropout)
+        gradient = (gradient / (1 - ctx.dropout)).transpose(0, 1)
+        tiles = _Tiles(query, key, ctx.blocks, biases)
+        for number, (tile, weights) in enumerate(tiles):
+            queries, keys, outer = tile.queries, tile.keys, gradient[:, tile.queries]
+            scores = tiles.scratch(weights.shape)
+            kept = kept_again(bits[number], weights.shape, weights.dtype) if bits else None
+            dropped = weights if kept is None else torch.mul(weights, kept, out=scores)
             value_gradient[:, keys] += torch.bmm(dropped.transpose(1, 2), outer)
-            scores = _drop(torch.bmm(outer, value[:, keys].transpose(1, 2)), noise, ctx.dropout)
+            torch.bmm(outer, value[:, keys].transpose(1, 2), out=scores)
+            if kept is not None:
+                scores.mul_(kept)
             scores.sub_(means[:, queries]).mul_(weights)
-            bias_gradients.append(scores if ctx.needs_input_grad[3 + index] else None)
-            scaled_query, scaled_key = query[:, queries] * ctx.scale, key[:, keys] * ctx.scale
-            torch.bmm(scores, scaled_key, out=query_gradient[:, queries])
-            key_gradient[:, keys] += torch.bmm(scores.transpose(1, 2), scaled_query)
+            bias_gradient = bias_gradients[tile.block]
+            if bias_gradient is not None:
+                # A bias of all heads has the sum of their gradients.
+                bias_gradient[:, tile.rows] = scores.sum_to_size(len(bias_gradient), *scores.shape[1:])
+            scores.mul_(tiles.scale)
+            torch.bmm(scores, key[:, keys], out=query_gradient[:, queries])
+            key_gradient[:, keys] += torch.bmm(scores.transpose(1, 2), query[:, queries])
         return qkv_gradient, None, None, *bias_gradients
 
 
-def _drop(x: Tensor, noise: Tensor | None, dropout: float) -> Tensor:
-    return x if noise is None else drop(x, noise, dropout)
+class _Tile(NamedTuple):
+    queries: slice
+    keys: slice
+    block: int
+    rows: slice
+    """Of the block's bias."""
+
+
+class _Tiles:
+    """The attention weights of a batch, tile by tile, in buffers that all tiles share."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        blocks: Sequence[AttentionBlock],
+        biases: Sequence[Tensor | None],
+    ) -> None:
+        self.query, self.key, self.biases = query, key, biases
+        self.scale = 1 / math.sqrt(query.size(-1))
+        heads = len(query)
+        self.tiles = list(_cut(blocks, max(1, TILE // heads)))
+        sizes = [heads * (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
+                 for tile in self.tiles]  # fmt: skip
+        self._buffers = query.new_empty(2, max(sizes, default=0))
+
+    def __iter__(self) -> Iterator[tuple[_Tile, Tensor]]:
+        """Yield each tile with its weights (h, Q, K), which are gone at the next one."""
+        for tile in self.tiles:
+            query, key = self.query[:, tile.queries], self.key[:, tile.keys]
+            shape = (len(query), query.size(1), key.size(1))
+            scores, weights = self.scratch(shape), self._view(1, shape)
+            # What the buffer holds does not matter where it counts nothing.
+            torch.baddbmm(scores, query, key.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
+            bias = self.biases[tile.block]
+            if bias is not None:
+                scores.add_(bias[:, tile.rows])
+            torch.softmax(scores, dim=-1, out=weights)
+            yield tile, weights
+
+    def scratch(self, shape: Sequence[int]) -> Tensor:
+        """Return a buffer that is free while a tile is worked on."""
+        return self._view(0, shape)
+
+    def _view(self, buffer: int, shape: Sequence[int]) -> Tensor:
+        return self._buffers[buffer, : math.prod(shape)].view(*shape)
+
+
+def _cut(blocks: Sequence[AttentionBlock], scores: int) -> Iterator[_Tile]:
+    """Cut the queries of each block so that a tile has so many scores of one head at most, or one query."""
+    for index, (queries, keys, _) in enumerate(blocks):
+        count = queries.stop - queries.start
+        most = max(1, scores // (keys.stop - keys.start))
+        size = -(-count // -(-count // most))
+        for start in range(queries.start, queries.stop, size):
+            stop = min(start + size, queries.stop)
+            yield _Tile(slice(start, stop), keys, index, slice(start - queries.start, stop - queries.start))

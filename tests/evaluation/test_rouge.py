@@ -1,11 +1,12 @@
 """ROUGE by `rouge-score`."""
 
+import logging
+
 import numpy as np
 import pytest
-from rouge_score.rouge_scorer import RougeScorer
 
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.rouge import rouge
+from s2sft_fairseq.evaluation.rouge import rouge, scorer_module
 from s2sft_fairseq.evaluation.settings import Settings
 
 
@@ -31,7 +32,7 @@ def test_sentences_matter_to_lsum_alone():
 
 def test_the_library_s_own_figures():
     examples = [Example("The dogs were running.", ("A dog runs",)), Example("nothing", ("at all\nof it",))]
-    scorer = RougeScorer(["rouge1", "rougeLsum"], use_stemmer=True)
+    scorer = scorer_module().RougeScorer(["rouge1", "rougeLsum"], use_stemmer=True)
     for name, measure in (("ROUGE-1", "rouge1"), ("ROUGE-Lsum", "rougeLsum")):
         single = [scorer.score(example.references[0], example.hypothesis)[measure].fmeasure for example in examples]
         assert scores(examples)[0][name] == pytest.approx(100 * np.mean(single))
@@ -65,3 +66,9 @@ def test_signatures():
     assert scores(one, stem=False)[1] == f"{version}|tok:ascii|stem:no"
     assert scores(one, rouge_tokenizer="unicode")[1] == f"{version}|tok:unicode|stem:no"
     assert scores(several, multi_reference="jackknife")[1] == f"{version}|tok:ascii|stem:porter|multi:jackknife"
+
+
+def test_the_log_is_left_alone():
+    """A handler of absl's would close the standard error with itself."""
+    scorer_module()
+    assert not any("absl" in type(handler).__module__ for handler in logging.root.handlers)

@@ -3,29 +3,19 @@
 import pytest
 import torch
 
-from s2sft_fairseq.modules.dropout import Dropout, draw_noise, drop
+from s2sft_fairseq.modules.dropout import Dropout, draw_kept, kept_again
 
 COUNT = 400_003  # no multiple of the four elements that share a random number
 
 
-# How far what is dropped may be from the probability: numbers of sixteen bits cannot tell all the noise apart.
-ROUNDING = {torch.float32: 2**-17, torch.float64: 2**-17, torch.float16: 2**-12, torch.bfloat16: 2**-9}
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
 def within_five_sigma(hits, count, probability):
     return abs(hits - count * probability) <= 5 * (count * probability * (1 - probability)) ** 0.5
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_share_of_the_noise(dtype):
-    """Counted over all the noise there is."""
-    noise = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
-    for probability in (0.001, 0.01, 0.1, 0.15, 0.25, 0.5, 0.9, 0.999):
-        dropped = drop(torch.ones(1 << 16, dtype=dtype), noise, probability) == 0
-        assert abs(dropped.double().mean().item() - probability) <= ROUNDING[dtype]
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("probability", [0.01, 0.1, 0.5, 0.9])
 def test_share_and_scale(probability, dtype):
     torch.manual_seed(0)
@@ -34,7 +24,7 @@ def test_share_and_scale(probability, dtype):
     assert out.dtype == dtype
     dropped = out == 0
     sigma = (probability * (1 - probability) / COUNT) ** 0.5
-    assert abs(dropped.double().mean().item() - probability) <= 5 * sigma + ROUNDING[dtype]
+    assert abs(dropped.double().mean().item() - probability) <= 5 * sigma + 2**-17
     kept = out[~dropped].double()
     torch.testing.assert_close(kept, torch.full_like(kept, 3 / (1 - probability)), rtol=torch.finfo(dtype).eps, atol=0)
 
@@ -53,19 +43,23 @@ def test_elements_are_dropped_independently():
     assert within_five_sigma(neighbours, len(dropped) - 1, probability**2)
 
 
-def test_noise_is_uniform():
-    """All 16 bits of it, in shapes of any size; an element is dropped exactly where its noise is low."""
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (2, 0, 4), (7, 11, 13)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits(shape, dtype):
     torch.manual_seed(0)
-    noise = draw_noise(torch.empty(COUNT))
-    assert noise.dtype == torch.int16
-    for level in range(16):
-        bit = (noise.int() & (1 << level)) != 0
-        assert within_five_sigma(int(bit.sum()), COUNT, 0.5), level
-    for shape in ((), (0,), (1,), (3, 5), (2, 0, 4)):
-        assert draw_noise(torch.empty(shape)).shape == shape
-    lowest = -(1 << 15)
-    edge = torch.tensor([lowest, lowest + 16383, lowest + 16384, 0, (1 << 15) - 1], dtype=torch.int16)
-    assert drop(torch.full((5,), 2.0), edge, 0.25).tolist() == [0, 0, 2, 2, 2]
+    kept, bits = draw_kept(shape, 0.3, dtype)
+    assert kept.shape == shape and kept.dtype == dtype
+    assert set(kept.unique().tolist()) <= {0.0, 1.0}
+    assert len(bits) == -(-kept.numel() // 8)
+    assert torch.equal(kept_again(bits, shape, dtype), kept)
+
+
+@pytest.mark.parametrize("probability", [2**-16, 0.0005, 0.37, 0.999])
+def test_share(probability):
+    torch.manual_seed(0)
+    count = 4_000_000
+    kept, _ = draw_kept((count,), probability, torch.float32)
+    assert within_five_sigma(int((kept == 0).sum()), count, probability)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from s2sft_fairseq.modules import packed_attention as module
 from s2sft_fairseq.modules.packed_attention import packed_attention
 from s2sft_fairseq.modules.visibility import AttentionBlock
 
@@ -16,6 +17,11 @@ WINDOWS = [((0, 3), (0, 5)), ((3, 6), (1, 8)), ((6, 12), (4, 12))]
 TOKENS = 12
 # How many heads have a bias of their own in each block; 0: there is no bias at all.
 BIASES = {"none": 0, "for all heads": 1, "for each head": HEADS}
+
+
+@pytest.fixture(autouse=True, params=[module.TILE, 8 * HEADS], ids=["a tile a block", "tiles of one or two queries"])
+def tile(request, monkeypatch):
+    monkeypatch.setattr(module, "TILE", request.param)
 
 
 def random_qkv(seed=0, dtype=torch.float64):
@@ -215,3 +221,16 @@ def test_half_precision(heads, bias_dtype):
     dropped = packed_attention(learning, blocks, 0.5)
     assert dropped.dtype == torch.bfloat16 and dropped.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(dropped.float().sum(), leaves(learning, blocks)))
+
+
+def test_tiles():
+    """Every query of a block is in one tile."""
+    blocks = blocks_of([((0, 7), (0, 4)), ((7, 12), (0, 12))], 0)
+    tiles = list(module._cut(blocks, 12))
+    assert [(tile.queries, tile.keys, tile.block, tile.rows) for tile in tiles] == [
+        (slice(0, 3), slice(0, 4), 0, slice(0, 3)),
+        (slice(3, 6), slice(0, 4), 0, slice(3, 6)),
+        (slice(6, 7), slice(0, 4), 0, slice(6, 7)),
+        *((slice(row, row + 1), slice(0, 12), 1, slice(row - 7, row - 6)) for row in range(7, 12)),
+    ]
+    assert [tile.queries for tile in module._cut(blocks, 16)][:2] == [slice(0, 4), slice(4, 7)]
