@@ -1,6 +1,6 @@
 """Reading the log of ``s2sft train --log-format json``; as a filter it shows progress.
 
-s2sft train ... --log-format json | python scripts/training_log.py UPDATES
+s2sft train ... --log-format json | python scripts/training_log.py UPDATES     0: it is not known how many there will be
 """
 
 import json
@@ -36,7 +36,8 @@ def main() -> None:
                 first, start = done, time.monotonic()
             left = (time.monotonic() - start) / max(1, done - first) * (total - done)
             ahead = f", {left / 60:.1f} min left" if first < done < total and kind == "training" else ""
-            print(f"  update {done}/{total}: {kind} loss {record['loss']}{ahead}", flush=True)
+            of_all = f"/{total}" if total else ""
+            print(f"  update {done}{of_all}: {kind} loss {record['loss']}{ahead}", flush=True)
         if "| WARNING |" in line or "| ERROR |" in line:
             print(f"  {line.rstrip()}", flush=True)
 

@@ -197,11 +197,32 @@ def chinese(folder: Path) -> None:
             write_lines(folder / f"{name}.{column}.zh.lc", (text.format(number) for number in range(SIZES[split])))
 
 
+def iwslt14(folder: Path) -> None:
+    """Training files of seven talks, of ten sentences each with the title, and test sets of two sentences."""
+    for side, text in {"de": "Der Turm {} steht dort .", "en": "The tower {} is there ."}.items():
+        lines = []
+        for talk in range(7):
+            lines += [
+                f"<url>http://talks/{talk}</url>",
+                f"<talkid>{talk}</talkid>",
+                f"<title>{text.format(talk)}</title>",
+            ]
+            lines += [f" {text.format(10 * talk + number)} " for number in range(9)]
+        write_lines(folder / f"train.tags.de-en.{side}", lines)
+        for name in ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"):
+            segments = "".join(f'<seg id="{number}"> {text.format(number)} </seg>\n' for number in (1, 2))
+            body = f'<doc docid="7" genre="lectures"><title>A &amp; B</title>\n<p>{segments}</p></doc>'
+            write(
+                folder / f"IWSLT14.{name}.de-en.{side}.xml", f"<?xml version='1.0'?><mteval><set>{body}</set></mteval>"
+            )
+
+
 # For each recipe, what writes its raw files.
 RAW: dict[str, Callable[[Path], None]] = {
     "squad_qg": squad,
     "e2e": e2e,
     "gigaword": gigaword,
+    "iwslt14": iwslt14,
     "multi30k": multi30k,
     "cnn_dailymail": cnn_dailymail,
     "xsum": xsum,

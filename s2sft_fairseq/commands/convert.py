@@ -20,6 +20,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import ADDED_TOKENS, Vocabulary, find_files, read_vocabulary
 
@@ -31,6 +32,7 @@ class ConvertOptions:
     config: Path | None = None
     tokenizer_dir: Path | None = None
     add_token: Sequence[str] = ()
+    sentinels: int = 0
     max_positions: int | None = None
     finetune_method: str | None = None
     fit_head: Path | None = None
@@ -143,10 +145,13 @@ def _finish(
         )
     if options.max_positions is not None and options.max_positions != conversion.sizes["max_positions"]:
         conversion.notes.append(resize_positions(conversion.weights, conversion.sizes, options.max_positions))
-    if added := add_tokens(conversion, symbols, options.add_token):
+    if options.sentinels < 0:
+        raise UserError(f"--sentinels must be at least 0, but is {options.sentinels}")
+    if added := add_tokens(conversion, symbols, [*options.add_token, *sentinel_symbols(options.sentinels)]):
         first = len(symbols) - len(added)
-        ids = ", ".join(f"{name} (id {first + at})" for at, name in enumerate(added))
-        conversion.notes.append(f"added: {ids}")
+        ids = [f"{name} (id {first + at})" for at, name in enumerate(added)]
+        shown = ids if len(ids) < 20 else [*ids[:3], f"{len(ids) - 4} more", ids[-1]]
+        conversion.notes.append(f"added: {', '.join(shown)}")
         # The spare rows too, so that ids go on from those of the tokenizer without a gap.
         beyond = range(len(vocabulary.symbols), len(symbols))
         _write_added_tokens(staging / ADDED_TOKENS, {symbols[number]: number for number in beyond})
@@ -218,6 +223,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[],
         metavar="NAME[=OTHER]",
         help="add a token, which starts as the mean of all others, or as a copy of OTHER; may be given several times",
+    )
+    parser.add_argument(
+        "--sentinels",
+        type=int,
+        default=0,
+        metavar="N",
+        help="add the tokens <extra_id_0> and so on, which stand for spans in the pre-training of DeltaLM; 100 are "
+        "enough for texts of 512 tokens",
     )
     parser.add_argument(
         "--finetune-method",

@@ -4,12 +4,17 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import s2sft_fairseq
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
 DEFAULT_TASK = "unilm_seq2seq"
-_OWN_TASKS = (DEFAULT_TASK, "ernie_gen_pretraining")
+ENCODER_DECODER_TASK = "deltalm_seq2seq"
+_ENCODER_TASKS = (DEFAULT_TASK, "ernie_gen_pretraining")
+_ENCODER_DECODER_TASKS = (ENCODER_DECODER_TASK, "deltalm_pretraining")
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
 # What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
@@ -24,6 +29,14 @@ TRAIN_DEFAULTS = (
     (("--max-tokens", "--batch-size", "--max-sentences"), "4096"),
     (("--required-batch-size-multiple",), "1"),
     (("--max-epoch", "--max-update"), "10"),
+)
+# Likewise for encoder-decoders; the learning rate is that of DeltaLM's script for IWSLT'14.
+ENCODER_DECODER_TRAIN_DEFAULTS = (
+    (("--arch", "-a"), "deltalm"),
+    (("--criterion",), "cross_entropy"),
+    (("--optimizer",), "fused_adamw"),
+    (("--lr", "--learning-rate"), "1e-4"),
+    *TRAIN_DEFAULTS[4:],
 )
 # fairseq would take 12000 tokens; what memory and machine allow is worked out where nothing less is asked for.
 GENERATE_DEFAULTS = ((("--max-tokens", "--batch-size", "--max-sentences"), "1000000"),)
@@ -50,23 +63,49 @@ def run_hydra_train(arguments: list[str]) -> None:
 
 
 def complete(arguments: list[str]) -> list[str]:
-    """`arguments` with `--user-dir` set to this package and, where none is given, `--task unilm_seq2seq`.
+    """`arguments` with `--user-dir` set to this package and, where none is given, `default_task` as `--task`.
 
     Raises:
         UserError: a `--user-dir` that does not exist, or is another copy of this package.
     """
-    task = ["--task", DEFAULT_TASK] if value_of(arguments, "--task") is None else []
+    task = ["--task", default_task(arguments)] if value_of(arguments, "--task") is None else []
     user_dir = _user_dir(value_of(arguments, "--user-dir"))
     return [*task, *arguments, "--user-dir", user_dir]  # of several --user-dir the last one counts
 
 
+def default_task(arguments: list[str]) -> str:
+    """The task where none is named: it follows from ``--arch``, or from the model in the first file of ``--path``."""
+    model = value_of(arguments, "--arch", "-a") or ""
+    path = (value_of(arguments, "--path") or "").split(os.pathsep)[0]
+    if os.path.isfile(path):
+        try:
+            options = load_checkpoint(path, lazily=True).get("cfg") or {}
+        except UserError:
+            options = {}  # what is wrong with the file is reported when it is used
+        model = str(_value(options.get("model"), "_name") or _value(options.get("model"), "arch") or "")
+        if model.startswith("deltalm") and _value(options.get("task"), "_name") == "translation":
+            return "translation"  # fairseq's, with a dictionary of its own
+    return ENCODER_DECODER_TASK if model.startswith("deltalm") else DEFAULT_TASK
+
+
+def _value(options: Any, name: str) -> Any:
+    return options.get(name) if isinstance(options, dict) else getattr(options, name, None)
+
+
 def _defaults(name: str, arguments: list[str]) -> list[str]:
     """The default options of a command that are not given, for the tasks that they are made for."""
+    task = value_of(arguments, "--task") or default_task(arguments)
+    defaults: Sequence[tuple[tuple[str, ...], str]] = ()
     # References are scored in one pass over all positions: that takes the small batches of training.
-    if value_of(arguments, "--task") not in (None, *_OWN_TASKS) or "--score-reference" in arguments:
-        return []
-    defaults = {"train": TRAIN_DEFAULTS, "generate": GENERATE_DEFAULTS}.get(name, ())
+    if task in _ENCODER_TASKS and "--score-reference" not in arguments:
+        defaults = {"train": TRAIN_DEFAULTS, "generate": GENERATE_DEFAULTS}.get(name, ())
+    elif task in _ENCODER_DECODER_TASKS:
+        defaults = {"train": ENCODER_DECODER_TRAIN_DEFAULTS}.get(name, ())
     missing = [(names[0], value) for names, value in defaults if value_of(arguments, *names) is None]
+    if task == ENCODER_DECODER_TASK and ("--criterion", "cross_entropy") in missing:
+        missing[missing.index(("--criterion", "cross_entropy"))] = ("--criterion", "label_smoothed_cross_entropy")
+        if value_of(arguments, "--label-smoothing") is None:
+            missing.append(("--label-smoothing", "0.1"))
     return [word for pair in missing for word in pair]
 
 

@@ -10,10 +10,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
 from s2sft_fairseq.commands import fairseq_command
-from s2sft_fairseq.commands.generate_text import generate_text
+from s2sft_fairseq.commands.generate_text import Seq2SeqTask, generate_text
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
 # Options of fairseq-generate that raw text leaves without a meaning, with the value that leaves them off.
 FOR_BINARIZED_DATA = {
@@ -126,8 +125,8 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
         yield f"--buffer-size must be at least 1, but is {raw.buffer_size}"
     if not 0 <= args["shard_id"] < args["num_shards"]:
         yield f"--shard-id must be at least 0 and below --num-shards ({args['num_shards']}), but is {args['shard_id']}"
-    if not issubclass(TASK_REGISTRY[args["task"]], UnilmSeq2SeqTask):
-        yield f"--task must be unilm_seq2seq for --input, but is {args['task']}"
+    if not issubclass(TASK_REGISTRY[args["task"]], Seq2SeqTask):
+        yield f"--task must be unilm_seq2seq or deltalm_seq2seq for --input, but is {args['task']}"
     for name, off in FOR_BINARIZED_DATA.items():
         if args.get(name, off) != off:
             option = "DATA" if name == "data" else f"--{name.replace('_', '-')}"

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.generation.batching import plan_batches, useful_sentences
-from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 from s2sft_fairseq.text_generation.hypothesis_lines import HypothesisLines
 from s2sft_fairseq.text_generation.progress import sentence_progress
@@ -30,6 +31,8 @@ from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 
 logger = logging.getLogger(__name__)
+
+Seq2SeqTask = UnilmSeq2SeqTask | DeltaLMSeq2SeqTask
 
 
 def generate_text(raw: argparse.Namespace, cfg: DictConfig) -> None:
@@ -95,7 +98,7 @@ def _run(
     return time.perf_counter() - start
 
 
-def _load_models(cfg: DictConfig, task: UnilmSeq2SeqTask, device: str) -> Sequence[UnilmModel]:
+def _load_models(cfg: DictConfig, task: Seq2SeqTask, device: str) -> Sequence[BaseFairseqModel]:
     """Load one model or an ensemble, as fairseq-generate does."""
     models, _ = checkpoint_utils.load_model_ensemble(
         utils.split_paths(cfg.common_eval.path),
@@ -114,15 +117,16 @@ def _load_models(cfg: DictConfig, task: UnilmSeq2SeqTask, device: str) -> Sequen
 
 
 def _batch_planner(
-    cfg: DictConfig, models: Sequence[UnilmModel], task: UnilmSeq2SeqTask
+    cfg: DictConfig, models: Sequence[BaseFairseqModel], task: Seq2SeqTask
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Return the function from the lengths of sources to the indices of each batch."""
     max_tokens, beam = cfg.dataset.max_tokens, cfg.generation.beam
-    max_sentences = cfg.dataset.batch_size or useful_sentences(models[0].embeddings.tokens.weight.device, beam)
-    if not cfg.generation.sampling:
+    max_sentences = cfg.dataset.batch_size or useful_sentences(next(models[0].parameters()).device, beam)
+    if not cfg.generation.sampling and isinstance(task, UnilmSeq2SeqTask):
         memory = task.batch_memory(models, beam)
         return partial(plan_batches, max_tokens=max_tokens, max_sentences=max_sentences, memory=memory)
-    # What is drawn depends on what else is in the batch: that must not hang on the memory that happens to be free.
+    # What is drawn depends on what else is in the batch: that must not hang on the memory that happens to be free. Of
+    # encoder-decoders there is no estimate of the memory.
     if max_tokens is None and max_sentences is None:
         max_tokens = 12000  # as in fairseq-generate
     return partial(plan_batches, max_tokens=max_tokens, max_sentences=max_sentences)

@@ -21,7 +21,7 @@ from s2sft_fairseq.models.trained_parameters import (
     open_encoder,
     trained_share,
 )
-from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 from s2sft_fairseq.models.unilm_parts import (
     initialize,
     make_embeddings,
@@ -94,6 +94,7 @@ class UnilmModel(BaseFairseqModel):
             if cfg.lora_rank:
                 add_adapters(model, cfg, pretrained.newly_initialized)
             cfg.pretrained = str(pretrained.folder.resolve()) if cfg.lora_rank else None
+        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", *SIZES)}
         freeze(model, cfg)
         if not all(parameter.requires_grad for parameter in model.parameters()):
             logger.info(trained_share(model))

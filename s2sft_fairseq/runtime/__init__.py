@@ -23,6 +23,8 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     linear_schedule,
     memory_reuse,
     numpy_names,
+    settled_options,
+    shared_source_keys,
     warning_filters,
 )
 
@@ -40,6 +42,8 @@ MENDS = (
     fp16_cpu,
     distributed_cpu,
     data_workers,
+    settled_options,
+    shared_source_keys,
 )
 
 

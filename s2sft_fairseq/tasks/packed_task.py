@@ -8,8 +8,6 @@ from fairseq.tasks import FairseqTask
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.methods import Flow
 
 
@@ -36,20 +34,6 @@ class PackedTask(FairseqTask):
             UserError: always.
         """
         raise UserError("--srcdict and --joined-dictionary are needed: the dict.txt of the pretrained encoder")
-
-    def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
-        """Build the model.
-
-        Raises:
-            UserError: if options, checkpoint, dictionary and model do not fit each other.
-        """
-        model = super().build_model(cfg, from_checkpoint)
-        if not from_checkpoint:
-            # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would
-            # need the folder of the pretrained encoder for ever.
-            for name in ("pretrained", *SIZES):
-                setattr(cfg, name, getattr(model.cfg, name))
-        return model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
         """Build the criterion.

@@ -8,6 +8,7 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
+from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.text_generation.raw_text import Window
 
@@ -31,7 +32,7 @@ class TextGenerator:
     def __init__(
         self,
         generate: Callable[[dict[str, Any]], list[list[dict[str, Any]]]],
-        form: SequenceForm,
+        form: SequenceForm | EncoderDecoderForm,
         plan_batches: PlanBatches,
         *,
         nbest: int = 1,

@@ -11,7 +11,8 @@
 #   --output DIR        where to write (recipes-out/TASK)
 #   --run NAME          folder in it of this training (METHOD-seedSEED); data are shared by the trainings of an output
 #   --preset NAME       all settings of an ERNIE-GEN configuration of this task, docs/ernie-gen.md; other options win
-#   --method NAME       causal, masked, pseudo_masked or infilling (pseudo_masked, of a preset infilling)
+#   --method NAME       causal, masked, pseudo_masked or infilling (pseudo_masked, of a preset infilling), or deltalm:
+#                       the encoder-decoder, with DeltaLM's settings in place of the recipe's (docs/deltalm.md)
 #   --noise-prob P      infilling: share of the target tokens that are noise (0)
 #   --noise-symbol X    ... which is this symbol of the encoder (random tokens)
 #   --max-source N, --max-target N           positions, special symbols included
@@ -20,6 +21,7 @@
 #   --lr, --epochs, --warmup, --batch    learning rate, epochs, warm-up updates, pairs an update (the paper's)
 #   --updates N         updates, in place of epochs
 #   --device-batch N    pairs at a time, of which an update adds up several (16)
+#   --device-tokens N, --accumulate N        deltalm: tokens at a time, and how often of it an update is (4096, 128)
 #   --set NAME          which set to generate from and to score (mostly test; dev is the validation set)
 #   --sources N         so many sources of that set, evenly spaced, in place of all
 #   --hyp FILE          score this file, and train nothing
@@ -44,14 +46,15 @@ separator="" added_token=""                     # between the fields of a source
 max_source=384 max_target=32 layout=()          # positions; further options of s2sft train, of model and layout
 lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_decay=0.01
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
-later=""                                        # the system whose training step is still to come
+device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it, longest output
+of_deltalm=()                                   # deltalm: settings of the recipe's own, names and values
 preset=""                                       # the one where the command line names none
 # What only the command line sets.
 raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test sources="" hyp=""
 scoring="" held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
 noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
 values="raw encoder output run method seed lr epochs warmup batch updates device_batch set sources hyp scoring held_out"
-values+=" limit workers preset noise_prob noise_symbol max_source max_target decoding"
+values+=" limit workers device_tokens accumulate preset noise_prob noise_symbol max_source max_target decoding"
 switches="smoke skip_malformed fit_head cpu dry_run"
 
 # What depends on the command line; a recipe may have its own.
@@ -98,6 +101,22 @@ take() {
     fi
 }
 
+# DeltaLM's settings (section 3.1 of the paper) for what the command line leaves open.
+use_deltalm() {
+    local name at
+    for ((at = 0; at < ${#of_deltalm[@]}; at += 2)); do take "${of_deltalm[at]}" "${of_deltalm[at + 1]}"; done
+    take lr 3e-4
+    take warmup 4000
+    take label_smoothing 0.1
+    take weight_decay 0
+    search=(--beam 5 --max-len-b "$longest")
+    [ -z "$fit_head" ] || fail "--fit-head is for encoders that generate themselves, but --method is deltalm"
+    for name in noise_prob noise_symbol preset device_batch batch; do
+        ! given "$name" || fail "--${name//_/-} is of no use with --method deltalm"
+    done
+    preset=""
+}
+
 # A line of presets.tsv becomes the settings. Batches are those of all GPUs; the lengths of targets count a [CLS] at the
 # beginning there, and not here; generated are so many tokens, [SEP] included.
 use_preset() {
@@ -131,21 +150,21 @@ check() {
     local problems=()
     [ -n "$raw$dry_run" ] || problems+=("--raw is needed: the folder of the raw files (docs/recipes.md)")
     [ -z "$raw" ] || [ -d "$raw" ] || problems+=("--raw must be a folder, but $raw is none")
-    [ -n "$encoder$smoke$hyp$later$dry_run" ] || problems+=("--encoder is needed: a folder with a pretrained encoder")
+    [ -n "$encoder$smoke$hyp$dry_run" ] || problems+=("--encoder is needed: a folder with a pretrained encoder")
     [ -z "$encoder" ] || [ -d "$encoder" ] || problems+=("--encoder must be a folder, but $encoder is none")
     [ -z "$hyp" ] || [ -f "$hyp" ] || problems+=("--hyp must be a file, but $hyp is none")
     local name
     for name in seed warmup; do
         [[ ${!name} =~ ^[0-9]+$ ]] || problems+=("--$name must be a whole number, but is ${!name}")
     done
-    for name in epochs batch device_batch updates sources held_out limit workers max_source max_target; do
+    for name in epochs batch device_batch device_tokens accumulate updates sources held_out limit workers max_source \
+        max_target; do
         [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] ||
             problems+=("--${name//_/-} must be a whole number of at least 1, but is ${!name}")
     done
-    [ -z "$dry_run" ] || [ -z "$later" ] || problems+=("--dry-run has nothing to show: training comes with $later")
     case $method in
-        causal | masked | pseudo_masked | infilling) ;;
-        *) problems+=("--method must be causal, masked, pseudo_masked or infilling, but is $method") ;;
+        causal | masked | pseudo_masked | infilling | deltalm) ;;
+        *) problems+=("--method must be causal, masked, pseudo_masked, infilling or deltalm, but is $method") ;;
     esac
     [ ${#problems[@]} = 0 ] || fail "$(printf '%s\n' "${problems[@]}")"
 }
@@ -154,6 +173,10 @@ check() {
 # state is saved.
 commands() {
     local every=$((updates > 20 ? updates / 20 : updates))
+    generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
+        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
+        --no-progress-bar ${cpu:+--cpu})
+    if [ "$method" = deltalm ]; then deltalm_training; return; fi
     training=(train "$output/binarized" "${model[@]}" --finetune-method "$method" --seed "$seed"
         --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
         ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
@@ -165,24 +188,43 @@ commands() {
         --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$work/checkpoints"
         --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json --log-file "$work/train.log"
         --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
-    generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
-        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
-        --no-progress-bar ${cpu:+--cpu})
+}
+
+# An epoch has so many updates as its batches of tokens make: without --updates epochs are what is counted.
+deltalm_training() {
+    local every=$((updates > 20 ? updates / 20 : updates)) ending
+    if [ -n "$updates" ]; then
+        ending=(--max-update "$updates" --validate-interval-updates "$every" --save-interval-updates "$every"
+            --keep-interval-updates 1 --validate-interval 1000000 --save-interval 1000000)
+    else
+        ending=(--max-epoch "$epochs")
+    fi
+    training=(train "$output/binarized" --task deltalm_seq2seq "${model[@]}" --seed "$seed"
+        --max-source-positions "$max_source" --max-target-positions "$max_target"
+        --criterion label_smoothed_cross_entropy --label-smoothing "$label_smoothing" --dropout "$dropout"
+        --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-8 --weight-decay "$weight_decay"
+        --clip-norm 1.0 --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((warmup > 0 ? warmup : 1)) "${ending[@]}"
+        --max-tokens "$device_tokens" --update-freq "$accumulate" --no-epoch-checkpoints
+        --save-dir "$work/checkpoints" --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json
+        --log-file "$work/train.log" --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
 }
 
 # What follows from settings and corpus.
 plan() {
     local pairs needed
-    [ -n "$updates" ] || pairs=$(wc -l <"$output/corpus/train.src")
-    updates=${updates:-$((epochs * ((pairs + batch - 1) / batch)))}
+    if [ "$method" != deltalm ]; then
+        [ -n "$updates" ] || pairs=$(wc -l <"$output/corpus/train.src")
+        updates=${updates:-$((epochs * ((pairs + batch - 1) / batch)))}
+    fi
     if ! given warmup && [ -n "$warmup_share" ]; then
         warmup=$(awk "BEGIN { print int($warmup_share * $updates + 0.5) }")
     # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
-    elif ! given warmup && [ $((4 * warmup)) -gt "$updates" ]; then
+    elif [ -n "$updates" ] && [[ $on_command_line != *" warmup "* ]] && [ $((4 * warmup)) -gt "$updates" ]; then
         warmup=$((updates / 10))
     fi
     # Most encoders have 512 positions. One more is for the start symbol of infilling: all methods share an encoder.
     needed=$((max_source + max_target + 1))
+    [ "$method" != deltalm ] || needed=$((max_source > max_target ? max_source : max_target))
     [ "$needed" -le 512 ] || conversion+=(--max-positions "$needed")
     if [ -n "$added_token" ] && ! grep -qsxF -e "$added_token" "$encoder/vocab.txt"; then
         conversion+=(--add-token "$added_token")
@@ -190,11 +232,17 @@ plan() {
     model=(--pretrained "$output/encoder")
     [ -z "$fit_head" ] || model=(--pretrained "$output/fitted")
     [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --max-positions "$needed")
+    if [ "$method" = deltalm ]; then
+        model=(--arch deltalm --pretrained "$output/encoder")
+        [ -n "$encoder$dry_run" ] || model=(--arch deltalm_tiny --max-positions "$needed")
+    fi
     commands
 }
 
 run_recipe() {
     parse "$@"
+    on_command_line=$all_given
+    [ "$method" != deltalm ] || use_deltalm
     [ -z "$preset" ] || use_preset
     check
     settings
@@ -205,7 +253,7 @@ run_recipe() {
     [ -z "$hyp" ] || run=scored-$(basename "$hyp")
     work=$output/$run
     if [ -n "$smoke" ]; then
-        limit=${limit:-200} updates=${updates:-4} batch=$device_batch
+        limit=${limit:-200} updates=${updates:-4} batch=$device_batch accumulate=1
     fi
     if [ -n "$dry_run" ]; then
         [ -n "$updates" ] || [ -f "$output/corpus/train.src" ] ||
@@ -220,15 +268,10 @@ run_recipe() {
     [ -f "$output/corpus/$set.src" ] || fail "--set must be one of the sets that are scored, but $set is none: $(
         cd "$output/corpus" && ls -- *.refs.jsonl | sed 's/\.refs\.jsonl//' | xargs)"
     [ -z "$sources" ] || choose_sources
-    if [ -n "$later" ] && [ -z "$hyp" ]; then
-        say "training and generation come with $later; --hyp FILE scores what any system wrote for $output/corpus/$set.src"
-        # A copy of the source goes through the scoring.
-        [ -n "$smoke" ] || return 0
-        hyp=$output/corpus/$set.src work=$output/scored-source
-    fi
     if [ -z "$hyp" ]; then
         plan
         local name others=()
+        [ "$method" != deltalm ] || others+=("--device-tokens $device_tokens" "--accumulate $accumulate")
         for name in max_source max_target noise_prob noise_symbol dropout label_smoothing weight_decay; do
             ! given "$name" || others+=("--${name//_/-} ${!name}")
         done
@@ -241,7 +284,7 @@ run_recipe() {
         stage "$output/tokens" "tokenize" tokenize
         [ -z "$fit_head" ] || stage "$output/fitted" "compute the head" fit
         stage "$output/binarized" "binarize" binarize
-        stage "$work/best.pt" "train, $updates updates" train
+        stage "$work/best.pt" "train, ${updates:-$epochs}$([ -n "$updates" ] && echo " updates" || echo " epochs")" train
         [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" \
             "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png"
         stage "$work/$set.out" "generate" s2sft "${generation[@]}"

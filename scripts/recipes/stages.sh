@@ -88,7 +88,7 @@ binarize() {
 }
 
 train() {
-    s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "$updates"
+    s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "${updates:-0}"
     mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
     rm -rf "$work/checkpoints"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# WebNLG 3.0: from triples to a text in English or Russian. Data and scores; DeltaLM trains on it.
+# WebNLG 3.0: from triples to a text in English or Russian. With DeltaLM (--method deltalm).
 #
 # Raw files: {en,ru}/{train,dev,test} of release_v3.0 (https://gitlab.com/shimorina/webnlg-dataset). DeltaLM reports on
 # the development set: --set dev.
@@ -8,9 +8,9 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 
-later=DeltaLM
 own="lang" lang=en
-set=dev
+set=dev method=deltalm
+max_source=256 max_target=80
 settings() {
     prepare=(--lang "$lang")
     evaluate=(--task webnlg)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# WikiLingua: from an article in Spanish, Russian, Turkish or Vietnamese to an English summary. Data and scores; DeltaLM
-# trains on it.
+# WikiLingua: from an article in Spanish, Russian, Turkish or Vietnamese to an English summary. With
+# DeltaLM (--method deltalm).
 #
 # Raw files: {es,ru,tr,vi}_en/{train,val,test}.{src,tgt} (https://github.com/esdurmus/Wikilingua, as GEM v1 split it).
 # DeltaLM reports on the validation set: --set dev.
@@ -9,9 +9,9 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 
-later=DeltaLM
 own="lang" lang=es
-set=dev
+set=dev method=deltalm
+max_source=512 max_target=80
 evaluate=(--task wikilingua)
 settings() { prepare=(--lang "$lang"); }
 run_recipe "$@"

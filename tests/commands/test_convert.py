@@ -225,6 +225,17 @@ def test_a_vocabulary_of_another_size(source, tmp_path, capsys):
     assert dictionary.symbols[46:] == [f"madeupword000{i}" for i in range(4)]
 
 
+def test_sentinels(source, tmp_path, capsys):
+    """They come last; of many the message shows the first ones and the last."""
+    convert(source, tmp_path / "out", "--add-token", "__de__", "--sentinels", 25)
+    shown = "__de__ (id 50), <extra_id_0> (id 51), <extra_id_1> (id 52), 22 more, <extra_id_24> (id 75)"
+    assert f"added: {shown}\n" in capsys.readouterr().out
+    symbols = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt")).symbols
+    assert symbols[51:] == [f"<extra_id_{number}>" for number in range(25)]
+    with pytest.raises(UserError, match="--sentinels must be at least 0, but is -1"):
+        convert(source, tmp_path / "other", "--sentinels", -1)
+
+
 def test_added_tokens(source, tmp_path, theirs, capsys):
     """They have the next ids and the stated rows; text that holds them keeps them whole; and again after an export."""
     tokens = (source / "vocab.txt").read_text().split()

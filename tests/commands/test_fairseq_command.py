@@ -1,11 +1,13 @@
 """The arguments that fairseq's commands get: the plugin's folder, and its task unless another is given."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
 import s2sft_fairseq
-from s2sft_fairseq.commands.fairseq_command import _defaults, complete
+from s2sft_fairseq.commands.fairseq_command import _defaults, complete, default_task
 from s2sft_fairseq.errors import UserError
 
 OWN = s2sft_fairseq.__path__[0]
@@ -52,6 +54,46 @@ def test_what_training_does_when_nothing_is_said():
     given += ["--required-batch-size-multiple", "8"]
     assert _defaults("train", ["data", *given, "--batch-size", "8", "--max-update", "3"]) == []
     assert _defaults("train", ["data", "--task", "translation"]) == []
+
+
+def test_encoder_decoders_have_a_task_and_defaults_of_their_own():
+    assert complete(["data", "--arch", "deltalm_base"])[:2] == ["--task", "deltalm_seq2seq"]
+    assert _defaults("train", ["data", "-a", "deltalm"]) == [
+        *("--criterion", "label_smoothed_cross_entropy", "--optimizer", "fused_adamw", "--lr", "1e-4"),
+        *("--clip-norm", "1.0", "--max-tokens", "4096", "--required-batch-size-multiple", "1"),
+        *("--max-epoch", "10", "--label-smoothing", "0.1"),
+    ]
+    given = ["--task", "deltalm_seq2seq", "--criterion", "cross_entropy", "--label-smoothing", "0.2"]
+    assert "--label-smoothing" not in _defaults("train", given)
+    assert _defaults("train", ["--task", "deltalm_pretraining"])[:4] == [
+        "--arch",
+        "deltalm",
+        "--criterion",
+        "cross_entropy",
+    ]
+    assert _defaults("generate", ["data", "--task", "deltalm_seq2seq"]) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "expected"),
+    [
+        (Namespace(_name="deltalm_base"), "deltalm_seq2seq", "deltalm_seq2seq"),
+        ({"_name": "deltalm"}, "deltalm_pretraining", "deltalm_seq2seq"),
+        (Namespace(arch="deltalm_large"), "translation", "translation"),
+        (Namespace(_name="unilm"), "unilm_seq2seq", "unilm_seq2seq"),
+        (None, None, "unilm_seq2seq"),
+    ],
+)
+def test_the_task_follows_from_the_model(tmp_path, model, task, expected):
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"cfg": {"model": model, "task": {"_name": task}}}, path)
+    assert default_task(["data", "--path", f"{path}:other.pt"]) == expected
+
+
+def test_a_damaged_file_tells_no_task(tmp_path):
+    (tmp_path / "checkpoint.pt").write_text("nothing")
+    assert default_task(["--path", str(tmp_path / "checkpoint.pt")]) == "unilm_seq2seq"
+    assert default_task(["--path", "no/such/file"]) == "unilm_seq2seq"
 
 
 @pytest.mark.parametrize("given", [["--max-tokens=900"], ["--batch-size", "3"], ["--score-reference"]])

@@ -15,6 +15,7 @@ LINES = {
     "e2e": {**PAIRS, "dev": 2, "test": 2},
     "multi30k": {**PAIRS, "test_2017_flickr": 3},
     "coqa": {"train": 12, "valid": 48, "dev": 12},
+    "iwslt14": {"train": 67, "valid": 3, "dev": 3, "test": 10},
     "webnlg": {**PAIRS, "train": 24, "valid": 8},
 }
 FURTHER = {
@@ -22,6 +23,7 @@ FURTHER = {
     "multi30k": [("--source-lang", "de", "--target-lang", "en")],
     "squad_qg": [("--split", "reversed")],
     "wmt10": [("--from-english",)],
+    "iwslt14": [("--from-english",)],
 }
 
 

@@ -166,17 +166,31 @@ def test_the_task_of_a_preset(tmp_path):
         "gigaword: error: --preset must be one of this recipe's, but is large/coqa: base/gigaword large/gigaword "
         "large_430g/gigaword base/gigaword-10k large/gigaword-10k large_430g/gigaword-10k\n"
     )
-    message = commands(tmp_path, "webnlg", "--updates", 9, status=2)
-    assert message == "webnlg: error: --dry-run has nothing to show: training comes with DeltaLM\n"
 
 
 @pytest.mark.parametrize("task", sorted(path.stem for path in RECIPES.glob("*.sh") if path.stem not in "recipe stages"))
 def test_infilling_without_a_preset(tmp_path, task):
-    if "later=" in (RECIPES / f"{task}.sh").read_text():
-        pytest.skip("it does not train yet")
     words = ("--method", "infilling", "--noise-prob", 0.6, "--updates", 50)
     train, _ = commands(tmp_path, task, *words)
     assert (train["--finetune-method"], train["--noise-prob"]) == ("infilling", "0.6")
+
+
+@pytest.mark.parametrize("task", ["wmt10", "wikilingua", "webnlg", "xgiga", "xqg", "multi30k"])
+def test_the_settings_of_deltalm(tmp_path, task):
+    """Those of section 3.1 of its paper, in whichever recipe."""
+    train, generate = commands(tmp_path, task, "--method", "deltalm", "--updates", 60000)
+    assert (train["--task"], train["--arch"], train["--lr-scheduler"]) == ("deltalm_seq2seq", "deltalm", "inverse_sqrt")
+    assert (train["--lr"], train["--warmup-updates"], train["--adam-betas"]) == ("3e-4", "4000", "(0.9, 0.98)")
+    assert (train["--max-tokens"], train["--update-freq"], train["--label-smoothing"]) == ("4096", "128", "0.1")
+    longest = "255" if task == "wmt10" else "80"
+    assert (generate["--beam"], generate["--max-len-b"], train["--max-update"]) == ("5", longest, "60000")
+    assert "--finetune-method" not in train and "--length-penalty" not in generate
+    options = ("--lr", "1e-4", "--warmup", 7, "--device-tokens", 99, "--accumulate", 2, "--updates", 9)
+    train, _ = commands(tmp_path, task, "--method", "deltalm", *options)
+    assert (train["--lr"], train["--warmup-updates"]) == ("1e-4", "7")
+    assert (train["--max-tokens"], train["--update-freq"]) == ("99", "2")
+    message = commands(tmp_path, task, "--method", "deltalm", "--batch", 8, "--updates", 9, status=2)
+    assert message == f"{task}: error: --batch is of no use with --method deltalm\n"
 
 
 def test_the_table_of_the_documentation():

@@ -1,0 +1,117 @@
+"""The average of the weights of checkpoints of one training, and which of a folder's are the last or the best."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
+
+# How fairseq names checkpoints of an epoch, of a number of updates, and those that --keep-best-checkpoints keeps.
+_OF_EPOCH = re.compile(r"checkpoint(\d+)\.pt")
+_OF_UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+_BEST = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d{3})\d*\.pt")
+
+
+def last_checkpoints(folder: Path, number: int) -> list[Path]:
+    """Return the last checkpoints of a training, the oldest first: those by updates, or else those of epochs.
+
+    Raises:
+        UserError: if there are fewer.
+    """
+    for pattern in (_OF_UPDATES, _OF_EPOCH):
+        if found := _numbered(folder, pattern):
+            break
+    return _some(folder, [path for _, path in found][-number:], number, "checkpoint3.pt or checkpoint_3_4000.pt")
+
+
+def best_checkpoints(folder: Path, number: int) -> list[Path]:
+    """Return the best checkpoints that ``--keep-best-checkpoints`` kept, the best first.
+
+    Raises:
+        UserError: if there are fewer.
+    """
+    found = _numbered(folder, _BEST)
+    if found and _greater_is_better(load_checkpoint(found[0][1], lazily=True)):
+        found.reverse()
+    names = "checkpoint.best_loss_3.1234.pt, which --keep-best-checkpoints keeps"
+    return _some(folder, [path for _, path in found][:number], number, names)
+
+
+def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the first checkpoint with the average of the weights of all, and without the state of its optimizer.
+
+    Whole numbers must be the same in all. What shares its memory in all of them, such as a tied matrix, still does.
+
+    Raises:
+        UserError: if a file cannot be read, or holds other weights than the first.
+    """
+    states = [load_checkpoint(path, lazily=True) for path in paths]
+    problems = [
+        f"{path} must hold 'model', but holds {', '.join(map(str, state)) or 'nothing'}"
+        for path, state in zip(paths, states, strict=True)
+        if not isinstance(state.get("model"), dict)
+    ]
+    if problems:
+        raise UserError.of(problems)
+    models = [state["model"] for state in states]
+    problems = [
+        f"{path}: {name} {what}, unlike in {paths[0]}"
+        for path, model in zip(paths[1:], models[1:], strict=True)
+        for name, what in _differences(models[0], model)
+    ]
+    if problems:
+        raise UserError.of(problems[:20], f"{len(problems)} differences between checkpoints of one training:")
+    averaged: dict[str, Tensor] = {}
+    for name in models[0]:
+        twin = next((other for other in averaged if all(_is_same(model, name, other) for model in models)), None)
+        averaged[name] = averaged[twin] if twin else _mean([model[name] for model in models])
+    return {**states[0], "model": averaged, "last_optimizer_state": None}
+
+
+def _differences(first: dict[str, Tensor], other: dict[str, Tensor]) -> list[tuple[str, str]]:
+    found = [(name, "is missing") for name in first if name not in other]
+    found += [(name, "is there") for name in other if name not in first]
+    for name in first.keys() & other.keys():
+        if first[name].shape != other[name].shape:
+            found.append((name, f"has the shape {tuple(other[name].shape)}"))
+        elif not first[name].is_floating_point() and not torch.equal(first[name], other[name]):
+            found.append((name, "is another number"))
+    return found
+
+
+def _is_same(model: dict[str, Tensor], name: str, other: str) -> bool:
+    one, two = model[name], model[other]
+    return one.data_ptr() == two.data_ptr() and one.shape == two.shape
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    if not values[0].is_floating_point():
+        return values[0]
+    total = values[0].double()
+    for value in values[1:]:
+        total = total + value.double()
+    return (total / len(values)).to(values[0].dtype)
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[float, Path]]:
+    """Return the files whose names match, in the order of their numbers."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    matches = [(found, path) for path in folder.iterdir() if (found := pattern.fullmatch(path.name))]
+    return sorted((float(found[1]), path) for found, path in matches)
+
+
+def _some(folder: Path, paths: list[Path], number: int, names: str) -> list[Path]:
+    if len(paths) < number:
+        raise UserError(f"{folder} must hold at least {number} checkpoints such as {names}, but holds {len(paths)}")
+    return paths
+
+
+def _greater_is_better(state: dict[str, Any]) -> bool:
+    options = (state.get("cfg") or {}).get("checkpoint") or {}
+    return bool(options.get("maximize_best_checkpoint_metric", False))

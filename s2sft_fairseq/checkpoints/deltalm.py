@@ -1,0 +1,144 @@
+"""From the parameters of an encoder, or of DeltaLM's official checkpoints, to those of the `deltalm` model.
+
+The names of the model are fairseq's, ``encoder.layers.N.*`` and ``decoder.layers.N.*``. Of the token embedding, which
+encoder, decoder and output share, there is one, ``encoder.embed_tokens.weight``.
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.conversion import Weights
+
+TOKENS = "encoder.embed_tokens.weight"
+COPIES = ("decoder.embed_tokens.weight", "decoder.output_projection.weight")
+"""Other names of the token embedding."""
+POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
+TABLES = (TOKENS, *POSITIONS)
+"""What may have more rows than the model, or less."""
+
+# Parts of our encoder's names, and fairseq's.
+_ENCODER_NAMES = (
+    (r"^embeddings\.tokens\.", "embed_tokens."),
+    (r"^embeddings\.layer_norm\.", "layernorm_embedding."),
+    (r"\.attention\.output\.", ".self_attn.out_proj."),
+    (r"\.attention_layer_norm\.", ".self_attn_layer_norm."),
+)
+_OFFICIAL_NAMES = (
+    (r"^src_embedding\.", "encoder."),
+    (r"^tgt_embedding\.", "decoder."),
+    (r"\.emb_layer_norm\.", ".layernorm_embedding."),
+    (r"\.ffn_1\.fc1\.", ".fc3."),
+    (r"\.ffn_1\.fc2\.", ".fc4."),
+    (r"\.ffn(_2)?\.", "."),
+)
+
+# Parts of a decoder layer, and the parts of an encoder layer that they start from (section 2.2 of the paper).
+_FROM_ODD = {
+    "self_attn": "self_attn",
+    "self_attn_layer_norm": "self_attn_layer_norm",
+    "fc3": "fc1",
+    "fc4": "fc2",
+    "ffn_layer_norm": "final_layer_norm",
+}
+_FROM_EVEN = {
+    "encoder_attn": "self_attn",
+    "encoder_attn_layer_norm": "self_attn_layer_norm",
+    "fc1": "fc1",
+    "fc2": "fc2",
+    "final_layer_norm": "final_layer_norm",
+}
+
+
+def encoder_weights(weights: Mapping[str, Tensor], pad: int) -> Weights:
+    """Return the parameters of a `unilm` model's encoder by fairseq's names, ``embed_tokens.weight`` and so on.
+
+    Its position table (P, H) becomes fairseq's (pad + 1 + P, H), whose first rows belong to no token; segment 0, which
+    every token of a single text has, is added to it, and the language model head is left out.
+
+    Args:
+        weights: by the names of the `unilm` model.
+        pad: id of the padding.
+    """
+    renamed: Weights = {}
+    positions = weights["embeddings.positions.weight"]
+    if (segments := weights.get("embeddings.segments.weight")) is not None:
+        positions = positions + segments[0]
+    renamed["embed_positions.weight"] = torch.cat([positions.new_zeros(pad + 1, positions.size(1)), positions])
+    for name, value in weights.items():
+        if name.startswith(("lm_head.", "embeddings.positions.", "embeddings.segments.")):
+            continue
+        if ".attention.qkv." in name:
+            for part, rows in zip("qkv", value.chunk(3), strict=True):
+                renamed[name.replace(".attention.qkv.", f".self_attn.{part}_proj.")] = rows
+        else:
+            renamed[_rename(name, _ENCODER_NAMES)] = value
+    return renamed
+
+
+def interleave(encoder: Mapping[str, Tensor], decoder_layers: int) -> Weights:
+    """Return the parameters of the model, all of them from the encoder, by the paper's rule.
+
+    Counted from 1, layer i of the decoder gets its self-attention and lower feed-forward network from layer 2i - 1 of
+    the encoder, its cross-attention and upper feed-forward network from layer 2i, each with its layer norm.
+
+    Args:
+        encoder: by fairseq's names, see :func:`encoder_weights`; of at least twice as many layers.
+        decoder_layers: how many layers the decoder has.
+    """
+    weights = {f"encoder.{name}": value for name, value in encoder.items()}
+    for name, value in encoder.items():
+        if not name.startswith(("layers.", "embed_tokens.")):
+            weights[f"decoder.{name}"] = value.clone()
+    for layer in range(decoder_layers):
+        for source, parts in ((2 * layer, _FROM_ODD), (2 * layer + 1, _FROM_EVEN)):
+            for part, origin in parts.items():
+                prefix = f"layers.{source}.{origin}."
+                for name, value in encoder.items():
+                    if name.startswith(prefix):
+                        rest = name.removeprefix(prefix)
+                        weights[f"decoder.layers.{layer}.{part}.{rest}"] = value
+    return weights
+
+
+def official_weights(weights: Mapping[str, Tensor]) -> Weights:
+    """Return the parameters of an official checkpoint by fairseq's names."""
+    return {_rename(name, _OFFICIAL_NAMES): value for name, value in weights.items()}
+
+
+def tie(weights: Weights) -> bool:
+    """Keep one token embedding of several, in place: the decoder's, as in the official program.
+
+    Returns:
+        Whether they were equal.
+    """
+    tables = [weights.pop(name) for name in COPIES if name in weights]
+    tables += [weights[TOKENS]] if TOKENS in weights else []
+    if not tables:
+        return True
+    weights[TOKENS] = tables[0]
+    return all(table is tables[0] or torch.equal(table, tables[0]) for table in tables)
+
+
+def sizes_of(weights: Mapping[str, Tensor]) -> dict[str, int | str]:
+    """Return what the shapes of all parameters tell, by the names of `DeltaLMConfig`."""
+    return {
+        "encoder_layers": _num_layers(weights, "encoder"),
+        "decoder_layers": _num_layers(weights, "decoder"),
+        "encoder_embed_dim": weights[TOKENS].size(1),
+        "encoder_ffn_embed_dim": weights["encoder.layers.0.fc1.weight"].size(0),
+        "layernorm_embedding": "yes" if "encoder.layernorm_embedding.weight" in weights else "no",
+    }
+
+
+def _num_layers(weights: Mapping[str, Tensor], side: str) -> int:
+    numbers = [int(found[1]) for name in weights if (found := re.match(rf"{side}\.layers\.(\d+)\.", name))]
+    return max(numbers, default=-1) + 1
+
+
+def _rename(name: str, patterns: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name

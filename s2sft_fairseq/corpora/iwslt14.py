@@ -1,0 +1,86 @@
+"""IWSLT'14, German and English: talks, as the archive of the campaign has them.
+
+Raw files: the folder ``de-en`` of ``de-en.tgz`` (https://wit3.fbk.eu, 2014-01; Cettolo et al., 2014). Split as
+fairseq's script for it does (``examples/translation/prepare-iwslt14.sh``), which is the one that papers use: every 23rd
+pair of the training files is for validation, and the sets of 2010 to 2012, one behind the other, are for the test.
+Titles and descriptions are sentences like others; addresses, numbers and key words of talks are left out.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from s2sft_fairseq.corpora.example import Example
+from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.raw_files import aligned_lines, read_bytes, require
+from s2sft_fairseq.errors import UserError
+
+TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+VALID_EVERY = 23
+
+_LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
+_SEGMENT = re.compile(r'<doc [^>]*docid="(?P<talk>[^"]*)"|<seg id="(?P<number>[^"]*)">(?P<text>.*?)</seg>', re.S)
+_KEPT_TAGS = re.compile(r"</?(?:title|description)>")
+
+
+def read_iwslt14(folder: Path, source: str, target: str, malformed: Malformed) -> dict[str, Iterator[Example]]:
+    """The three splits of a direction.
+
+    Args:
+        folder: of the raw files.
+        source: ``de`` or ``en``.
+        target: the other one.
+        malformed: takes note of malformed records.
+
+    Raises:
+        UserError: naming the files that are missing.
+    """
+    sides = (source, target)
+    train = [f"train.tags.de-en.{side}" for side in sides]
+    tests = [f"IWSLT14.{name}.de-en.{side}.xml" for name in TESTS for side in sides]
+    paths = require(folder, *train, *tests)
+    pairs = paths[2:]
+    return {
+        "train": (example for number, example in _talks(paths[:2], malformed) if number % VALID_EVERY),
+        "valid": (example for number, example in _talks(paths[:2], malformed) if number % VALID_EVERY == 0),
+        "test": (
+            example for one, other in zip(pairs[::2], pairs[1::2], strict=True) for example in _segments(one, other)
+        ),
+    }
+
+
+def _talks(paths: list[Path], malformed: Malformed) -> Iterator[tuple[int, Example]]:
+    """Yield the sentences of the training files and their numbers, from 1."""
+    number = 0
+    for line, texts in aligned_lines(paths, malformed):
+        if texts[0].lstrip().startswith("<") and any(tag in texts[0] for tag in _LEFT_OUT):
+            continue
+        number += 1
+        source, target = (_KEPT_TAGS.sub("", text).strip() for text in texts)
+        yield number, Example(paths[0], line, (source,), (target,))
+
+
+def _segments(source: Path, target: Path) -> Iterator[Example]:
+    """Yield the sentences of a test set.
+
+    Raises:
+        UserError: if the two files have other sentences.
+    """
+    texts = [_by_name(path) for path in (source, target)]
+    if texts[0].keys() != texts[1].keys() or not texts[0]:
+        raise UserError(
+            f"{source} and {target} must have the same segments, but have {len(texts[0]):,} and {len(texts[1]):,}"
+        )
+    for name, text in texts[0].items():
+        yield Example(source, name, (text,), (texts[1][name],))
+
+
+def _by_name(path: Path) -> dict[str, str]:
+    """Return the segments of a file. It is not read as XML, for nobody makes sure that it is well-formed."""
+    found, talk = {}, ""
+    for match in _SEGMENT.finditer(read_bytes(path).decode("utf-8", errors="replace")):
+        talk = match["talk"] or talk
+        if match["number"]:
+            found[f"document {talk}, segment {match['number']}"] = html.unescape(match["text"]).strip()
+    return found

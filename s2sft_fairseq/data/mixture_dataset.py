@@ -1,0 +1,246 @@
+"""A data set of several parts for an encoder-decoder, sampled anew in each epoch."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset, data_utils
+
+from s2sft_fairseq.data.length_batches import bucketed_order
+from s2sft_fairseq.data.mixture_parts import MixturePart
+from s2sft_fairseq.data.temperature import TemperatureSchedule, whole_counts
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.ragged import Ragged
+
+logger = logging.getLogger(__name__)
+
+
+class MixtureDataset(FairseqDataset):
+    """Groups of parts. Within a group an epoch has so many examples of each part as the schedule says; of two groups
+    each gets half of the batches.
+
+    An index is one of the examples of all parts, one part behind the other; where an epoch needs an example more than
+    once, the further copies have the index plus once, twice and so on the number of all, so that each copy is corrupted
+    in its own way. Which indices an epoch has depends on (seed, epoch) alone, what is drawn for one on (seed, epoch,
+    index): neither on the number of workers or GPUs nor on where a run was resumed.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[MixturePart]],
+        schedule: TemperatureSchedule | None,
+        *,
+        pad: int,
+        eos: int,
+        vocab_size: int,
+        seed: int = 1,
+        epoch_examples: int | None = None,
+        name: str = "data",
+    ) -> None:
+        """Take parts.
+
+        Args:
+            groups: one or two groups of parts.
+            schedule: of the temperature; None: every example once and in order of length, to validate or generate.
+            pad: id of the padding.
+            eos: id with which the decoder begins.
+            vocab_size: symbols of the dictionary.
+            seed: first part of the seed of every random choice.
+            epoch_examples: examples of each group in an epoch (default: those of the first group).
+            name: what messages call the data.
+
+        Raises:
+            UserError: if a part has no examples.
+        """
+        self.parts = [part for group in groups for part in group]
+        if empty := [part.name for part in self.parts if not len(part)]:
+            raise UserError(f"{name}: no examples of {', '.join(empty)}")
+        self.schedule, self.pad, self.eos, self.vocab_size = schedule, pad, eos, vocab_size
+        self.seed, self.epoch, self.name = seed, 1, name
+        self.group_of_part = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        self.part_sizes = np.array([len(part) for part in self.parts])
+        self.epoch_examples = epoch_examples or int(self.part_sizes[self.group_of_part == 0].sum())
+        self._starts = np.cumsum(self.part_sizes) - self.part_sizes
+        # int64 is what fairseq's batches are made from; its data sets have int32.
+        self.source_sizes = np.concatenate([part.source_sizes for part in self.parts]).astype(np.int64)
+        self.target_sizes = np.concatenate([part.target_sizes for part in self.parts]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.source_sizes)
+
+    def part_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the number of the part of each index (N,)."""
+        return np.searchsorted(self._starts, indices % len(self), side="right") - 1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return the ids of an example, without any randomness."""
+        part = int(self.part_of(np.array(index)))
+        return {"id": index, "part": part, "item": self.parts[part][index % len(self) - int(self._starts[part])]}
+
+    def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Make a batch, as fairseq's encoder-decoder models and criterions take it.
+
+        Returns:
+            ``net_input``: ``src_tokens`` (B, S), ``src_lengths`` (B,) and, where there are targets,
+            ``prev_output_tokens`` (B, T), the target behind an eos; ``target`` (B, T) or None; all padded on the right.
+            ``ntokens``: tokens of the targets. B: examples, S, T: positions of the longest source and target.
+
+        Raises:
+            UserError: if the data was binarized with a larger dictionary.
+        """
+        if not samples:
+            return {}
+        ids = np.array([sample["id"] for sample in samples])
+        parts = np.array([sample["part"] for sample in samples])
+        sources: list[np.ndarray] = [np.empty(0)] * len(samples)
+        targets: list[np.ndarray | None] = [None] * len(samples)
+        for part in np.unique(parts):
+            places = np.flatnonzero(parts == part)
+            draws = Draws(self.seed, self.epoch, ids[places])
+            source, target = self.parts[part].make([samples[place]["item"] for place in places], draws)
+            for place, row in zip(places, _rows(source), strict=True):
+                sources[place] = row
+            if target is not None:
+                for place, row in zip(places, _rows(target), strict=True):
+                    targets[place] = row
+        source = self._ragged(sources)
+        batch = {
+            "id": torch.from_numpy(ids),
+            "nsentences": len(ids),
+            "ntokens": int(source.lengths.sum()),
+            "net_input": {
+                "src_tokens": torch.from_numpy(source.padded(self.pad)),
+                "src_lengths": torch.from_numpy(source.lengths),
+            },
+            "target": None,
+        }
+        if all(target is not None for target in targets):
+            target = self._ragged([row for row in targets if row is not None])
+            previous = target.with_values(np.where(target.place == 0, self.eos, np.roll(target.values, 1)))
+            batch["ntokens"] = int(target.lengths.sum())
+            batch["target"] = torch.from_numpy(target.padded(self.pad))
+            batch["net_input"]["prev_output_tokens"] = torch.from_numpy(previous.padded(self.pad))
+        return batch
+
+    def _ragged(self, rows: list[np.ndarray]) -> Ragged:
+        joined = Ragged.of(rows)
+        if (highest := joined.values.max()) >= self.vocab_size:
+            raise UserError(
+                f"{self.name} holds the id {highest}, but the dictionary has {self.vocab_size} symbols: binarize it "
+                "again with the dict.txt of the pretrained model"
+            )
+        return joined
+
+    def num_tokens(self, index: int) -> int:
+        """Return the positions of the longer one of source and target."""
+        return int(self.num_tokens_vec(np.array([index]))[0])
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """Return the positions of the longer one of source and target, of each index."""
+        example = indices % len(self)
+        return np.maximum(self.source_sizes[example], self.target_sizes[example])
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return the positions of source and target."""
+        example = index % len(self)
+        return int(self.source_sizes[example]), int(self.target_sizes[example])
+
+    def counts(self) -> np.ndarray:
+        """Return the examples of each part in this epoch (parts,)."""
+        if self.schedule is None:
+            return self.part_sizes
+        counts = np.empty_like(self.part_sizes)
+        for group in np.unique(self.group_of_part):
+            members = self.group_of_part == group
+            shares = self.schedule.shares(self.part_sizes[members], self.epoch)
+            counts[members] = whole_counts(shares, self.epoch_examples)
+        return counts
+
+    def ordered_indices(self) -> np.ndarray:
+        """Return the indices of this epoch, by length; in training at random among those of similar length."""
+        if self.schedule is None:
+            return np.argsort(self.num_tokens_vec(np.arange(len(self))), kind="stable")
+        indices = np.concatenate([self._sample(part, count) for part, count in enumerate(self.counts())])
+        sizes = self.num_tokens_vec(indices)
+        return indices[bucketed_order(sizes, np.random.default_rng((self.seed, self.epoch)))]
+
+    def _sample(self, part: int, count: int) -> np.ndarray:
+        """Return so many indices of a part: all of it as often as it goes into them, and a random choice of it."""
+        size, start = int(self.part_sizes[part]), int(self._starts[part])
+        copies, rest = divmod(int(count), size)
+        chosen = np.random.default_rng((self.seed, self.epoch, part)).permutation(size)[:rest]
+        whole = np.tile(np.arange(size), copies) + len(self) * np.repeat(np.arange(copies), size)
+        return start + np.concatenate([whole, chosen + copies * len(self)])
+
+    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+        """Return all indices: nothing is too long, for longer examples are cut."""
+        return indices, []
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """Return the indices of each batch; a batch is of one group, and of two groups each has as many batches.
+
+        The second group has as many as the first, a random choice of its batches, or some of them again.
+        """
+        if not len(indices):
+            return []
+        groups = self.group_of_part[self.part_of(indices)]
+        first, *others = (
+            self._batches(indices[groups == group], max_tokens, max_sentences, required_batch_size_multiple)
+            for group in np.unique(groups)
+        )
+        rng = np.random.default_rng((self.seed, self.epoch, len(self.parts)))
+        for batches in others:
+            order = np.resize(rng.permutation(len(batches)), len(first))
+            first += [batches[number] for number in order]
+        return first
+
+    def _batches(
+        self, indices: np.ndarray, max_tokens: int | None, max_sentences: int | None, multiple: int
+    ) -> list[np.ndarray]:
+        sizes = self.num_tokens_vec(indices)
+        if max_tokens is not None and sizes.max() > max_tokens:
+            raise UserError(
+                f"--max-tokens must be at least {sizes.max()}, the positions of the longest example of {self.name}, "
+                f"but is {max_tokens}"
+            )
+        batches = data_utils.batch_by_size(
+            indices,
+            num_tokens_fn=self.num_tokens,
+            num_tokens_vec=sizes,
+            max_tokens=max_tokens,
+            max_sentences=max_sentences,
+            required_batch_size_multiple=multiple,
+        )
+        # fairseq drops what the multiple leaves over at the end.
+        done = sum(map(len, batches))
+        return batches if done == len(indices) else [*batches, indices[done:]]
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: every epoch has examples of its own."""
+        return False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, and with it temperature, examples and corruption."""
+        self.epoch = epoch
+
+    def log_counts(self) -> None:
+        """Log what this epoch is made of."""
+        if self.schedule is None or len(self.parts) == 1:
+            return
+        parts = ", ".join(f"{part.name} {count:,}" for part, count in zip(self.parts, self.counts(), strict=True))
+        temperature = self.schedule.temperature(self.epoch)
+        logger.info(f"{self.name}, epoch {self.epoch}: temperature {temperature:g}; examples: {parts}")
+
+
+def _rows(ragged: Ragged) -> list[np.ndarray]:
+    return np.split(ragged.values, np.cumsum(ragged.lengths)[:-1])

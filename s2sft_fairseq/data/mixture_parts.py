@@ -1,0 +1,136 @@
+"""What a mixture is made of: pairs of one direction, or texts of one language to corrupt.
+
+Lengths of what is made of them are known beforehand. L: examples of a part, B: examples of a batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.span_corruption import SpanCorruption
+
+Item = tuple[np.ndarray, ...]
+"""The ids of an example: a source and a target, or a text."""
+
+
+class MixturePart(ABC):
+    """Examples of one kind and language."""
+
+    name: str
+    source_sizes: np.ndarray
+    """Positions of each source (L,)."""
+    target_sizes: np.ndarray
+    """Positions of each target (L,); 0 where there are none."""
+
+    def __len__(self) -> int:
+        return len(self.source_sizes)
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Item:
+        """Return an example, without any randomness."""
+
+    @abstractmethod
+    def make(self, items: Sequence[Item], draws: Draws) -> tuple[Ragged, Ragged | None]:
+        """Return the sources and targets of B examples, each with its final eos; no targets where there are none."""
+
+
+class PairPart(MixturePart):
+    """Pairs of a source and its target."""
+
+    def __init__(self, name: str, source: Any, target: Any | None, form: EncoderDecoderForm) -> None:
+        """Wrap two indexed data sets.
+
+        Args:
+            name: what messages call them.
+            source: ids of the sources, each with a final eos; indexable, with ``sizes``.
+            target: likewise the targets, or None where there is only something to generate.
+            form: the layout.
+        """
+        self.name, self.source, self.target, self.form = name, source, target, form
+        sizes = np.asarray(source.sizes) - 1 + form.source_specials
+        self.num_cut_sources = int((sizes > form.max_source).sum())
+        self.source_sizes = np.minimum(sizes, form.max_source)
+        sizes = np.zeros_like(sizes) if target is None else np.asarray(target.sizes)
+        self.num_cut_targets = int((sizes > form.max_target).sum())
+        self.target_sizes = np.minimum(sizes, form.max_target)
+
+    def __getitem__(self, index: int) -> Item:
+        """Return the laid-out source and target; the source alone if there is no target."""
+        source = self.form.source(np.asarray(self.source[index], dtype=np.int64)[:-1])
+        if self.target is None:
+            return (source,)
+        return source, self.form.target(np.asarray(self.target[index], dtype=np.int64)[:-1])
+
+    def make(self, items: Sequence[Item], draws: Draws) -> tuple[Ragged, Ragged | None]:
+        """Return them as they are."""
+        sides = [Ragged.of(side) for side in zip(*items, strict=True)]
+        return sides[0], sides[1] if len(sides) > 1 else None
+
+
+class SpanPart(MixturePart):
+    """Texts of which spans are corrupted."""
+
+    def __init__(
+        self,
+        name: str,
+        texts: Any,
+        corruption: SpanCorruption,
+        sentinels: Sequence[int],
+        *,
+        prefix: Sequence[int] = (),
+        eos: int,
+        target_sentinels: bool = True,
+    ) -> None:
+        """Wrap texts.
+
+        Args:
+            name: what messages call them.
+            texts: their ids without special symbols, at least two of each; indexable, with ``sizes``.
+            corruption: how they are corrupted.
+            sentinels: ids of the sentinels.
+            prefix: ids that every source begins with.
+            eos: id of the eos.
+            target_sentinels: whether the targets have sentinels.
+        """
+        self.name, self.texts, self.corruption, self.sentinels = name, texts, corruption, np.asarray(sentinels)
+        self.prefix, self.eos, self.target_sentinels = list(prefix), eos, target_sentinels
+        source, target = corruption.sizes(np.asarray(texts.sizes), target_sentinels=target_sentinels)
+        self.source_sizes, self.target_sizes = source + 1 + len(self.prefix), target + 1
+
+    def __getitem__(self, index: int) -> Item:
+        """Return the ids of a text."""
+        return (self.texts[index],)
+
+    def make(self, items: Sequence[Item], draws: Draws) -> tuple[Ragged, Ragged]:
+        """Return ``prefix x eos`` with sentinels in place of spans, and the spans with their sentinels and eos."""
+        text = Ragged.of([ids for (ids,) in items])
+        source, target = self.corruption.corrupt(text, self.sentinels, draws, target_sentinels=self.target_sentinels)
+        return source.between(self.prefix, [self.eos]), target.between([], [self.eos])
+
+
+class ConcatenatedPairs:
+    """Each source followed by its target, as one text (mT6, section 3.1); too long ones are cut, each to half."""
+
+    def __init__(self, source: Any, target: Any, most: int) -> None:
+        """Wrap two indexed data sets, whose lines end in eos; ``most``: tokens of a text."""
+        self.half = most // 2
+        lengths = [np.minimum(np.asarray(side.sizes) - 1, self.half) for side in (source, target)]
+        # There must be something to leave and something to take out.
+        self._kept = np.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
+        self.source, self.target = source, target
+        self.num_empty = len(lengths[0]) - len(self._kept)
+        self.sizes = (lengths[0] + lengths[1])[self._kept]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Return the ids of a text, without any special symbol."""
+        line = int(self._kept[index])
+        sides = [np.asarray(side[line], dtype=np.int64)[:-1][: self.half] for side in (self.source, self.target)]
+        return np.concatenate(sides)

@@ -1,0 +1,81 @@
+"""The task of pre-training DeltaLM: span corruption of texts, and translation span corruption of pairs."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq import utils
+from fairseq.tasks import register_task
+from omegaconf import MISSING
+
+from s2sft_fairseq.data.binarized_text import load_split
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
+from s2sft_fairseq.data.mixture_parts import ConcatenatedPairs, SpanPart
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.span_corruption import SpanCorruption
+from s2sft_fairseq.tasks.mixture_config import MixtureConfig
+from s2sft_fairseq.tasks.mixture_task import MixtureTask
+
+
+@dataclass
+class DeltaLMPretrainingConfig(MixtureConfig):
+    """Where the data is; the defaults of the objective are those of the paper (section 2.3)."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={
+            "help": "folder with a subfolder for each of --text-languages, and the pairs of --lang-pairs; several, "
+            "separated by colons, are read in turn, one an epoch"
+        },
+    )
+    translation_span_density: float = field(
+        default=0.5, metadata={"help": "share of the tokens of a pair that are taken out of it (default: 0.5)"}
+    )
+
+
+@register_task("deltalm_pretraining", dataclass=DeltaLMPretrainingConfig)
+class DeltaLMPretrainingTask(MixtureTask):
+    """Spans of texts and of pairs, which are one text each; all languages and pairs are mixed by one temperature."""
+
+    def __init__(self, cfg: DeltaLMPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+        super().__init__(cfg, dictionary)
+        self.languages, self.pairs = parse_languages(cfg.text_languages), parse_pairs(cfg.lang_pairs)
+        self.pair_corruption = SpanCorruption(cfg.translation_span_density, cfg.mean_span_length)
+        if problems := self.pair_corruption.problems("--translation-span-density"):
+            raise UserError.of(problems)
+
+    @classmethod
+    def setup_task(cls, cfg: DeltaLMPretrainingConfig, **_: Any) -> "DeltaLMPretrainingTask":
+        """Load the dictionary.
+
+        Raises:
+            UserError: if data or dictionary are missing, or options are out of range.
+        """
+        folder = Path(utils.split_paths(cfg.data)[0])
+        paths = [folder / language / "dict.txt" for language in parse_languages(cfg.text_languages)]
+        pairs = parse_pairs(cfg.lang_pairs)
+        paths += [folder / f"dict.{suffix}.txt" for pair in pairs for suffix in (pair.source, pair.target)]
+        if not paths:
+            raise UserError("--text-languages or --lang-pairs, or both, are needed: what to read in the data folder")
+        return cls(cfg, load_common_dictionary(paths))
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
+        """Load a split of all languages and pairs.
+
+        Raises:
+            UserError: if files are missing or truncated, or texts are too long for model or sentinels.
+        """
+        folder = self.folder(split, epoch)
+        parts = [self.text_part(folder, split, language) for language in self.languages]
+        parts += [self._pair_part(folder, split, pair, combine) for pair in self.pairs]
+        self.datasets[split] = self.mixture(split, [parts], epoch)
+
+    def _pair_part(self, folder: Path, split: str, pair: LanguagePair, combine: bool) -> SpanPart:
+        source, target = load_split(
+            folder, split, pair.source, pair.target, self.dictionary, self.cfg.dataset_impl, combine
+        )
+        if target is None:
+            raise UserError(f"{folder} has no targets ({pair.target}) for the split {split!r} of {pair}")
+        texts = ConcatenatedPairs(source, target, self.cfg.tokens_per_sample)
+        return self.span_part(str(pair), texts, self.pair_corruption)

@@ -1,0 +1,193 @@
+"""The task of fine-tuning DeltaLM: one pair of languages or many, and zero-shot transfer beside plain text."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import LanguagePairDataset
+from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from sacrebleu.metrics import BLEU
+from torch import Tensor
+
+from s2sft_fairseq.data.binarized_text import find_languages, load_split
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
+from s2sft_fairseq.data.mixture_parts import PairPart
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.tasks.mixture_config import MixtureConfig
+from s2sft_fairseq.tasks.mixture_task import MixtureTask
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class DeltaLMSeq2SeqConfig(MixtureConfig, TranslationConfig):
+    """Options of fairseq's translation, ``--eval-bleu`` and its like among them, and those of several languages."""
+
+    max_source_positions: Optional[int] = field(
+        default=None, metadata={"help": "longest source, its eos included; longer ones are cut (default: the model's)"}
+    )
+    max_target_positions: Optional[int] = field(
+        default=None, metadata={"help": "longest target, its eos included; longer ones are cut (default: the model's)"}
+    )
+    language_token: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "symbol that sources begin with, {} in it standing for the language of the target, such as "
+            "'__{}__' (default: none)"
+        },
+    )
+
+
+@register_task("deltalm_seq2seq", dataclass=DeltaLMSeq2SeqConfig)
+class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
+    """Pairs of one or several directions, sampled by temperature. With ``--text-languages`` half of the batches are
+    texts whose spans are to be written without sentinels, so that other languages than those of the pairs are kept.
+    """
+
+    def __init__(self, cfg: DeltaLMSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
+        super().__init__(cfg, dictionary, dictionary, dictionary)
+        self.pairs, self.languages = chosen_pairs(cfg), parse_languages(cfg.text_languages)
+
+    @classmethod
+    def setup_task(cls, cfg: DeltaLMSeq2SeqConfig, **_: Any) -> "DeltaLMSeq2SeqTask":
+        """Load the dictionary; a single pair that is not named is read off the data.
+
+        Raises:
+            UserError: if data or dictionary are missing, or options are out of range.
+        """
+        folder = Path(utils.split_paths(cfg.data)[0])
+        if not cfg.lang_pairs and not (cfg.source_lang and cfg.target_lang):
+            cfg.source_lang, cfg.target_lang = find_languages(folder)
+        suffixes = dict.fromkeys(suffix for pair in chosen_pairs(cfg) for suffix in (pair.source, pair.target))
+        paths = [folder / f"dict.{suffix}.txt" for suffix in suffixes]
+        paths += [folder / language / "dict.txt" for language in parse_languages(cfg.text_languages)]
+        return cls(cfg, load_common_dictionary(paths))
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """Build the model, and settle what a checkpoint remembers of the layout.
+
+        Raises:
+            UserError: if options, checkpoint, dictionary and model do not fit each other.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        saved = self.state.state_dict.get("layout", {})
+        self.language_token = self.cfg.language_token or saved.get("language_token")
+        problems = []
+        for name in ("max_source", "max_target"):
+            of_model = getattr(self, name)
+            given = getattr(self.cfg, f"{name}_positions") or saved.get(f"{name}_positions") or of_model
+            if not 2 <= given <= of_model:
+                option = f"--{name.replace('_', '-')}-positions"
+                problems.append(f"{option} must be from 2 to --max-positions of the model ({of_model}), but is {given}")
+            setattr(self, name, given)
+        for language in dict.fromkeys([*(pair.language for pair in self.pairs), *self.languages]):
+            if (symbol := self.language_symbol(language)) and symbol not in self.dictionary:
+                problems.append(
+                    f"--language-token {self.language_token}: the dictionary lacks {symbol} (s2sft convert --add-token)"
+                )
+        if problems:
+            raise UserError.of(problems)
+        return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the task."""
+        layout = {
+            "language_token": self.language_token,
+            "max_source_positions": self.max_source,
+            "max_target_positions": self.max_target,
+        }
+        return {**super().state_dict(), "layout": layout}
+
+    def language_symbol(self, language: str) -> str | None:
+        """Return the symbol that sources for targets in this language begin with, if there is any."""
+        return self.language_token.replace("{}", language) if self.language_token else None
+
+    def form_for(self, language: str) -> EncoderDecoderForm:
+        """Return the layout of pairs whose targets are in this language."""
+        symbol = self.language_symbol(language)
+        prefix = (self.dictionary.index(symbol),) if symbol else ()
+        special = self.dictionary.eos(), self.dictionary.pad()
+        return EncoderDecoderForm(prefix, *special, self.max_source, self.max_target)
+
+    @property
+    def form(self) -> EncoderDecoderForm:
+        """The layout of the first pair, the only one there is in decoding."""
+        return self.form_for(self.pairs[0].language)
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
+        """Load a split of all pairs, and of training the texts too.
+
+        Raises:
+            UserError: if files are missing or truncated, or texts are too long for model or sentinels.
+        """
+        folder = self.folder(split, epoch)
+        groups: list[list[Any]] = [[self._pair_part(folder, split, pair, combine) for pair in self.pairs]]
+        if split == "train" and self.languages:
+            groups.append(
+                [
+                    self.text_part(
+                        folder, split, language, prefix=self.form_for(language).prefix, target_sentinels=False
+                    )
+                    for language in self.languages
+                ]
+            )
+        self.datasets[split] = self.mixture(split, groups, epoch)
+
+    def _pair_part(self, folder: Path, split: str, pair: LanguagePair, combine: bool) -> PairPart:
+        source, target = load_split(
+            folder, split, pair.source, pair.target, self.dictionary, self.cfg.dataset_impl, combine
+        )
+        part = PairPart(str(pair), source, target, self.form_for(pair.language))
+        if part.num_cut_sources or part.num_cut_targets:
+            logger.warning(
+                f"{split}, {pair}: {part.num_cut_sources:,} of {len(part):,} sources are cut to {self.max_source} "
+                f"positions (--max-source-positions), {part.num_cut_targets:,} targets to {self.max_target} "
+                "(--max-target-positions)"
+            )
+        return part
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
+        """Log what was measured; BLEU, with ``--eval-bleu``, is 0 where nothing at all is generated.
+
+        fairseq would not log it then, and fail if it is the metric of the best checkpoint.
+        """
+        if self.cfg.eval_bleu and any("_bleu_sys_len" in output for output in logging_outputs):
+            metrics.log_derived("bleu", corpus_bleu)
+        super().reduce_metrics(logging_outputs, criterion)
+
+    def build_dataset_for_inference(
+        self, src_tokens: list[Tensor], src_lengths: list[int], constraints: Any = None
+    ) -> LanguagePairDataset:
+        """Return the data set of some sources that were typed in, each with its final eos."""
+        form = self.form
+        sources = [torch.from_numpy(form.source(source.numpy()[:-1])) for source in src_tokens]
+        return super().build_dataset_for_inference(sources, [len(source) for source in sources], constraints)
+
+
+def chosen_pairs(cfg: DeltaLMSeq2SeqConfig) -> list[LanguagePair]:
+    """Return the pairs of ``--lang-pairs``, or the one of them or beside them that ``-s`` and ``-t`` name."""
+    pairs = parse_pairs(cfg.lang_pairs)
+    if cfg.source_lang and cfg.target_lang:
+        given = (cfg.source_lang, cfg.target_lang)
+        named = [pair for pair in pairs if (pair.source, pair.target) == given]
+        return named or [LanguagePair(*given, cfg.target_lang)]
+    return pairs or [LanguagePair("src", "tgt", cfg.target_lang or "tgt")]
+
+
+def corpus_bleu(meters: Mapping[str, Any]) -> float:
+    """Return BLEU, by sacreBLEU, of the counts that were summed over batches and workers."""
+    if "_bleu_totals" not in meters:
+        return 0.0
+    counts, totals = (meters[name].sum.tolist() for name in ("_bleu_counts", "_bleu_totals"))
+    lengths = (int(meters[name].sum) for name in ("_bleu_sys_len", "_bleu_ref_len"))
+    return round(BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score, 2)

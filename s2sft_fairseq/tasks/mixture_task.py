@@ -1,0 +1,153 @@
+"""What the tasks of the encoder-decoder have in common: parts of several languages, mixed by temperature."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq import utils
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+
+from s2sft_fairseq.data.binarized_text import load_texts
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.mixture_dataset import MixtureDataset
+from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart
+from s2sft_fairseq.data.token_blocks import TokenBlocks
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.span_corruption import SENTINEL, SpanCorruption
+from s2sft_fairseq.tasks.mixture_config import MixtureConfig, mixture_problems, temperature_schedule
+
+logger = logging.getLogger(__name__)
+
+
+class MixtureTask(FairseqTask):
+    """A task over one dictionary that keeps the pretrained ids, and one encoder-decoder."""
+
+    def __init__(self, cfg: MixtureConfig, dictionary: PretrainedDictionary, *others: Any) -> None:
+        """Check the options; ``others`` are what another base class needs beyond them.
+
+        Raises:
+            UserError: naming every option that is out of range.
+        """
+        super().__init__(cfg, *others)
+        self.dictionary = dictionary
+        self.max_source = self.max_target = 0  # known when the model is
+        if problems := mixture_problems(cfg):
+            raise UserError.of(problems)
+        self.corruption = SpanCorruption(cfg.span_density, cfg.mean_span_length)
+
+    @classmethod
+    def load_dictionary(cls, filename: str) -> PretrainedDictionary:
+        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
+        return PretrainedDictionary.load(filename)
+
+    @property
+    def source_dictionary(self) -> PretrainedDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> PretrainedDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """Build the model, whose positions limit sources and targets.
+
+        Raises:
+            UserError: if options, checkpoint, dictionary and model do not fit each other.
+        """
+        if not (name := str(getattr(cfg, "_name", "deltalm"))).startswith("deltalm"):
+            raise UserError(f"--arch must be deltalm or one of its sizes for {self.cfg._name}, but is {name}")
+        model = super().build_model(cfg, from_checkpoint)
+        self.max_source, self.max_target = model.max_positions()
+        return model
+
+    def folder(self, split: str, epoch: int) -> Path:
+        """Return the data folder; of several that whose turn it is in this epoch."""
+        folders = utils.split_paths(self.cfg.data)
+        return Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
+
+    def text_part(
+        self, folder: Path, split: str, language: str, *, prefix: Sequence[int] = (), target_sentinels: bool = True
+    ) -> SpanPart:
+        """Load the plain text of a language.
+
+        Args:
+            folder: of the data; the language has a subfolder.
+            split: such as ``train``.
+            language: name of the language.
+            prefix: ids that every source begins with.
+            target_sentinels: whether the targets have sentinels.
+
+        Raises:
+            UserError: if files are missing or truncated, hold no text that is long enough, or the model or the
+                sentinels are too few for such long texts.
+        """
+        lines = load_texts(folder / language, split, self.dictionary, self.cfg.dataset_impl)
+        blocks = TokenBlocks(lines, self.cfg.tokens_per_sample, least=self.cfg.min_tokens_per_sample)
+        logger.info(
+            f"{split}, {language}: {len(blocks):,} texts of {blocks.sizes.mean():,.0f} tokens on average; "
+            f"{blocks.num_short:,} documents with fewer than {self.cfg.min_tokens_per_sample} tokens are left out "
+            "(--min-tokens-per-sample)"
+        )
+        return self.span_part(language, blocks, self.corruption, prefix=prefix, target_sentinels=target_sentinels)
+
+    def span_part(self, name: str, texts: Any, corruption: SpanCorruption, **how: Any) -> SpanPart:
+        """Make a part of texts, see `SpanPart`.
+
+        Raises:
+            UserError: if the model or the sentinels are too few for such long texts.
+        """
+        sentinels = self.sentinels()
+        longest = int(np.max(texts.sizes, initial=2))
+        needed = int(corruption.counts(np.arange(2, longest + 1))[1].max())
+        if needed > len(sentinels):
+            raise UserError(
+                f"texts of {longest} tokens (--tokens-per-sample) have up to {needed} spans, but the dictionary has "
+                f"{len(sentinels)} sentinels ({SENTINEL.format(0)} and so on): s2sft convert --sentinels {needed} adds "
+                "them to a pretrained encoder"
+            )
+        part = SpanPart(name, texts, corruption, sentinels, eos=self.dictionary.eos(), **how)
+        for side, sizes, most in (
+            ("sources", part.source_sizes, self.max_source),
+            ("targets", part.target_sizes, self.max_target),
+        ):
+            if len(sizes) and sizes.max() > most:
+                raise UserError(
+                    f"--tokens-per-sample must be smaller: {name} has {side} of {sizes.max()} positions, but the model "
+                    f"has {most} (--max-positions)"
+                )
+        return part
+
+    def sentinels(self) -> list[int]:
+        """Return the ids of the sentinels that the dictionary has."""
+        ids = []
+        while (symbol := SENTINEL.format(len(ids))) in self.dictionary:
+            ids.append(self.dictionary.index(symbol))
+        return ids
+
+    def mixture(self, split: str, groups: Sequence[Sequence[MixturePart]], epoch: int) -> MixtureDataset:
+        """Make the data set of a split; only that of training is sampled."""
+        dataset = MixtureDataset(
+            groups,
+            temperature_schedule(self.cfg) if split == "train" else None,
+            pad=self.dictionary.pad(),
+            eos=self.dictionary.eos(),
+            vocab_size=len(self.dictionary),
+            seed=self.cfg.seed,
+            epoch_examples=self.cfg.epoch_examples,
+            name=split,
+        )
+        dataset.set_epoch(epoch)
+        return dataset
+
+    def begin_epoch(self, epoch: int, model: BaseFairseqModel) -> None:
+        """Log what the epoch is made of."""
+        super().begin_epoch(epoch, model)
+        self.datasets["train"].log_counts()
+
+    def max_positions(self) -> None:
+        """Return None: no example is too long, for longer ones are cut."""

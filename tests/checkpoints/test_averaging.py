@@ -1,0 +1,107 @@
+"""Averages of checkpoints by hand, which ones are chosen, and the script."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from s2sft_fairseq.checkpoints.averaging import average_checkpoints, best_checkpoints, last_checkpoints
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"
+
+
+def write(path, value, *, maximize=False, **others):
+    table = torch.full((2, 2), float(value))
+    model = {
+        "table": table,
+        "output": table,
+        "half": torch.tensor([value]).half(),
+        "version": torch.tensor([3]),
+        **others,
+    }
+    options = {"checkpoint": {"maximize_best_checkpoint_metric": maximize}}
+    torch.save(
+        {"cfg": options, "model": model, "last_optimizer_state": {"step": value}, "task_state": {"n": value}}, path
+    )
+    return path
+
+
+@pytest.fixture
+def main():
+    spec = importlib.util.spec_from_file_location("average_checkpoints", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def test_an_average_by_hand(tmp_path):
+    paths = [write(tmp_path / f"{value}.pt", value) for value in (1, 2, 6)]
+    state = average_checkpoints(paths)
+    model = state["model"]
+    assert model["table"].tolist() == [[3, 3], [3, 3]] and model["output"] is model["table"]
+    assert model["half"].dtype == torch.float16 and model["half"].tolist() == [3]
+    assert model["version"].tolist() == [3]
+    assert state["last_optimizer_state"] is None and state["task_state"] == {"n": 1}
+
+
+def test_checkpoints_that_do_not_belong_together(tmp_path):
+    paths = [write(tmp_path / "a.pt", 1), write(tmp_path / "b.pt", 2, more=torch.ones(1))]
+    torch.save({"model": {"table": torch.ones(3), "version": torch.tensor([2])}}, tmp_path / "c.pt")
+    with pytest.raises(UserError) as error:
+        average_checkpoints([*paths, tmp_path / "c.pt"])
+    text = str(error.value)
+    assert f"{paths[1]}: more is there, unlike in {paths[0]}" in text
+    assert "c.pt: output is missing" in text and "c.pt: table has the shape (3,)" in text
+    assert "c.pt: version is another number" in text
+    torch.save({"weights": {}}, tmp_path / "d.pt")
+    with pytest.raises(UserError, match=r"d\.pt must hold 'model', but holds weights"):
+        average_checkpoints([tmp_path / "d.pt"])
+
+
+def test_the_last_ones(tmp_path):
+    for name in ("checkpoint1", "checkpoint2", "checkpoint10", "checkpoint_last", "checkpoint_best"):
+        write(tmp_path / f"{name}.pt", 1)
+    assert [path.name for path in last_checkpoints(tmp_path, 2)] == ["checkpoint2.pt", "checkpoint10.pt"]
+    for name in ("checkpoint_1_900", "checkpoint_2_1000"):
+        write(tmp_path / f"{name}.pt", 1)
+    assert [path.name for path in last_checkpoints(tmp_path, 1)] == ["checkpoint_2_1000.pt"]
+    with pytest.raises(UserError, match=r"must hold at least 3 checkpoints such as .*, but holds 2"):
+        last_checkpoints(tmp_path, 3)
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        last_checkpoints(tmp_path / "nowhere", 1)
+
+
+@pytest.mark.parametrize(("maximize", "best"), [(False, ["9.4001", "10.2503"]), (True, ["31.0002", "10.2503"])])
+def test_the_best_ones(tmp_path, maximize, best):
+    for value in ("10.2503", "9.4001", "31.0002"):
+        write(tmp_path / f"checkpoint.best_bleu_{value}.pt", 1, maximize=maximize)
+    names = [f"checkpoint.best_bleu_{value}.pt" for value in best]
+    assert [path.name for path in best_checkpoints(tmp_path, 2)] == names
+
+
+def test_the_script(tmp_path, main, capsys):
+    write(tmp_path / "checkpoint1.pt", 2)
+    write(tmp_path / "checkpoint2.pt", 4)
+    output = tmp_path / "average.pt"
+    main([str(tmp_path), "--last", "2", "--output", str(output)])
+    assert load_checkpoint(output)["model"]["table"].tolist() == [[3, 3], [3, 3]]
+    assert capsys.readouterr().out == f"{output}: the average of checkpoint1.pt, checkpoint2.pt\n"
+    main([str(tmp_path), "--pattern", "checkpoint?.pt", "--output", str(output)])
+    write(tmp_path / "checkpoint.best_loss_1.0000.pt", 7)
+    main([str(tmp_path), "--best", "1", "--output", str(output)])
+    assert load_checkpoint(output)["model"]["half"].tolist() == [7]
+
+
+def test_mistakes_of_the_script(tmp_path, main):
+    write(tmp_path / "checkpoint1.pt", 2)
+    for words, text in (
+        (["--last", "0"], "--last must be at least 1, but is 0"),
+        (["--pattern", "none*"], "has no file whose name matches --pattern none"),
+    ):
+        with pytest.raises(UserError, match=text):
+            main([str(tmp_path), *words, "--output", str(tmp_path / "average.pt")])
+    with pytest.raises(UserError, match="--output must be another file than those that are averaged"):
+        main([str(tmp_path), "--last", "1", "--output", str(tmp_path / "checkpoint1.pt")])

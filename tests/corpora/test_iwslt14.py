@@ -1,0 +1,42 @@
+"""The files of IWSLT'14."""
+
+import pytest
+from raw_corpora import iwslt14
+
+from s2sft_fairseq.corpora.iwslt14 import read_iwslt14
+from s2sft_fairseq.errors import UserError
+
+
+def test_german_to_english(tmp_path, malformed, pairs, sizes):
+    iwslt14(tmp_path)
+    splits = read_iwslt14(tmp_path, "de", "en", malformed)
+    train, valid, test = (pairs(splits[name]) for name in ("train", "valid", "test"))
+    assert (len(train), len(valid), len(test)) == (67, 3, 10)
+    # The title of a talk is its first sentence; the 23rd of all is the third of the third talk.
+    assert train[0] == ("Der Turm 0 steht dort .", ["The tower 0 is there ."])
+    assert train[10][0] == "Der Turm 1 steht dort ." and train[11][0] == "Der Turm 10 steht dort ."
+    assert valid[0] == ("Der Turm 21 steht dort .", ["The tower 21 is there ."])
+    assert test[:2] == [(f"Der Turm {n} steht dort .", [f"The tower {n} is there ."]) for n in (1, 2)]
+    assert not malformed.records
+
+
+def test_the_other_way(tmp_path, malformed, pairs):
+    iwslt14(tmp_path)
+    assert pairs(read_iwslt14(tmp_path, "en", "de", malformed)["valid"])[0][0] == "The tower 21 is there ."
+
+
+def test_missing_and_malformed_files(tmp_path, malformed, pairs):
+    iwslt14(tmp_path)
+    path = tmp_path / "IWSLT14.TED.tst2010.de-en.en.xml"
+    text = path.read_text()
+    path.write_text(text.replace('<seg id="2">', '<seg id="3">'))
+    with pytest.raises(UserError, match=r"tst2010\.de-en\.en\.xml must have the same segments, but have 2 and 2"):
+        pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])
+    path.write_text(text.replace("tower 2", "R &amp; D"))
+    assert pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])[5][1] == ["The R & D is there ."]
+    path.write_text("nothing")
+    with pytest.raises(UserError, match="but have 2 and 0"):
+        pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])
+    path.unlink()
+    with pytest.raises(UserError, match=r"lacks IWSLT14\.TED\.tst2010\.de-en\.en\.xml"):
+        read_iwslt14(tmp_path, "de", "en", malformed)
