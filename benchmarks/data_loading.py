@@ -22,9 +22,9 @@ from fairseq.data import ListDataset, indexed_dataset
 
 from s2sft_fairseq.data.binarized_text import load_split
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
-from s2sft_fairseq.data.packed_dataset import PackedPairDataset
+from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import SourceFields
 

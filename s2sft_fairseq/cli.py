@@ -15,6 +15,7 @@ from s2sft_fairseq.errors import user_error_text
 COMMANDS = {
     "tokenize": ("split raw text into symbols of a vocabulary", "s2sft_fairseq.commands.tokenize"),
     "preprocess": ("binarize tokenized source and target files", "s2sft_fairseq.commands.preprocess"),
+    "span-vocab": ("find the words of tokenized text that make spans", "s2sft_fairseq.commands.span_vocab"),
     "convert": ("make a pretrained encoder usable", "s2sft_fairseq.commands.convert"),
     "export": ("write a model in Hugging Face's format", "s2sft_fairseq.commands.export"),
     "train": ("fine-tune a model", partial(fairseq_command.run, "train")),

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 SCRIPTS = Path(__file__).resolve().parent
-METHODS = ("causal", "masked", "pseudo_masked")
+METHODS = ("causal", "masked", "pseudo_masked", "infilling")
 
 
 def read_scores(path: Path) -> dict[str, float]:
@@ -24,12 +24,19 @@ def read_scores(path: Path) -> dict[str, float]:
     return {score["name"]: score["value"] for score in system["scores"]}
 
 
-def as_table(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """A row a method: the mean of each score over the runs of the method, and the least and the greatest."""
+def as_table(runs: Mapping[str, Sequence[Mapping[str, float]]], *, ranked: bool = True) -> str:
+    """A row a method: the mean of each score over the runs of the method, and the least and the greatest.
+
+    Args:
+        runs: the scores of each run of each method.
+        ranked: order the methods by the mean of their first score, the best first.
+    """
     names = list(next(iter(runs.values()))[0])
-    ranked = sorted(runs.items(), key=lambda item: -mean(scores[names[0]] for scores in item[1]))
+    methods = list(runs.items())
+    if ranked:
+        methods.sort(key=lambda item: -mean(scores[names[0]] for scores in item[1]))
     rows = [["method", "seeds", *names], ["---"] * (len(names) + 2)]
-    for method, of_seeds in ranked:
+    for method, of_seeds in methods:
         cells = []
         for name in names:
             values = [scores[name] for scores in of_seeds]
@@ -48,7 +55,7 @@ def main() -> None:
     options = parser.parse_args(own)
     recipe = SCRIPTS / "recipes" / f"{options.task}.sh"
     if not recipe.is_file():
-        known = ", ".join(sorted(path.stem for path in recipe.parent.glob("*.sh") if path.stem != "recipe"))
+        known = ", ".join(sorted({path.stem for path in recipe.parent.glob("*.sh")} - {"recipe", "stages"}))
         parser.error(f"there is no recipe {options.task}: known are {known}")
 
     runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}

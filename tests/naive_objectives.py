@@ -1,7 +1,7 @@
 """The objectives in the plainest way: one example, one token after the other.
 
-Written from the s2s-ft paper and from what its program does: nothing of the package is used but its random numbers,
-taken in the order in which the package draws them.
+Written from the papers of s2s-ft and ERNIE-GEN and from what their programs do: nothing of the package is used but its
+random numbers, taken in the order in which the package draws them.
 """
 
 from typing import NamedTuple
@@ -68,8 +68,12 @@ def naive_blocks(
     form: SequenceForm,
     corruption: Corruption,
     draws: ExampleDraws,
+    spans: list[int] | None = None,
 ) -> list[list[Token]]:
-    """The blocks of a pair of ids without special symbols, whose sources have one field and fit."""
+    """The blocks of a pair of ids without special symbols, whose sources have one field and fit.
+
+    `spans` has the place of the first token of each target token's span.
+    """
     context = [form.cls, *source] if method == "causal" else [form.cls, *source, form.sep]
     clean = [*target, form.sep]
     first, segment = len(context), form.target_segment
@@ -102,6 +106,12 @@ def naive_blocks(
                 for i in range(len(clean))
             ]
         )
+    elif method == "infilling":
+        content = [form.cls, *noised(target, form, corruption, draws)]
+        blocks.append([Token(content[i], first + i, segment, i + 1, 0, form.pad) for i in range(len(clean))])
+        blocks.append(infilled(clean, first, form, starts=list(range(len(clean))), flow=0))
+        if spans is not None:
+            blocks.append(infilled(clean, first, form, starts=spans, flow=1))
     else:
         pseudo = drawn(clean, form, corruption, draws)
         content = [
@@ -109,5 +119,27 @@ def naive_blocks(
             for token, other, chance in zip(clean, pseudo, draws.random(len(clean)), strict=True)
         ]
         blocks.append([Token(content[i], first + i, segment, i + 1, 0, form.pad) for i in range(len(clean))])
-        blocks.append([Token(pseudo[i], first + i, segment, i + 1, i + 1, clean[i]) for i in range(len(clean))])
+        steps = list(range(1, len(clean) + 1)) if spans is None else [start + 1 for start in spans]
+        blocks.append([Token(pseudo[i], first + i, segment, steps[i], steps[i], clean[i]) for i in range(len(clean))])
     return blocks
+
+
+def noised(target: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws) -> list[int]:
+    """ERNIE-GEN's content behind the start symbol. Draws are made for that symbol too, and not used."""
+    if corruption.noise_prob == 0:
+        return target
+    if corruption.noise_symbol is None:
+        noise = [int(place * form.vocab_size) for place in draws.random(len(target) + 1)]
+    else:
+        noise = [corruption.noise_symbol] * (len(target) + 1)
+    chances = draws.random(len(target) + 1)
+    return [n if c < corruption.noise_prob else t for t, n, c in zip(target, noise[1:], chances[1:], strict=True)]
+
+
+def infilled(clean: list[int], first: int, form: SequenceForm, *, starts: list[int], flow: int) -> list[Token]:
+    """ERNIE-GEN's placeholders of one flow, each a group of its own; behind the start symbol, of step 1."""
+    count, segment = len(clean), form.placeholder_segment
+    return [
+        Token(form.placeholder, first + 1 + i, segment, starts[i] + 2, flow * count + i + 1, clean[i])
+        for i in range(count)
+    ]

@@ -98,6 +98,11 @@ def naive_search(
                         )
                     )
         candidates = sorted(candidates, reverse=True)[: 2 * options.beam]
+        if options.rank_each_step:
+            live, finished = ranked_together(candidates, finished, step + 1, form, options, last=step == max_len)
+            if not live or step == max_len:
+                break
+            continue
         for total, tokens, log_probs in candidates[: options.beam]:
             if tokens[-1] == form.sep or (options.keep_unfinished and step == max_len):
                 finished.append(Finished(total / normalizer(step + 1, options), tokens, log_probs))
@@ -106,6 +111,29 @@ def naive_search(
         if not live or done(finished, live, step + 1, max_len, options):
             break
     return finished
+
+
+def ranked_together(
+    candidates: list[Hypothesis],
+    finished: list[Finished],
+    length: int,
+    form: SequenceForm,
+    options: SearchOptions,
+    *,
+    last: bool,
+) -> tuple[list[Hypothesis], list[Finished]]:
+    """The beam of ERNIE-GEN's program: the best of all, ended or not; those that ended keep their scores."""
+    ranked = [(hypothesis.score, hypothesis) for hypothesis in finished]
+    ranked += [(candidate.total / normalizer(length, options), candidate) for candidate in candidates]
+    live, kept = [], []
+    for score, hypothesis in sorted(ranked, key=lambda pair: -pair[0])[: options.beam]:
+        if isinstance(hypothesis, Finished):
+            kept.append(hypothesis)
+        elif hypothesis.tokens[-1] == form.sep or (last and options.keep_unfinished):
+            kept.append(Finished(score, hypothesis.tokens, hypothesis.log_probs))
+        else:
+            live.append(hypothesis)
+    return live, sorted(kept, reverse=True)
 
 
 def normalizer(length: int, options: SearchOptions) -> float:

@@ -10,7 +10,7 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.finetuning import METHODS, reference
+from s2sft_fairseq.objectives.methods import METHODS, reference
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -57,6 +57,8 @@ def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:
         "placeholder": MASK,
         "vocab_size": VOCAB_SIZE,
         "shifted": METHODS[method].shifted,
+        "own_start": METHODS[method].own_start,
+        "placeholder_segment": changes.get("target_segment", 1),
         "max_source": 24,
         "max_target": 16,
     }

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class PretrainedEncoder:
     family: str = ""
     files: list[str] = field(default_factory=list)
     """Names of the files that were written with it."""
+    left_out: tuple[str, ...] = ()
+    """Parameters of the encoder that the model has no use for."""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "PretrainedEncoder":
@@ -72,6 +74,17 @@ class PretrainedEncoder:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder / CONFIG} was not written by 's2sft convert': {error!r}") from None
 
+    def with_roles(self, num_roles: int, num_turns: int) -> "PretrainedEncoder":
+        """Return the encoder with role and turn embeddings in place of segments, newly initialised if it has none."""
+        if self.sizes.get("num_roles"):
+            return self
+        return replace(
+            self,
+            sizes={**self.sizes, "num_segments": 0, "num_roles": num_roles, "num_turns": num_turns},
+            newly_initialized=[*self.newly_initialized, "embeddings.roles.weight", "embeddings.turns.weight"],
+            left_out=("embeddings.segments.weight",),
+        )
+
     def load_into(self, model: nn.Module) -> None:
         """Load the weights; what the encoder lacks keeps its initial values, and is named in the log.
 
@@ -79,10 +92,13 @@ class PretrainedEncoder:
             UserError: if the dictionary or the parameters do not fit, naming all that do not.
         """
         weights: dict[str, Tensor] = load_checkpoint(self.folder / MODEL)["model"]
+        left_out = [name for name in self.left_out if weights.pop(name, None) is not None]
         own = model.state_dict()
         known = set(self.newly_initialized)
         model.load_state_dict({**{name: own[name] for name in own.keys() & known}, **weights})
         logger.info(f"loaded {len(weights)} of {len(own)} parameters from {self.folder}")
+        if left_out:
+            logger.info(f"left out, for the model has no such part: {', '.join(left_out)}")
         if known:
             logger.info(f"newly initialised, for the pretrained encoder lacks them: {', '.join(sorted(known))}")
 

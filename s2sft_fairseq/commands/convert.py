@@ -19,7 +19,7 @@ from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import ADDED_TOKENS, Vocabulary, find_files, read_vocabulary
 

@@ -9,6 +9,7 @@ import s2sft_fairseq
 from s2sft_fairseq.errors import UserError
 
 DEFAULT_TASK = "unilm_seq2seq"
+_OWN_TASKS = (DEFAULT_TASK, "ernie_gen_pretraining")
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
 # What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
@@ -60,9 +61,9 @@ def complete(arguments: list[str]) -> list[str]:
 
 
 def _defaults(name: str, arguments: list[str]) -> list[str]:
-    """The default options of a command that are not given, for the task that they are made for."""
+    """The default options of a command that are not given, for the tasks that they are made for."""
     # References are scored in one pass over all positions: that takes the small batches of training.
-    if value_of(arguments, "--task") not in (None, DEFAULT_TASK) or "--score-reference" in arguments:
+    if value_of(arguments, "--task") not in (None, *_OWN_TASKS) or "--score-reference" in arguments:
         return []
     defaults = {"train": TRAIN_DEFAULTS, "generate": GENERATE_DEFAULTS}.get(name, ())
     missing = [(names[0], value) for names, value in defaults if value_of(arguments, *names) is None]

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,6 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     problems += check_outputs(jobs)
     if problems:
         raise UserError.of(problems)
+    if options.dict:
+        dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
+        options.dict.parent.mkdir(parents=True, exist_ok=True)
+        dictionary.save(str(options.dict))
+        print(f"{options.dict}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
     groups = [] if options.source else [group for _, group in _by_stem(texts)]
     for path, stats in tokenize_files(text_tokenizer, jobs, options.workers, groups):
@@ -82,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
         "--separator",
         metavar="TEXT",
         help="split raw text at this text into fields, which are joined by the separator symbol",
+    )
+    parser.add_argument(
+        "--dict",
+        type=Path,
+        metavar="FILE",
+        help="write the vocabulary there too, as the dict.txt that s2sft preprocess --srcdict takes: for a model that "
+        "is trained from random weights; a converted encoder has it already",
     )
     parser.add_argument(
         "--workers",

@@ -2,8 +2,7 @@
 
 Raw files: ``coqa-train-v1.0.json`` and ``coqa-dev-v1.0.json`` (Reddy et al., 2019; https://stanfordnlp.github.io/coqa).
 The test set is not published; UniLM and ERNIE-GEN report on the development set, which has three further answers to
-each question. Fields of a source: the question, preceded by all earlier questions and answers, then the passage, so
-that of a source that is too long the end of the passage is cut and not the question.
+each question. Fields of a source: the passage, all earlier questions and answers, and the question.
 """
 
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ def read_conversations(path: Path, malformed: Malformed) -> Iterator[Example]:
             history: list[str] = []
             for turn, question in enumerate(questions):
                 references = tuple(texts[turn] for texts in answers)
-                yield Example(path, f"{where}, turn {turn + 1}", (*history, question, passage), references)
+                yield Example(path, f"{where}, turn {turn + 1}", (passage, *history, question), references)
                 history += [question, answers[0][turn]]
 
 

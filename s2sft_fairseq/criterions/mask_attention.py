@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -38,6 +39,7 @@ class MaskAttentionCriterion(FairseqCriterion):
         self.label_smoothing = label_smoothing
         self.report_accuracy = report_accuracy
         self.sentence_avg = sentence_avg
+        self.task = task
         self.pad = task.target_dictionary.pad()
 
     def forward(
@@ -45,12 +47,18 @@ class MaskAttentionCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the loss (summed over labels in any case, in nats), its divisor, and what to log.
 
+        Of several flows it is their weighted sum, divided by the labels of one of them.
+
         Raises:
             UserError: if there are no labels, for the data has sources alone.
         """
         labels = sample["labels"]
         if len(labels) == 0:
             raise UserError("a loss needs targets, but the data has sources alone")
+        flows = self.task.flows
+        weights = None
+        if len(flows) > 1:
+            weights = torch.tensor([flow.weight for flow in flows], device=labels.device)[sample["flows"]]
         output = model(**sample["net_input"], features_only=True)
         losses = linear_cross_entropy(
             output.features,
@@ -59,19 +67,24 @@ class MaskAttentionCriterion(FairseqCriterion):
             labels,
             smoothing=self.label_smoothing,
             excluded=self.pad,
-            count_correct=self.report_accuracy,
+            weights=weights,
+            rank=self.report_accuracy,
             tied=output.tied,
         )
-        sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"]
+        sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"] // len(flows)
         logged = {
             "loss": losses.loss.data,
-            "nll_loss": losses.nll,
+            "nll_loss": losses.nll.sum(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
         }
         if self.report_accuracy:
-            logged["n_correct"] = losses.correct
+            logged["n_correct"] = losses.correct.sum()
+        if len(flows) > 1:
+            for number, flow in enumerate(flows):
+                of_flow = sample["flows"] == number
+                logged |= {f"{flow.name}_nll": losses.nll[of_flow].sum(), f"{flow.name}_tokens": of_flow.sum()}
         return losses.loss, sample_size, logged
 
     @staticmethod
@@ -85,6 +98,11 @@ class MaskAttentionCriterion(FairseqCriterion):
         metrics.log_scalar("loss", total("loss") / sample_size / math.log(2), sample_size, round=3)
         metrics.log_scalar("nll_loss", total("nll_loss") / ntokens / math.log(2), ntokens, round=3)
         metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
+        for name in sorted(
+            {key.removesuffix("_nll") for log in logging_outputs for key in log if key.endswith("_nll")}
+        ):
+            tokens = total(f"{name}_tokens")
+            metrics.log_scalar(f"{name}_loss", total(f"{name}_nll") / tokens / math.log(2), tokens, round=3)
         if any("n_correct" in log for log in logging_outputs):
             metrics.log_scalar("accuracy", 100.0 * total("n_correct") / ntokens, ntokens, round=1)
 

@@ -94,6 +94,34 @@ def load_split(
     return ConcatDataset(sources), ConcatDataset(with_targets) if with_targets else None
 
 
+def load_texts(folder: Path, split: str, dictionary: PretrainedDictionary, impl: str | None) -> Any:
+    """Load a split of plain text, ``<split>.idx`` and ``.bin``.
+
+    Raises:
+        UserError: if files are missing or truncated.
+    """
+    lines = _load(str(folder / split), dictionary, impl)
+    if lines is None:
+        splits = sorted(path.stem for path in folder.glob("*.idx"))
+        raise UserError(
+            f"no data for the split {split!r} in {folder}; it has: {', '.join(splits) or 'none'} "
+            "(s2sft preprocess --only-source writes it)"
+        )
+    return lines
+
+
+def load_text_dictionary(folder: Path) -> PretrainedDictionary:
+    """Load the dictionary of plain text, ``dict.txt``.
+
+    Raises:
+        UserError: if folder or dictionary are missing.
+    """
+    path = folder / "dict.txt"
+    if not path.is_file():
+        raise UserError(f"{folder} must be a folder that s2sft preprocess --only-source wrote, but lacks dict.txt")
+    return PretrainedDictionary.load(str(path))
+
+
 def _load_part(
     folder: Path, split: str, source: str, target: str, dictionary: PretrainedDictionary, impl: str | None
 ) -> tuple[Any, Any | None] | None:

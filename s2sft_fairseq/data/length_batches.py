@@ -1,6 +1,7 @@
 """Batches of examples of similar length, filled up to a budget of positions that is really used: nothing is padded."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -60,8 +61,13 @@ def cut_into_batches(sizes: np.ndarray, max_tokens: int | None, max_sentences: i
     return np.array(starts, dtype=np.int64)
 
 
-def share_of_padding(source_sizes: np.ndarray, target_sizes: np.ndarray, starts: np.ndarray) -> float:
-    """Return which share of these batches would be padding if sources and targets were padded to their longest."""
-    counts = np.diff(starts, append=len(source_sizes))
-    longest = np.maximum.reduceat(source_sizes, starts) + np.maximum.reduceat(target_sizes, starts)
-    return 1 - (source_sizes.sum() + target_sizes.sum()) / (counts * longest).sum()
+def share_of_padding(sizes: Sequence[np.ndarray], starts: np.ndarray) -> float:
+    """Return which share of these batches would be padding if each part of an example were padded to the longest.
+
+    Args:
+        sizes: of each part, such as source and target: its length in each example (N,).
+        starts: where each batch begins (batches,).
+    """
+    counts = np.diff(starts, append=len(sizes[0]))
+    longest = sum(np.maximum.reduceat(part, starts) for part in sizes)
+    return 1 - sum(part.sum() for part in sizes) / (counts * longest).sum()

@@ -51,9 +51,24 @@ class BeamSearch:
         log_probs = ensemble_log_probs([d.next_logits() for d in self.decoders], self.options.temperature)
         self.rules.apply(log_probs, self.tokens, torch.full_like(self.sentences, step))
         candidates = self.select(log_probs, self.scores, self.options.beam)
+        if self.options.rank_each_step:
+            candidates = self._ranked_with_finished(candidates, step)
         self._finish(candidates, step)
         self._continue(candidates)
         return self._drop_finished(step + 1)
+
+    def _ranked_with_finished(self, candidates: Candidates, step: int) -> Candidates:
+        """Let only the K best of ended hypotheses and candidates live on; the others get the worst score."""
+        beams = self.options.beam
+        scores = torch.cat([self.finished.scores, candidates.scores / self._normalizer(step)], dim=1)
+        best = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(beams, dim=1).indices, True)
+        self.finished.keep(best[:, :beams])
+        return candidates._replace(scores=candidates.scores.masked_fill(~best[:, beams:], MINUS_INFINITY))
+
+    def _normalizer(self, step: int) -> Tensor:
+        """Return what normalises the scores of hypotheses that get their last token in this step."""
+        length = torch.full((), step + 1, device=self.scores.device)
+        return length_normalizer(length, self.options.length_penalty, self.options.lenpen)
 
     def _finish(self, candidates: Candidates, step: int) -> None:
         """Take in the hypotheses that end among the first K candidates."""
@@ -63,10 +78,8 @@ class BeamSearch:
         if self.options.keep_unfinished:
             ended = ended | (self.rules.max_len <= step).unsqueeze(1)
         ended = ended & (scores > MINUS_INFINITY)
-        length = torch.full((), step + 1, device=scores.device)
-        normalizer = length_normalizer(length, self.options.length_penalty, self.options.lenpen)
         history, log_probs = self._histories(scores, tokens, origins)
-        self.finished.add(ended, scores / normalizer, history, log_probs)
+        self.finished.add(ended, scores / self._normalizer(step), history, log_probs)
 
     def _continue(self, candidates: Candidates) -> None:
         """Go on with the first K candidates that have not ended."""
@@ -95,7 +108,7 @@ class BeamSearch:
             lengths = torch.stack([torch.full_like(self.rules.max_len, length + 1), self.rules.max_len + 1])
             normalizer = length_normalizer(lengths, self.options.length_penalty, self.options.lenpen)
             done |= self.finished.worst() >= (best_live / normalizer).max(dim=0).values
-        else:
+        elif not self.options.rank_each_step:
             done |= self.finished.counts() >= self.options.beam
         if not bool(done.any()):
             return True

@@ -60,6 +60,7 @@ def build_generator(
         never_generated=tuple(sorted({*dictionary.never_generated(), form.placeholder})),
         exhaustive=args.no_early_stop,
         keep_unfinished=task.keep_unfinished,
+        rank_each_step=task.rank_each_step,
         draft_placeholders=task.draft_placeholders,
         draft_source=task.draft_source,
     )
@@ -119,6 +120,8 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
         if args.beam != 1:
             found.append(f"{name} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
         found += [f"{name} and {other} exclude each other" for other in _not_greedy(args)]
+    if task.rank_each_step:
+        found += [f"--rank-each-step and {other} exclude each other" for other in [*_not_greedy(args), *given]]
     if "--draft-placeholders" in given and form.shifted:
         found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
     return found

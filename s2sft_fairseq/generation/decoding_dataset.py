@@ -3,7 +3,7 @@
 import numpy as np
 from fairseq.data import BaseWrapperDataset
 
-from s2sft_fairseq.data.packed_dataset import PackedPairDataset
+from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.generation.batching import BatchMemory, plan_batches
 
 

@@ -35,6 +35,10 @@ class FinishedHypotheses:
         padded = torch.nn.functional.pad(log_probs, (0, room))
         self.log_probs = torch.cat([self.log_probs, padded], 1).gather(1, across)
 
+    def keep(self, kept: Tensor) -> None:
+        """Forget all other hypotheses than those that ``kept`` (N, K) tells; the next ``add`` puts them in order."""
+        self.scores = self.scores.masked_fill(~kept, float("-inf"))
+
     def counts(self) -> Tensor:
         """Return how many hypotheses each sentence has (N,)."""
         return (self.scores > float("-inf")).sum(dim=1)

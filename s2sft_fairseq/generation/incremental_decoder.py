@@ -5,7 +5,7 @@ from torch import Tensor
 
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
-from s2sft_fairseq.modules.step_layout import drafted_layout, next_token_layout
+from s2sft_fairseq.modules.step_layout import StepLayout, drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
@@ -34,8 +34,8 @@ class IncrementalDecoder:
         self.state = model.prefill(
             source[real], positions[real], segments[real], real.sum(dim=1).tolist(), num_tokens=num_tokens
         )
-        # What no step has read yet (N, K, Q): the start symbol of a causal model, nothing otherwise.
-        self.pending = source.new_full((len(source), 1, int(form.shifted)), form.sep)
+        # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
+        self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)
 
     def next_logits(self) -> Tensor:
         """Return the scores (N, K, V) of the next token.
@@ -49,7 +49,7 @@ class IncrementalDecoder:
         if not self.form.shifted:
             tokens = torch.cat([tokens, tokens.new_full((len(tokens), hypotheses), self.form.placeholder)], dim=1)
         layout = next_token_layout(hypotheses, new, placeholder=not self.form.shifted, device=tokens.device)
-        return self.model.step(self.state, tokens, self.form.target_segment, layout)
+        return self._step(tokens, layout)
 
     def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
         """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
@@ -68,9 +68,15 @@ class IncrementalDecoder:
         tokens = torch.cat([self.pending.squeeze(1), drafts], dim=1)
         if placeholder:
             tokens = torch.cat([tokens, tokens.new_full((len(tokens), layout.num_predicted), self.form.placeholder)], 1)
-        logits = self.model.step(self.state, tokens, self.form.target_segment, layout)
+        logits = self._step(tokens, layout)
         following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
         return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
+
+    def _step(self, tokens: Tensor, layout: StepLayout) -> Tensor:
+        segments = tokens.new_full((tokens.size(1),), self.form.target_segment)
+        if not self.form.shifted:
+            segments[-layout.num_predicted :] = self.form.placeholder_segment
+        return self.model.step(self.state, tokens, segments, layout)
 
     def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
         """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.finetuning import reference
+from s2sft_fairseq.objectives.methods import reference
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm

@@ -24,6 +24,9 @@ class SearchOptions:
     """Go on until no hypothesis can get among the best ``beam`` any more; otherwise until ``beam`` have ended."""
     keep_unfinished: bool = False
     """At the maximum length, rank hypotheses without eos too, as s2s-ft does; otherwise eos is forced there."""
+    rank_each_step: bool = False
+    """Rank ended and other hypotheses together by normalised score at each step, as ERNIE-GEN does: an ended one takes
+    a place in the beam until better ones push it out. Otherwise the beam is of hypotheses that have not ended."""
     draft_placeholders: int = 0
     """Greedy search: verify so many drafts a step, from placeholders beyond the next token ..."""
     draft_source: int = 0

@@ -40,7 +40,7 @@ def freeze(model: nn.Module, cfg: UnilmConfig) -> None:
     the backward pass ends above them.
     """
     embeddings = model.embeddings
-    tables = (embeddings.tokens, embeddings.positions, embeddings.segments)
+    tables = (embeddings.tokens, embeddings.positions, embeddings.segments, embeddings.roles, embeddings.turns)
     frozen: list[nn.Module | None] = [*tables] if cfg.freeze_embeddings else []
     if cfg.freeze_layers:
         frozen += [embeddings, model.relative_position, *model.layers[: cfg.freeze_layers]]

@@ -82,6 +82,10 @@ class UnilmModel(BaseFairseqModel):
             UserError: if sizes, dictionary and pretrained encoder do not fit each other.
         """
         pretrained = open_encoder(cfg)
+        # A checkpoint may be older than these options.
+        roles_and_turns = [getattr(cfg, name, None) or 0 for name in ("num_roles", "num_turns")]
+        if pretrained is not None and any(roles_and_turns):
+            pretrained = pretrained.with_roles(*roles_and_turns)
         complete_sizes(cfg, pretrained.sizes if pretrained else None)
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
         if pretrained is not None:
@@ -206,13 +210,13 @@ class UnilmModel(BaseFairseqModel):
             caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), part, sentences.start, slots)
         return state
 
-    def step(self, state: IncrementalState, tokens: Tensor, segment: int, layout: StepLayout) -> Tensor:
+    def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:
         """Score the vocabulary at the newest tokens.
 
         Args:
             state: the incremental state, in which the keys and values of the content stay.
             tokens: the new tokens of each sentence (N, A). N: sentences, A: new tokens.
-            segment: their segment id.
+            segments: their segment ids (A,).
             layout: what they are.
 
         Returns:
@@ -221,7 +225,7 @@ class UnilmModel(BaseFairseqModel):
         state.make_room(layout)
         # Position ids count on from the real length of the own source.
         positions = state.lengths.unsqueeze(1) + layout.offsets
-        x = self.embeddings(tokens, positions, torch.full_like(tokens, segment))
+        x = self.embeddings(tokens, positions, segments.expand_as(tokens))
         seen = state.seen_by(layout)
         plans = {
             pattern: pattern.step(state, seen, positions, relative=self.relative_position, dtype=x.dtype)

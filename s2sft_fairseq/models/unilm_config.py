@@ -42,7 +42,18 @@ class UnilmConfig(FairseqDataclass):
         metadata={"help": "positions of source and target together: rows of the position embedding (default: 512)"},
     )
     num_segments: Optional[int] = field(
-        default=None, metadata={"help": "rows of the segment embedding; 0: none, as in RoBERTa (default: 2)"}
+        default=None,
+        metadata={"help": "rows of the segment embedding; 0: none, as in RoBERTa (default: 2; with --num-roles: 0)"},
+    )
+    num_roles: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "dialogues: rows of a role embedding, which with that of turns takes the place of the segment "
+            "embedding; 0: none (default: 0; ERNIE-GEN: 3)"
+        },
+    )
+    num_turns: Optional[int] = field(
+        default=None, metadata={"help": "rows of the turn embedding, with --num-roles (default: 0; ERNIE-GEN: 16)"}
     )
     relative_position_bins: Optional[int] = field(
         default=None, metadata={"help": "bins of the relative position bias; 0: none (default: 0; UniLMv2: 32)"}
@@ -138,6 +149,8 @@ SIZES: dict[str, Any] = {
     "encoder_attention_heads": 12,
     "max_positions": 512,
     "num_segments": 2,
+    "num_roles": 0,
+    "num_turns": 0,
     "relative_position_bins": 0,
     "max_relative_position": 128,
     "layer_norm_eps": 1e-12,
@@ -160,6 +173,8 @@ LEAST = {
     "encoder_attention_heads": 1,
     "max_positions": 1,
     "num_segments": 0,
+    "num_roles": 0,
+    "num_turns": 0,
     "embedding_dim": 0,
     "rotary_base": 0,
     "local_rotary_base": 0,
@@ -180,11 +195,14 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
     """
     known = {**SIZES, **(pretrained or {})}
     problems = []
+    has_roles = bool(getattr(cfg, "num_roles", None))
+    if has_roles and cfg.num_segments is None:
+        cfg.num_segments = 0
     for name, value in known.items():
         given = getattr(cfg, name, None)
         if given is None:
             setattr(cfg, name, value)
-        elif pretrained and given != value:
+        elif pretrained and given != value and not (has_roles and name == "num_segments"):
             problems.append(f"{_option(name)} is {given}, but the pretrained encoder has {value}")
     problems += _problems(cfg)
     if problems:
@@ -203,6 +221,15 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         for name, words in WORDS.items()
         if str(getattr(cfg, name)) not in words
     ]
+    if bool(cfg.num_roles) != bool(cfg.num_turns):
+        problems.append(
+            f"--num-roles and --num-turns must both be given or both be 0, but are {cfg.num_roles} and {cfg.num_turns}"
+        )
+    if cfg.num_roles and cfg.num_segments:
+        problems.append(
+            f"--num-segments must be 0 with --num-roles, whose embedding takes the place of the segments', "
+            f"but is {cfg.num_segments}"
+        )
     bins = cfg.relative_position_bins
     if bins and (bins < 4 or bins % 2):
         problems.append(f"--relative-position-bins must be 0 or an even number from 4 on, but is {bins}")

@@ -30,6 +30,8 @@ def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbedd
         layer_norm_eps=cfg.layer_norm_eps,
         dropout=cfg.dropout,
         bias=_has_biases(cfg),
+        num_roles=cfg.num_roles,
+        num_turns=cfg.num_turns,
     )
 
 

@@ -1,4 +1,8 @@
-"""The input of the encoder: token embeddings, with position and segment embeddings where the model has them."""
+"""The input of the encoder: token embeddings, with position and segment embeddings where the model has them.
+
+For dialogues the segment embedding may be the sum of two, of who speaks and of how long ago: segment ``s`` stands for
+role ``s % roles`` and turn ``s // roles`` (ERNIE-GEN's program).
+"""
 
 from torch import Tensor, nn
 
@@ -21,12 +25,16 @@ class PackedEmbeddings(nn.Module):
         layer_norm_eps: float,
         dropout: float,
         bias: bool,
+        num_roles: int = 0,
+        num_turns: int = 0,
     ) -> None:
         """Make the tables, of which 0 rows leave one out; the projection only where the two widths differ."""
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, embed_dim, padding_idx=pad)
         self.positions = nn.Embedding(num_positions, embed_dim) if num_positions else None
         self.segments = nn.Embedding(num_segments, embed_dim) if num_segments else None
+        self.roles = nn.Embedding(num_roles, embed_dim) if num_roles else None
+        self.turns = nn.Embedding(num_turns, embed_dim) if num_turns else None
         self.layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         self.dropout = Dropout(dropout)
         self.projection = nn.Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
@@ -47,5 +55,8 @@ class PackedEmbeddings(nn.Module):
             x = x + self.positions(positions)
         if self.segments is not None:
             x = x + self.segments(segments)
+        if self.roles is not None and self.turns is not None:
+            roles = self.roles.num_embeddings
+            x = x + self.roles(segments % roles) + self.turns(segments // roles)
         x = self.dropout(self.layer_norm(x))
         return x if self.projection is None else self.projection(x)

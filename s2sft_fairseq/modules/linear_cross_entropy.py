@@ -37,14 +37,14 @@ class OutputFactors(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Sums over all labels, in nats."""
+    """Of some labels, in nats."""
 
     loss: Tensor
-    """Smoothed, with a gradient."""
+    """The weighted sum over all labels, smoothed, with a gradient."""
     nll: Tensor
-    """Not smoothed, without one."""
+    """Of each label (N,), neither smoothed nor weighted, without a gradient."""
     correct: Tensor
-    """Labels that rank first; 0 unless they were to be counted."""
+    """Whether each label ranks first, bool (N,); all false unless that was asked for."""
 
 
 def linear_cross_entropy(
@@ -55,7 +55,8 @@ def linear_cross_entropy(
     *,
     smoothing: float = 0.0,
     excluded: int,
-    count_correct: bool = False,
+    weights: Tensor | None = None,
+    rank: bool = False,
     tied: TiedGradient | None = None,
 ) -> Losses:
     """Return the divergence KL(q || p) of the scores from smoothed labels, as s2s-ft computes it.
@@ -70,12 +71,13 @@ def linear_cross_entropy(
         labels: (N,), none of them the excluded class.
         smoothing: in [0, 1).
         excluded: the class that is never a label, padding.
-        count_correct: whether to count the labels that rank first.
+        weights: of the labels (N,); None: all count alike.
+        rank: whether to find the labels that rank first.
         tied: where to leave the gradient of ``weight``, which then gets none here.
     """
     keep_bytes = KEPT_BYTES if torch.is_grad_enabled() else 0
     return Losses(
-        *_LinearCrossEntropy.apply(features, weight, bias, labels, smoothing, excluded, count_correct, keep_bytes, tied)
+        *_LinearCrossEntropy.apply(features, weight, bias, labels, weights, smoothing, excluded, rank, keep_bytes, tied)
     )
 
 
@@ -87,37 +89,39 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         labels: Tensor,
+        weights: Tensor | None,
         smoothing: float,
         excluded: int,
-        count_correct: bool,
+        rank: bool,
         keep_bytes: int,
         tied: TiedGradient | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         vocab = len(weight)
         share = smoothing / (vocab - 2)
-        correct = torch.zeros((), dtype=torch.long, device=features.device)
+        correct = torch.zeros_like(labels, dtype=torch.bool)
         precision = torch.promote_types(features.dtype, torch.float32)
-        loss, nll = (features.new_zeros((), dtype=precision) for _ in range(2))
-        normalizers, kept = features.new_empty(len(labels), dtype=precision), []
+        losses, nll, normalizers = (features.new_empty(len(labels), dtype=precision) for _ in range(3))
+        kept = []
         for rows in _chunks(len(labels), vocab):
             scores = _scores(features[rows], weight, bias)
             at_labels = scores.gather(1, labels[rows, None]).squeeze(1)
             normalizer = torch.logsumexp(scores, dim=1)
             chunk_nll = normalizer - at_labels
-            nll += chunk_nll.sum()
+            nll[rows] = chunk_nll
             if smoothing:
                 # Minus the log-probabilities of all classes but the label and the excluded one.
                 others = vocab * normalizer - scores.sum(dim=1) - chunk_nll - (normalizer - scores[:, excluded])
                 chunk_nll = (1 - smoothing) * chunk_nll + share * others
-            loss += chunk_nll.sum()
-            if count_correct:
-                correct += (scores.argmax(dim=1) == labels[rows]).sum()
+            losses[rows] = chunk_nll
+            if rank:
+                correct[rows] = scores.argmax(dim=1) == labels[rows]
             normalizers[rows] = normalizer
             if 4 * vocab * rows.stop <= keep_bytes:
                 kept.append(scores)
         if smoothing:
-            loss += len(labels) * ((1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share))
-        ctx.save_for_backward(features, weight, bias, labels, normalizers, *kept)
+            losses += (1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share)
+        loss = losses.sum() if weights is None else losses @ weights.to(precision)
+        ctx.save_for_backward(features, weight, bias, labels, weights, normalizers, *kept)
         ctx.smoothing, ctx.share, ctx.excluded, ctx.tied = smoothing, share, excluded, tied
         ctx.mark_non_differentiable(nll, correct)
         return loss, nll, correct
@@ -125,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        features, weight, bias, labels, normalizers, *kept = ctx.saved_tensors
+        features, weight, bias, labels, weights, normalizers, *kept = ctx.saved_tensors
         needs_features, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         features_gradient = torch.empty_like(features) if needs_features else None
         empty = torch.empty_like if len(labels) else torch.zeros_like
@@ -141,6 +145,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             at_labels = labels[rows, None]
             wanted = 1 - ctx.smoothing - ctx.share
             difference.scatter_add_(1, at_labels, difference.new_full((1, 1), -wanted).expand_as(at_labels))
+            if weights is not None:
+                difference.mul_(weights[rows, None])
             difference = difference.mul_(gradient).to(features.dtype)
             if features_gradient is not None:
                 torch.mm(difference, weight, out=features_gradient[rows])
@@ -158,7 +164,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.tied is not None and weight_gradient is not None:
             ctx.tied.leave(weight_gradient)
             weight_gradient = None
-        return features_gradient, weight_gradient, bias_gradient, None, None, None, None, None, None
+        return features_gradient, weight_gradient, bias_gradient, *[None] * 7
 
 
 def _chunks(labels: int, vocab: int) -> Iterator[slice]:

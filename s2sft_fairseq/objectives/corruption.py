@@ -28,12 +28,16 @@ class Corruption:
     """Masked fine-tuning: corrupt exactly ``target_mask_prob`` of the target, in place of each token by chance."""
     max_masked_tokens: int = 0
     """Masked fine-tuning: at most so many masked tokens in one target; 0 = no limit."""
+    noise_prob: float = 0.0
+    """Infilling: probability that a target token, as content, is replaced by noise (ERNIE-GEN, section 3.2)."""
+    noise_symbol: int | None = None
+    """What it is replaced by; None: a random token, drawn uniformly from the whole vocabulary."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, a sentence each."""
         found = [
             f"--{name.replace('_', '-')} must be between 0 and 1, but is {value:g}"
-            for name in ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob")
+            for name in ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "noise_prob")
             if not 0 <= (value := getattr(self, name)) <= 1
         ]
         if not found and self.random_prob + self.keep_prob > 1:
@@ -58,6 +62,16 @@ class Corruption:
             return tokens.values
         return np.where(draws.random(tokens) < probability, self.draw(tokens, form, draws), tokens.values)
 
+    def add_noise(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
+        """Replace each of the tokens (N,) by noise with probability ``noise_prob``.
+
+        A random token may be a special symbol, or the very token that it replaces, as in the program of ERNIE-GEN.
+        """
+        if self.noise_prob <= 0:
+            return tokens.values
+        noise = draws.integers(form.vocab_size, tokens) if self.noise_symbol is None else self.noise_symbol
+        return np.where(draws.random(tokens) < self.noise_prob, noise, tokens.values)
+
     def corrupt_source(self, source: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
         """Corrupt laid-out sources (N,), never their special symbols."""
         special = (source.values == form.cls) | (source.values == form.sep)
@@ -74,11 +88,14 @@ PRESETS: dict[str, dict[str, Corruption]] = {
         "causal": NO_CORRUPTION,
         "masked": replace(NO_CORRUPTION, target_mask_prob=0.5),
         "pseudo_masked": NO_CORRUPTION,
+        "infilling": NO_CORRUPTION,
     },
     # The defaults of the s2s-ft program: 80/10/10, also for the pseudo tokens, and half of the target in every method.
     "original": {
         "causal": _PROGRAM,
         "masked": replace(_PROGRAM, exact_count=True),
         "pseudo_masked": _PROGRAM,
+        # Another program's method. Its rate of noise is another for each task.
+        "infilling": NO_CORRUPTION,
     },
 }

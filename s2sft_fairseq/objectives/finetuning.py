@@ -6,17 +6,18 @@ not depend on the others.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
+from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.packing import Block, PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 Objective = Callable[[Ragged, Ragged, SequenceForm, Corruption, Draws], PackedExamples]
+SpanSearch = Callable[[Ragged], np.ndarray]
+"""From laid-out targets to the place in its target of the first token of each token's span (N,)."""
 
 
 def context_block(source: Ragged, form: SequenceForm) -> Block:
@@ -24,7 +25,8 @@ def context_block(source: Ragged, form: SequenceForm) -> Block:
     return Block.of(source, first_position=0, segment=form.segment_column(source), label=form.pad)
 
 
-def _context(source: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> Block:
+def corrupted_context(source: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> Block:
+    """Return laid-out sources, corrupted, as what is given from the start."""
     # The segments are those of the clean source: a random token may be another [SEP].
     return context_block(source, form)._replace(token=corruption.corrupt_source(source, form, draws))
 
@@ -44,7 +46,7 @@ def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
         corruption: how likely tokens are corrupted.
         draws: random numbers for these examples.
     """
-    context = _context(source, form, corruption, draws)
+    context = corrupted_context(source, form, corruption, draws)
     # One token on: the [SEP] that ends a target begins the next one, and the last one's the first.
     shifted = target.with_values(np.roll(target.values, 1))
     corrupted = corruption.corrupt(shifted, corruption.target_mask_prob, form, draws)
@@ -65,7 +67,7 @@ def masked(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
 
     At least one is, so that every example teaches something. Arguments as for :func:`causal`.
     """
-    context = _context(source, form, corruption, draws)
+    context = corrupted_context(source, form, corruption, draws)
     chosen = _choose_masked(target, corruption, draws)
     return (
         context,
@@ -93,17 +95,29 @@ def _choose_masked(target: Ragged, corruption: Corruption, draws: Draws) -> np.n
 
 
 def pseudo_masked(
-    source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws
+    source: Ragged,
+    target: Ragged,
+    form: SequenceForm,
+    corruption: Corruption,
+    draws: Draws,
+    *,
+    spans: SpanSearch | None = None,
 ) -> PackedExamples:
     """Pseudo-masked fine-tuning (section 2.3): every target token is predicted at a placeholder [P] of its own.
 
     The program of s2s-ft draws each placeholder through the 80/10/10 rule, and what it writes over a target token is
-    the very token that was drawn for its placeholder; the paper has [P] throughout. Arguments as for :func:`causal`.
+    the very token that was drawn for its placeholder; the paper has [P] throughout. Arguments as for :func:`causal`,
+    and
+
+    Args:
+        spans: the tokens of a span are predicted from what stands before the span, as in UniLMv2, whose placeholders
+            of a span see each other; None: every token is a span.
     """
-    context = _context(source, form, corruption, draws)
+    context = corrupted_context(source, form, corruption, draws)
     placeholder = corruption.draw(target, form, draws)
     corrupted = draws.random(target) < corruption.target_mask_prob
     steps = _steps(target)
+    predicted = steps if spans is None else spans(target) + 1
     return (
         context,
         Block.of(
@@ -116,36 +130,9 @@ def pseudo_masked(
         Block.of(
             target.with_values(placeholder),
             first_position=source.lengths,
-            segment=form.target_segment,
-            step=steps,
-            group=steps,
+            segment=form.placeholder_segment,
+            step=predicted,
+            group=predicted,
             label=target.values,
         ),
     )
-
-
-def reference(source: Ragged, target: Ragged, form: SequenceForm) -> PackedExamples:
-    """Return the pass that gives each target token the probability that decoding gives it: nothing is corrupted.
-
-    Masked and pseudo-masked models decode alike, token after token at a placeholder (section 2.4). Arguments as for
-    :func:`causal`.
-    """
-    objective = causal if form.shifted else pseudo_masked
-    return objective(source, target, form, NO_CORRUPTION, Draws(0, 0, np.arange(len(source.lengths))))
-
-
-class Method(NamedTuple):
-    """A fine-tuning method as the task needs to know it."""
-
-    pack: Objective
-    shifted: bool
-    """The next token is read at the last one (causal), not at a placeholder."""
-    positions_per_target: int
-    """Positions of the packed sequence that one target token takes."""
-
-
-METHODS: dict[str, Method] = {
-    "causal": Method(causal, shifted=True, positions_per_target=1),
-    "masked": Method(masked, shifted=False, positions_per_target=1),
-    "pseudo_masked": Method(pseudo_masked, shifted=False, positions_per_target=2),
-}

@@ -95,6 +95,12 @@ class PackedBatch:
     lengths: tuple[tuple[int, ...], ...]
     """The length of each block of each example."""
 
+    def block(self) -> np.ndarray:
+        """Return the number of the block in which each token stands, from 0 (T,)."""
+        lengths = np.array(self.lengths, dtype=np.int64)
+        numbers = np.broadcast_to(np.arange(lengths.shape[1]), lengths.shape)
+        return np.repeat(numbers.ravel(), lengths.ravel())
+
 
 def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
     """Join examples, whether they were packed one by one or many at once, to one batch.

@@ -40,6 +40,19 @@ class Ragged:
         starts = np.cumsum(self.lengths) - self.lengths
         return np.arange(len(self.values)) - starts[self.row]
 
+    def between(self, first: Sequence[int], last: Sequence[int]) -> "Ragged":
+        """Return each row with some values before it and some behind it."""
+        around = len(first) + len(last)
+        lengths = self.lengths + around
+        starts = np.cumsum(lengths) - lengths
+        values = np.empty(int(lengths.sum()), dtype=self.values.dtype)
+        for place, value in enumerate(first):
+            values[starts + place] = value
+        for place, value in enumerate(last, -len(last)):
+            values[starts + lengths + place] = value
+        values[np.arange(len(self.values)) + around * self.row + len(first)] = self.values
+        return Ragged(values, lengths)
+
     def rank(self) -> np.ndarray:
         """Return how many values of its row stand before each value when the row is sorted (N,)."""
         ranks = np.empty(len(self.values), dtype=np.int64)

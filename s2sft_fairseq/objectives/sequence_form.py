@@ -13,7 +13,7 @@ class SequenceForm:
     """Everything that an objective and the decoder must agree on.
 
     The limits count special tokens, as in s2s-ft: ``max_source`` positions for ``[CLS] source [SEP]`` and
-    ``max_target`` for ``target [SEP]``.
+    ``max_target`` for ``target [SEP]``. A start symbol of the target's own is not counted.
     """
 
     cls: int
@@ -23,9 +23,12 @@ class SequenceForm:
     vocab_size: int
     shifted: bool
     """True for causal models: the next token is read at the last one. False: it is read at a placeholder."""
+    own_start: bool = False
+    """Infilling: the content of a target begins with a ``[CLS]`` of its own (ERNIE-GEN)."""
     fields: SourceFields = SourceFields()
     """How the fields of a source are cut and told apart."""
     target_segment: int = 1
+    placeholder_segment: int = 1
     max_source: int = 464
     max_target: int = 48
 
@@ -55,7 +58,7 @@ class SequenceForm:
 
     def segment_column(self, source: Ragged) -> np.ndarray:
         """Return the segment ids (N,) of laid-out sources; see :meth:`source_segments`."""
-        if len(self.fields.segments) == 1:
+        if self.fields.is_one_segment:
             return np.full_like(source.values, self.fields.segments[0])
         return self.source_segments(source.padded(self.pad))[source.is_real]
 
@@ -66,6 +69,11 @@ class SequenceForm:
             tokens: ids without special symbols (m,).
         """
         return np.concatenate([tokens[: self.max_target - 1], [self.sep]])
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """What the content of a target begins with: a symbol, or nothing."""
+        return (self.sep,) if self.shifted else (self.cls,) if self.own_start else ()
 
     @property
     def source_specials(self) -> int:

@@ -2,6 +2,8 @@
 
 They stand one behind the other with ``[SEP]`` between them: ``f1 [SEP] f2 [SEP] f3``. A source without ``[SEP]`` is one
 field; two ``[SEP]`` side by side have an empty field between them.
+
+A *dialogue* is one of a knowledge, such as a persona or a passage, and turns: ``knowledge [SEP] turn [SEP] turn``.
 """
 
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ from typing import Any
 import numpy as np
 
 SIDES = ("left", "right")
+KNOWLEDGE_ROLE = 2
+"""Of a dialogue; the two who speak have 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,13 @@ class SourceFields:
     """The side that is cut, ``left`` or ``right``. One: of the source as one run. Several: of each field on its own."""
     limits: tuple[int, ...] = (0,)
     """Most positions of each field, its ``[SEP]`` included; 0: no limit."""
+    dialogue: tuple[int, int] | None = None
+    """A dialogue, for a model of so many roles and turns, whose segments these are; None: it is none."""
+
+    @property
+    def is_one_segment(self) -> bool:
+        """Whether all tokens have the same segment, which is ``segments[0]``."""
+        return len(self.segments) == 1 and self.dialogue is None
 
     def cut(self, tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
         """Cut each field to its own limit, then all together to the room there is.
@@ -39,24 +50,43 @@ class SourceFields:
             sep: id of ``[SEP]``.
             room: most ids to keep, at least 1.
         """
-        if any(self.limits) or len(self.truncation) > 1:
-            tokens = self._cut_fields(tokens, sep, room)
-        excess = len(tokens) - room
-        if excess <= 0:
+        one_by_one = len(self.truncation) > 1 and self.dialogue is None
+        if any(self.limits) or one_by_one:
+            tokens = self._cut_fields(tokens, sep, room if one_by_one else None)
+        if len(tokens) <= room:
             return tokens
-        if self.truncation == ("left",):
-            of_a_lost_field = tokens[excess] == sep and tokens[excess - 1] != sep
-            return tokens[excess + int(of_a_lost_field) :]
-        return tokens[:room]
+        if self.dialogue is not None and sep in tokens:
+            return self._cut_dialogue(tokens, sep, room)
+        of_the_end = self.truncation[0] == "left" and not one_by_one
+        return _last(tokens, sep, room) if of_the_end else tokens[:room]
 
-    def _cut_fields(self, tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
-        """Cut each field to its limit, and with a side for each field further, until all fit into the room."""
+    def _cut_dialogue(self, tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
+        """Cut a dialogue, whose knowledge keeps its ``[SEP]`` always.
+
+        With one side, ``left``, it loses its left end, the knowledge first. With two, of the knowledge and ``left``,
+        turns are lost first, the oldest first; then the knowledge gives way, and at last the last turn.
+        """
+        end = int(np.flatnonzero(tokens == sep)[0])
+        knowledge, turns = tokens[:end], tokens[end + 1 :]
+        room -= 1
+        if len(self.truncation) > 1:
+            last_turn = len(turns) - int(np.flatnonzero(tokens == sep)[-1] - end)
+            room_of_turns = min(room, max(last_turn, room - len(knowledge)))
+        else:
+            room_of_turns = room
+        kept = min(end, room - min(room_of_turns, len(turns)))
+        knowledge = knowledge[end - kept :] if self.truncation[0] == "left" else knowledge[:kept]
+        turns = _last(turns, sep, room_of_turns) if len(turns) > room_of_turns else turns
+        return np.concatenate([knowledge, [sep], turns])
+
+    def _cut_fields(self, tokens: np.ndarray, sep: int, room: int | None) -> np.ndarray:
+        """Cut each field to its limit, and further, until all fit into the room, if there is one to fit into."""
         ends = [*np.flatnonzero(tokens == sep).tolist(), len(tokens)]
         starts = [0, *(end + 1 for end in ends[:-1])]
         whole = [end - start for start, end in zip(starts, ends, strict=True)]
         limits = [_of(index, self.limits) or len(tokens) + 1 for index in range(len(ends))]
         lengths = [min(length, limit - 1) for length, limit in zip(whole, limits, strict=True)]
-        if len(self.truncation) > 1:
+        if room is not None:
             lengths = _give_way(lengths, max(0, room - len(ends) + 1))
         if lengths == whole:
             return tokens
@@ -69,9 +99,17 @@ class SourceFields:
     def segment_column(self, field: np.ndarray, num_fields: np.ndarray | int) -> np.ndarray:
         """Return the segment ids of tokens, from the number of each one's field, 0 for the first, and of all fields.
 
+        In a dialogue segment ``s`` is role ``s % roles`` and turn ``s // roles``. The response is turn 0 of role 0, the
+        turn before it turn 1 of role 1, the one before that turn 2 of role 0 again; turns beyond the last row of the
+        table share it. The knowledge is turn 0 of role 2 (ERNIE-GEN's program).
+
         Shape:
             field (..., S), num_fields (..., 1) -> (..., S).
         """
+        if self.dialogue is not None:
+            roles, turns = self.dialogue
+            back = num_fields - field
+            return np.where(field == 0, KNOWLEDGE_ROLE, np.minimum(back, turns - 1) * roles + back % 2)
         segments = np.array(self.segments, dtype=np.int64)
         if self.alternate:
             return segments[(field - num_fields) % len(segments)]
@@ -81,6 +119,13 @@ class SourceFields:
 def _of(index: int, values: Sequence[Any]) -> Any:
     """Return the value for a field; the last one holds for all further fields."""
     return values[min(index, len(values) - 1)]
+
+
+def _last(tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
+    """Return the end of tokens that are too long, without the ``[SEP]`` of a field that is gone at its beginning."""
+    excess = len(tokens) - room
+    of_a_lost_field = room > 0 and tokens[excess] == sep and tokens[excess - 1] != sep
+    return tokens[excess + int(of_a_lost_field) :]
 
 
 def _give_way(lengths: Sequence[int], room: int) -> list[int]:

@@ -10,9 +10,12 @@ from typing import Any
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.objectives.source_fields import SIDES, SourceFields
+from s2sft_fairseq.objectives.source_fields import KNOWLEDGE_ROLE, SIDES, SourceFields
+
+ATTN = "[ATTN]"
+"""What ERNIE-GEN calls the placeholder, an ordinary symbol of its vocabulary."""
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +27,12 @@ DEFAULTS: dict[str, Any] = {
     "source_truncation": "right",
     "source_field_positions": "0",
     "target_segment": 1,
+    "placeholder_segment": None,
     "placeholder": None,
 }
+DIALOGUE = "dialogue"
+"""What ``--source-segments`` may be in place of numbers; other values are the default with it."""
+_DIALOGUE_DEFAULTS = {"source_truncation": "right,left", "target_segment": 0}
 
 
 def resolve_layout(
@@ -57,7 +64,11 @@ def resolve_layout(
                 f"--{name.replace('_', '-')} {given[name]} overrides "
                 f"what the checkpoint was fine-tuned with, {saved[name]}"
             )
-    return {**DEFAULTS, **suggested, **saved, **given}
+    layout = {**DEFAULTS, **suggested, **saved, **given}
+    if layout["source_segments"] == DIALOGUE:
+        # The encoder speaks of segments, which a dialogue has none of.
+        layout |= {**_DIALOGUE_DEFAULTS, **saved, **given}
+    return layout
 
 
 def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model: UnilmConfig) -> SequenceForm:
@@ -67,6 +78,7 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
         UserError: naming every option that does not fit the dictionary or the model.
     """
     problems = []
+    method = METHODS[layout["finetune_method"]]
     symbol = layout["placeholder"]
     if symbol is not None and symbol not in dictionary:
         problems.append(f"--placeholder must be a symbol of the dictionary, but {symbol!r} is not")
@@ -74,64 +86,100 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     for name, least in (("max_source_positions", 3), ("max_target_positions", 2)):
         if layout[name] < least:
             problems.append(f"--{name.replace('_', '-')} must be at least {least}, but is {layout[name]}")
-    if max_source + max_target > model.max_positions:
+    needed = max_source + max_target + method.own_start
+    if needed > model.max_positions:
+        of_start = ", with one for the start of the target," if method.own_start else ""
         problems.append(
-            f"--max-source-positions ({max_source}) and --max-target-positions ({max_target}) must add up to "
-            f"--max-positions of the model ({model.max_positions}) at most, but add up to {max_source + max_target} "
+            f"--max-source-positions ({max_source}) and --max-target-positions ({max_target}){of_start} must add up to "
+            f"--max-positions of the model ({model.max_positions}) at most, but add up to {needed} "
             "(s2sft convert --max-positions gives an encoder more)"
         )
     try:
-        fields = parse_source_fields(layout, model.num_segments)
+        fields = parse_source_fields(layout, model.num_segments, model.num_roles, model.num_turns)
     except UserError as error:
         problems += error.problems
-    if model.num_segments and not 0 <= layout["target_segment"] < model.num_segments:
-        problems.append(
-            f"--target-segment must be at least 0 and below --num-segments of the model ({model.num_segments}), "
-            f"but is {layout['target_segment']}"
-        )
+    for name in ("target_segment", "placeholder_segment"):
+        segment = layout.get(name)
+        count, of_model = _segment_ids(model.num_segments, model.num_roles, model.num_turns)
+        if count and segment is not None and not 0 <= segment < count:
+            problems.append(f"--{name.replace('_', '-')} must be at least 0 and below {of_model}, but is {segment}")
     if problems:
         raise UserError.of(problems)
     return SequenceForm(
         cls=dictionary.bos(),
         sep=dictionary.eos(),
         pad=dictionary.pad(),
-        placeholder=dictionary.mask() if symbol is None else dictionary.index(symbol),
+        placeholder=placeholder_id(symbol, layout["finetune_method"], dictionary),
         vocab_size=len(dictionary),
-        shifted=METHODS[layout["finetune_method"]].shifted,
+        shifted=method.shifted,
+        own_start=method.own_start,
         fields=fields,
         target_segment=layout["target_segment"],
+        placeholder_segment=_either(layout.get("placeholder_segment"), layout["target_segment"]),
         max_source=max_source,
         max_target=max_target,
     )
 
 
-def parse_source_fields(layout: Mapping[str, Any], num_segments: int) -> SourceFields:
+def placeholder_id(symbol: str | None, method: str, dictionary: PretrainedDictionary) -> int:
+    """Return the id of the placeholder: what is named, for infilling [ATTN] if there is one, else the mask symbol."""
+    if symbol is None and method == "infilling" and ATTN in dictionary:
+        symbol = ATTN
+    return dictionary.mask() if symbol is None else dictionary.index(symbol)
+
+
+def _either(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _segment_ids(num_segments: int, num_roles: int, num_turns: int) -> tuple[int, str]:
+    """Return how many segment ids a model has, 0 if it has none, and the words for that number."""
+    if num_roles:
+        return num_roles * num_turns, f"--num-roles times --num-turns of the model ({num_roles * num_turns})"
+    return num_segments, f"--num-segments of the model ({num_segments})"
+
+
+def parse_source_fields(
+    layout: Mapping[str, Any], num_segments: int, num_roles: int = 0, num_turns: int = 0
+) -> SourceFields:
     """Read the options of the fields of a source, each a list with commas.
 
     Args:
         layout: the texts of ``source_segments``, ``source_truncation`` and ``source_field_positions``.
         num_segments: how many the model has; 0: none, and any will do.
+        num_roles: and ``num_turns``: how many the model has in place of segments; 0: none.
 
     Raises:
         UserError: naming every option whose text is none of these, or whose numbers are out of range.
     """
     problems = []
-    segments = _numbers(layout["source_segments"].removesuffix(",..."))
+    is_dialogue = layout["source_segments"] == DIALOGUE
+    segments = (0,) if is_dialogue else _numbers(layout["source_segments"].removesuffix(",..."))
+    count, of_model = _segment_ids(num_segments, num_roles, num_turns)
+    if is_dialogue and (num_roles <= KNOWLEDGE_ROLE or num_turns < 2):
+        problems.append(
+            f"--source-segments dialogue needs a model with --num-roles of at least {KNOWLEDGE_ROLE + 1} and "
+            f"--num-turns of at least 2, but it has {num_roles} and {num_turns}"
+        )
     if not segments:
         problems.append(
-            "--source-segments must be numbers separated by commas, with ,... at the end if they are to take turns, "
-            f"but is {layout['source_segments']!r}"
+            "--source-segments must be dialogue, or numbers separated by commas, with ,... at the end if they are to "
+            f"take turns, but is {layout['source_segments']!r}"
         )
-    elif num_segments and not all(0 <= segment < num_segments for segment in segments):
+    elif count and not all(0 <= segment < count for segment in segments):
         problems.append(
-            f"--source-segments must be at least 0 and below --num-segments of the model ({num_segments}), "
-            f"but is {layout['source_segments']}"
+            f"--source-segments must be at least 0 and below {of_model}, but is {layout['source_segments']}"
         )
     truncation = tuple(layout["source_truncation"].split(","))
     if not set(truncation) <= set(SIDES):
         problems.append(
             f"--source-truncation must be {' or '.join(SIDES)}, or several of them separated by commas, "
             f"but is {layout['source_truncation']!r}"
+        )
+    elif is_dialogue and (truncation[-1] != "left" or len(truncation) > 2):
+        problems.append(
+            "--source-truncation must be left, or with a side of the knowledge right,left or left,left, with "
+            f"--source-segments dialogue, but is {layout['source_truncation']!r}"
         )
     limits = _numbers(layout["source_field_positions"])
     if not limits or not all(limit == 0 or limit >= 2 for limit in limits):
@@ -141,7 +189,8 @@ def parse_source_fields(layout: Mapping[str, Any], num_segments: int) -> SourceF
         )
     if problems:
         raise UserError.of(problems)
-    return SourceFields(segments, layout["source_segments"].endswith(",..."), truncation, limits)
+    dialogue = (num_roles, num_turns) if is_dialogue else None
+    return SourceFields(segments, layout["source_segments"].endswith(",..."), truncation, limits, dialogue)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from omegaconf import II, MISSING
 from s2sft_fairseq.generation.length_penalty import LENGTH_PENALTIES
 from s2sft_fairseq.models.inference import QUANTIZATIONS
 from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 
 
 @dataclass
@@ -42,7 +42,7 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
         metadata={
             "help": "preset of the corruption. paper: only 'masked' corrupts the target, half of it, with the "
             "placeholder alone. original: the program of s2s-ft, which corrupts half of the target in every method, "
-            "80 %% placeholder, 10 %% random, 10 %% kept, pseudo tokens too"
+            "80 %% placeholder, 10 %% random, 10 %% kept, pseudo tokens too; neither corrupts for 'infilling'"
         },
     )
     target_mask_prob: Optional[float] = field(
@@ -61,6 +61,27 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     max_masked_tokens: int = field(
         default=0, metadata={"help": "masked fine-tuning: at most so many masked tokens a target; 0: no limit"}
     )
+    noise_prob: float = field(
+        default=0.0,
+        metadata={
+            "help": "infilling: probability that a target token, as content, is replaced by noise; ERNIE-GEN has 0.5 "
+            "to 0.7 (default: 0)"
+        },
+    )
+    noise_symbol: Optional[str] = field(
+        default=None, metadata={"help": "infilling: symbol that is the noise (default: random tokens)"}
+    )
+    span_vocab: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "infilling and pseudo_masked: file that s2sft span-vocab wrote; targets are predicted span by "
+            "span, with infilling in a second flow"
+        },
+    )
+    word_flow_weight: Optional[float] = field(
+        default=None,
+        metadata={"help": "infilling with --span-vocab: share of the word flow in the loss (default: 0.5)"},
+    )
     max_source_positions: Optional[int] = field(
         default=None, metadata={"help": "longest source, special symbols included; longer ones are cut (default: 464)"}
     )
@@ -71,14 +92,17 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "segment id of each field of the source, such as 0,1; the last one holds for further fields. With "
-            ",... at the end, such as 0,1,..., the ids take turns, and the last field has the last one (default: 0)"
+            ",... at the end, such as 0,1,..., the ids take turns, and the last field has the last one. dialogue: role "
+            "and turn of each, for models with --num-roles; the first field is the persona or knowledge (default: 0)"
         },
     )
     source_truncation: Optional[str] = field(
         default=None,
         metadata={
             "help": "side that long sources lose, left or right. Several, such as right,left: each field is cut on its "
-            "own side, the longest first; the last one holds for further fields (default: right)"
+            "own side, the longest first; the last one holds for further fields. With --source-segments dialogue, "
+            "right,left: turns go first, the oldest first, and then the right end of the knowledge (default: right; "
+            "for dialogues right,left)"
         },
     )
     source_field_positions: Optional[str] = field(
@@ -90,8 +114,15 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
         },
     )
     target_segment: Optional[int] = field(default=None, metadata={"help": "segment id of the target (default: 1)"})
+    placeholder_segment: Optional[int] = field(
+        default=None, metadata={"help": "segment id of placeholders (default: that of the target)"}
+    )
     placeholder: Optional[str] = field(
-        default=None, metadata={"help": "symbol that stands for a token to predict (default: the mask symbol)"}
+        default=None,
+        metadata={
+            "help": "symbol that stands for a token to predict (default: the mask symbol, for infilling [ATTN] where "
+            "the dictionary has it)"
+        },
     )
     length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
         default="length",
@@ -108,6 +139,13 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
         default=False,
         metadata={
             "help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"
+        },
+    )
+    rank_each_step: bool = field(
+        default=False,
+        metadata={
+            "help": "rank ended and other hypotheses together by normalised score at each step, as ERNIE-GEN does: an "
+            "ended one takes a place in the beam until better ones push it out"
         },
     )
     draft_placeholders: int = field(

@@ -1,7 +1,6 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,36 +8,36 @@ from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import ListDataset
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from torch import Tensor
 
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.packed_dataset import PackedPairDataset
+from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.batching import BatchMemory, memory_for, useful_sentences
 from s2sft_fairseq.generation.build import build_generator
 from s2sft_fairseq.generation.decoding_dataset import DecodingDataset
 from s2sft_fairseq.generation.free_memory import GIB
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
-from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.objectives.methods import METHODS, Flow
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.tasks.layout import make_form, resolve_layout
+from s2sft_fairseq.tasks.packed_task import PackedTask
+from s2sft_fairseq.tasks.training import make_corruption, make_method
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 
 
 @register_task("unilm_seq2seq", dataclass=UnilmSeq2SeqConfig)
-class UnilmSeq2SeqTask(FairseqTask):
-    """Pairs of texts over one dictionary, one encoder-only model, three fine-tuning methods."""
+class UnilmSeq2SeqTask(PackedTask):
+    """Pairs of texts over one dictionary, one encoder-only model, one of several fine-tuning methods."""
 
     layout: dict[str, Any]
     form: SequenceForm
 
     def __init__(self, cfg: UnilmSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
-        super().__init__(cfg)
-        self.dictionary = dictionary
+        super().__init__(cfg, dictionary)
         self.decoding_models: list[UnilmModel] = []
 
     @classmethod
@@ -54,20 +53,6 @@ class UnilmSeq2SeqTask(FairseqTask):
             cfg.source_lang, cfg.target_lang = cfg.source_lang or source, cfg.target_lang or target
         return cls(cfg, load_dictionary(folder, cfg.source_lang, cfg.target_lang))
 
-    @classmethod
-    def load_dictionary(cls, filename: str) -> PretrainedDictionary:
-        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
-        return PretrainedDictionary.load(filename)
-
-    @classmethod
-    def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> PretrainedDictionary:
-        """Refuse to build a dictionary: that of the pretrained encoder is needed.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError("--srcdict and --joined-dictionary are needed: the dict.txt of the pretrained encoder")
-
     def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
         """Build the model and settle the layout that it is trained, or was trained, with.
 
@@ -81,16 +66,12 @@ class UnilmSeq2SeqTask(FairseqTask):
             model.pretrained_layout,
             from_checkpoint=from_checkpoint,
         )
-        if not from_checkpoint:
-            # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would
-            # need the folder of the pretrained encoder for ever.
-            for name in ("pretrained", *SIZES):
-                setattr(cfg, name, getattr(model.cfg, name))
         form = make_form(layout, self.dictionary, model.cfg)
         if getattr(self, "form", form) != form:
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
-        self.layout, self.form, self.method = layout, form, METHODS[layout["finetune_method"]]
-        self.corruption = self._corruption(layout["finetune_method"])
+        self.layout, self.form = layout, form
+        self.method = METHODS[layout["finetune_method"]]
+        self.corruption = make_corruption(self.cfg, layout["finetune_method"], self.dictionary)
         if from_checkpoint:
             self.decoding_models.append(model)
         return model
@@ -103,20 +84,12 @@ class UnilmSeq2SeqTask(FairseqTask):
         """Build the criterion.
 
         Raises:
-            UserError: if it is one that cannot read packed batches, such as cross_entropy, fairseq's default.
+            UserError: if it is one that cannot read packed batches, or something is wrong with the span vocabulary.
         """
-        if cfg._name != "mask_attention":
-            raise UserError(f"--criterion must be mask_attention for unilm_seq2seq, but is {cfg._name}")
+        # Not before: what decodes needs no span vocabulary.
+        self.method = make_method(self.cfg, self.layout["finetune_method"], self.dictionary)
         self.decoding_models.clear()  # the loss of a checkpoint is wanted, not what it generates
         return super().build_criterion(cfg, from_checkpoint)
-
-    def _corruption(self, method: str) -> Corruption:
-        names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens")
-        given = {name: value for name in names if (value := getattr(self.cfg, name)) is not None}
-        corruption = replace(PRESETS[str(self.cfg.corruption)][method], **given)
-        if problems := corruption.problems():
-            raise UserError.of(problems)
-        return corruption
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
         """Load a split; of several data folders the one whose turn it is in this epoch.
@@ -194,14 +167,9 @@ class UnilmSeq2SeqTask(FairseqTask):
         return build_generator(models, self.form, self.dictionary, args, self.cfg)
 
     @property
-    def source_dictionary(self) -> PretrainedDictionary:
-        """The one dictionary."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> PretrainedDictionary:
-        """The one dictionary."""
-        return self.dictionary
+    def flows(self) -> Sequence[Flow]:
+        """What is predicted."""
+        return self.method.flows
 
     def max_positions(self) -> tuple[int, int]:
         """Return the longest laid-out source and target; longer ones are cut."""

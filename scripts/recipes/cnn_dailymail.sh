@@ -9,7 +9,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 
 added_token="[X_SEP]"
-max_source=608 max_target=160 max_positions=768
+max_source=608 max_target=160
 search=(--beam 5 --length-penalty gnmt --lenpen 0.9 --min-len 48 --no-repeat-ngram-size 3 --no-repeat-ngram-ignore .)
 evaluate=(--task cnndm --ref-separator "[X_SEP]")
 run_recipe "$@"

@@ -4,7 +4,7 @@
 # Raw files: sumdata (https://github.com/harvardnlp/sent-summary) or UniLM's org_data (https://github.com/microsoft/unilm,
 # unilm-v1); the news are the LDC's.
 # Settings: ERNIE-GEN, Table 1 (base), lengths and length penalty of its configs/base/gigaword{,-10k}_conf; trained as in
-# s2s-ft, without ERNIE-GEN's noise.
+# s2s-ft, without ERNIE-GEN's noise. --preset base/gigaword is ERNIE-GEN as a whole.
 #
 #   --size NAME         full, or 10k: 10,000 training pairs (UniLM's train.src.10k, or as many drawn)
 set -euo pipefail

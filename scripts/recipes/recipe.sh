@@ -10,7 +10,12 @@
 #   --encoder DIR       a pretrained encoder as it is published, or a folder that s2sft convert wrote
 #   --output DIR        where to write (recipes-out/TASK)
 #   --run NAME          folder in it of this training (METHOD-seedSEED); data are shared by the trainings of an output
-#   --method NAME       causal, masked or pseudo_masked (pseudo_masked)
+#   --preset NAME       all settings of an ERNIE-GEN configuration of this task, docs/ernie-gen.md; other options win
+#   --method NAME       causal, masked, pseudo_masked or infilling (pseudo_masked, of a preset infilling)
+#   --noise-prob P      infilling: share of the target tokens that are noise (0)
+#   --noise-symbol X    ... which is this symbol of the encoder (random tokens)
+#   --max-source N, --max-target N           positions, special symbols included
+#   --decoding "WORDS"  options of s2sft generate, in place of those of the recipe or the preset
 #   --seed N            (1)
 #   --lr, --epochs, --warmup, --batch    learning rate, epochs, warm-up updates, pairs an update (the paper's)
 #   --updates N         updates, in place of epochs
@@ -25,25 +30,29 @@
 #   --skip-malformed    leave malformed records of the raw files out; otherwise they are an error
 #   --fit-head          compute the language model head of an encoder that has none (docs/s2s-ft.md)
 #   --cpu               train and generate without a GPU, though there is one
+#   --dry-run           only print the commands of training and generation; without a prepared corpus, with --updates
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 task=$(basename "$0" .sh)
 python=${PYTHON:-$root/.venv/bin/python}
+. "$root/scripts/recipes/stages.sh"
 
 # What a recipe may set; s2s-ft's Tables 7 and 8 where they say something.
 script=$task prepare=()                         # preprocess/SCRIPT.py and its options
 own=""                                          # the names of further options
-separator="" added_token=""                     # between the fields of a source; a token that the encoder lacks
-max_source=384 max_target=32 max_positions=""   # positions, and what to make the encoder's table
-lr=7e-5 epochs=10 warmup=1000 batch=64
+separator="" added_token=""                     # between the fields of a source; a token that encoders lack
+max_source=384 max_target=32 layout=()          # positions; further options of s2sft train, of model and layout
+lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_decay=0.01
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 later=""                                        # the system whose training step is still to come
+preset=""                                       # the one where the command line names none
 # What only the command line sets.
 raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test sources="" hyp=""
 scoring="" held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
+noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
 values="raw encoder output run method seed lr epochs warmup batch updates device_batch set sources hyp scoring held_out"
-values+=" limit workers"
-switches="smoke skip_malformed fit_head cpu"
+values+=" limit workers preset noise_prob noise_symbol max_source max_target decoding"
+switches="smoke skip_malformed fit_head cpu dry_run"
 
 # What depends on the command line; a recipe may have its own.
 settings() { :; }
@@ -51,9 +60,9 @@ settings() { :; }
 say() { echo "$task: $*"; }
 fail() { echo "$task: error: $*" >&2; exit 2; }
 
-# given NAME: whether the command line has the option.
-on_command_line=""
-given() { [[ $on_command_line == *" $1 "* ]]; }
+# given NAME: whether the command line has the option, or the preset.
+all_given=""
+given() { [[ $all_given == *" $1 "* ]]; }
 
 # The comment at the head of a file.
 head_of() { sed -n '/^[^#]/q; /^#!/d; s/^#\( \|$\)//p' "$1"; }
@@ -73,7 +82,7 @@ parse() {
             *" $name "*)
                 [ $# -ge 2 ] || fail "$1 needs a value"
                 printf -v "$name" %s "$2"
-                on_command_line+=" $name "
+                all_given+=" $name "
                 shift 2
                 ;;
             *) fail "unknown option $1; --help tells the options" ;;
@@ -81,150 +90,115 @@ parse() {
     done
 }
 
+# take NAME VALUE: what a preset says, unless the command line says something else; - stands for nothing.
+take() {
+    if ! given "$1" && [ "$2" != - ]; then
+        printf -v "$1" %s "$2"
+        all_given+=" $1 "
+    fi
+}
+
+# A line of presets.tsv becomes the settings. Batches are those of all GPUs; the lengths of targets count a [CLS] at the
+# beginning there, and not here; generated are so many tokens, [SEP] included.
+use_preset() {
+    local file=$root/scripts/recipes/presets.tsv line of_size src tgt dec share prob symbol beam penalty
+    local of_batch of_epochs of_lr of_dropout smoothing decay
+    line=$(awk -F '\t' -v preset="$preset" -v task="$task" '$1 == preset && $2 == task' "$file")
+    [ -n "$line" ] || fail "--preset must be one of this recipe's, but is $preset: $(
+        awk -F '\t' -v task="$task" '$2 == task { print $1; found = 1 } END { if (!found) print "none" }' "$file" | xargs)"
+    IFS=$'\t' read -r _ _ of_size _ src tgt dec of_batch of_epochs of_lr share prob symbol of_dropout smoothing decay \
+        beam penalty <<<"$line"
+    take method infilling
+    take size "$of_size"
+    take max_source "$src"
+    take max_target $((tgt - 1))
+    take batch "$of_batch"
+    take epochs "$of_epochs"
+    take lr "$of_lr"
+    warmup_share=$share
+    if [ "$method" = infilling ]; then
+        take noise_prob "$prob"
+        take noise_symbol "$symbol"
+    fi
+    take dropout "$of_dropout"
+    take label_smoothing "$smoothing"
+    take weight_decay "$decay"
+    search=(--beam "$beam" --length-penalty gnmt --lenpen "$penalty" --max-len-b $((dec - 1)) --rank-each-step
+        --keep-unfinished)
+}
+
 check() {
     local problems=()
-    [ -n "$raw" ] || problems+=("--raw is needed: the folder of the raw files (docs/recipes.md)")
+    [ -n "$raw$dry_run" ] || problems+=("--raw is needed: the folder of the raw files (docs/recipes.md)")
     [ -z "$raw" ] || [ -d "$raw" ] || problems+=("--raw must be a folder, but $raw is none")
-    [ -n "$encoder$smoke$hyp$later" ] || problems+=("--encoder is needed: a folder with a pretrained encoder")
+    [ -n "$encoder$smoke$hyp$later$dry_run" ] || problems+=("--encoder is needed: a folder with a pretrained encoder")
     [ -z "$encoder" ] || [ -d "$encoder" ] || problems+=("--encoder must be a folder, but $encoder is none")
     [ -z "$hyp" ] || [ -f "$hyp" ] || problems+=("--hyp must be a file, but $hyp is none")
     local name
     for name in seed warmup; do
         [[ ${!name} =~ ^[0-9]+$ ]] || problems+=("--$name must be a whole number, but is ${!name}")
     done
-    for name in epochs batch device_batch updates sources held_out limit workers; do
+    for name in epochs batch device_batch updates sources held_out limit workers max_source max_target; do
         [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] ||
             problems+=("--${name//_/-} must be a whole number of at least 1, but is ${!name}")
     done
+    [ -z "$dry_run" ] || [ -z "$later" ] || problems+=("--dry-run has nothing to show: training comes with $later")
     case $method in
-        causal | masked | pseudo_masked) ;;
-        *) problems+=("--method must be causal, masked or pseudo_masked, but is $method") ;;
+        causal | masked | pseudo_masked | infilling) ;;
+        *) problems+=("--method must be causal, masked, pseudo_masked or infilling, but is $method") ;;
     esac
     [ ${#problems[@]} = 0 ] || fail "$(printf '%s\n' "${problems[@]}")"
 }
 
-# stage FILE WHAT COMMAND...: run the command unless the file, which it makes last, is there.
-stage() {
-    local made=$1 what=$2 start=$SECONDS
-    shift 2
-    if [ -e "$made" ]; then say "$what: done before ($made)"; return; fi
-    say "$what ..."
-    "$@"
-    say "$what: $((SECONDS - start)) s"
-}
-
-# remember FILE LINE...: what the files beside this one are made with, which may not change.
-remember() {
-    local file=$1 changed
-    shift
-    mkdir -p "$(dirname "$file")"
-    if [ -e "$file" ]; then
-        changed=$(printf '%s\n' "$@" | diff "$file" - | sed -n 's/^</ before:/p; s/^>/ now:   /p') || true
-        [ -z "$changed" ] || fail "$(dirname "$file") holds files of other settings; name another folder, or remove it
-$changed"
-    else
-        printf '%s\n' "$@" >"$file"
-    fi
-}
-
-# s2sft COMMAND...: each command with its seconds and its memory goes to commands.jsonl of the run.
-s2sft() { "$python" "$root/scripts/recipes/measured.py" "$work/commands.jsonl" "$python" -m s2sft_fairseq "$@"; }
-
-prepare_corpus() {
-    "$python" "$root/preprocess/$script.py" --raw "$raw" --output "$output/corpus" ${prepare[@]+"${prepare[@]}"} \
-        ${limit:+--limit "$limit"} ${skip_malformed:+--skip-malformed}
-}
-
-convert() {
-    rm -rf "$output/encoder.partial"
-    if [ -z "$encoder" ]; then
-        "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
-            --input "$output"/corpus/train.{src,tgt} --keep ${added_token:+"$added_token"}
-    elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
-        ln -s "$(cd "$encoder" && pwd)" "$output/encoder.partial"
-    else
-        s2sft convert "$encoder" --to "$output/encoder.partial" ${max_positions:+--max-positions "$max_positions"} \
-            ${added_token:+--add-token "$added_token"}
-    fi
-    mv "$output/encoder.partial" "$output/encoder"
-}
-
-# evenly N FILE: so many lines of the file, evenly spaced, or all where it has no more.
-evenly() {
-    awk -v kept="$1" -v all="$(wc -l <"$2")" 'all <= kept || int(NR * kept / all) > int((NR - 1) * kept / all)' "$2"
-}
-
-# The set to score becomes one of fewer sources, beside the whole.
-choose_sources() {
-    local all=$output/corpus/$set kind
-    set=$set-$sources
-    for kind in src refs.jsonl; do
-        evenly "$sources" "$all.$kind" >"$output/corpus/$set.$kind"
-    done
-}
-
-tokenize() {
-    rm -rf "$output/tokens.partial"
-    s2sft tokenize --tokenizer-dir "$output/encoder" --output-dir "$output/tokens.partial" \
-        ${separator:+--separator "$separator"} ${workers:+--workers "$workers"} \
-        --input "$output"/corpus/{train,valid}.{src,tgt}
-    local side
-    for side in src tgt; do
-        evenly "$held_out" "$output/tokens.partial/valid.$side" >"$output/tokens.partial/some.$side"
-        mv "$output/tokens.partial/some.$side" "$output/tokens.partial/valid.$side"
-    done
-    mv "$output/tokens.partial" "$output/tokens"
-}
-
-fit() {
-    rm -rf "$output/fitted.partial"
-    s2sft convert "$encoder" --to "$output/fitted.partial" ${max_positions:+--max-positions "$max_positions"} \
-        ${added_token:+--add-token "$added_token"} \
-        --fit-head "$output/tokens/train.src" --output-prior "$output/tokens/train.tgt"
-    mv "$output/fitted.partial" "$output/fitted"
-}
-
-binarize() {
-    rm -rf "$output/binarized.partial"
-    s2sft preprocess --source-lang src --target-lang tgt --srcdict "$output/encoder/dict.txt" --joined-dictionary \
-        --trainpref "$output/tokens/train" --validpref "$output/tokens/valid" --destdir "$output/binarized.partial" \
-        --workers "${workers:-$(nproc)}" >"$output/binarize.log"
-    mv "$output/binarized.partial" "$output/binarized"
-}
-
-# 20 times in a training the held-out loss is computed and the state is saved.
-train() {
+# The words of the commands of training and generation. 20 times in a training the held-out loss is computed and the
+# state is saved.
+commands() {
     local every=$((updates > 20 ? updates / 20 : updates))
-    s2sft train "$output/binarized" "${model[@]}" --finetune-method "$method" --seed "$seed" \
-        --max-source-positions "$max_source" --max-target-positions "$max_target" \
-        --criterion mask_attention --label-smoothing 0.1 --dropout 0.1 --attention-dropout 0.1 \
-        --optimizer fused_adamw --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 \
-        --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --max-update "$updates" \
-        --batch-size "$device_batch" --update-freq $(((batch + device_batch - 1) / device_batch)) \
-        --validate-interval-updates $every --save-interval-updates $every --keep-interval-updates 1 \
-        --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$work/checkpoints" \
-        --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json --log-file "$work/train.log" \
-        --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"} |
-        "$python" "$root/scripts/training_log.py" "$updates"
-    mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
-    rm -rf "$work/checkpoints"
+    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method" --seed "$seed"
+        --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
+        ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
+        --criterion mask_attention --label-smoothing "$label_smoothing" --dropout "$dropout" --attention-dropout 0.1
+        --optimizer fused_adamw --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --weight-decay "$weight_decay"
+        --clip-norm 1.0 --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --max-update "$updates"
+        --batch-size "$device_batch" --update-freq $(((batch + device_batch - 1) / device_batch))
+        --validate-interval-updates $every --save-interval-updates $every --keep-interval-updates 1
+        --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$work/checkpoints"
+        --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json --log-file "$work/train.log"
+        --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
+    generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
+        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
+        --no-progress-bar ${cpu:+--cpu})
 }
 
-generate() {
-    s2sft generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}" \
-        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out" \
-        --no-progress-bar ${cpu:+--cpu}
-}
-
-score() {
-    s2sft evaluate "${evaluate[@]}" $scoring --hyp "$hyp" \
-        --src "$output/corpus/$set.src" --ref "$output/corpus/$set.refs.jsonl" --json "$work/$set.json"
+# What follows from settings and corpus.
+plan() {
+    local pairs needed
+    [ -n "$updates" ] || pairs=$(wc -l <"$output/corpus/train.src")
+    updates=${updates:-$((epochs * ((pairs + batch - 1) / batch)))}
+    if ! given warmup && [ -n "$warmup_share" ]; then
+        warmup=$(awk "BEGIN { print int($warmup_share * $updates + 0.5) }")
+    # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
+    elif ! given warmup && [ $((4 * warmup)) -gt "$updates" ]; then
+        warmup=$((updates / 10))
+    fi
+    # Most encoders have 512 positions. One more is for the start symbol of infilling: all methods share an encoder.
+    needed=$((max_source + max_target + 1))
+    [ "$needed" -le 512 ] || conversion+=(--max-positions "$needed")
+    if [ -n "$added_token" ] && ! grep -qsxF -e "$added_token" "$encoder/vocab.txt"; then
+        conversion+=(--add-token "$added_token")
+    fi
+    model=(--pretrained "$output/encoder")
+    [ -z "$fit_head" ] || model=(--pretrained "$output/fitted")
+    [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --max-positions "$needed")
+    commands
 }
 
 run_recipe() {
     parse "$@"
+    [ -z "$preset" ] || use_preset
     check
     settings
+    [ -z "$decoding" ] || read -r -a search <<<"$decoding"
     export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
     command -v "$python" >/dev/null || fail "no Python at $python; bash scripts/setup.sh makes it, or set PYTHON"
     output=${output:-recipes-out/$task} run=${run:-$method-seed$seed}
@@ -232,6 +206,13 @@ run_recipe() {
     work=$output/$run
     if [ -n "$smoke" ]; then
         limit=${limit:-200} updates=${updates:-4} batch=$device_batch
+    fi
+    if [ -n "$dry_run" ]; then
+        [ -n "$updates" ] || [ -f "$output/corpus/train.src" ] ||
+            fail "--dry-run needs --updates, for no corpus is prepared in $output that the epochs could be counted of"
+        plan
+        printf 's2sft%s\n' "$(printf ' %q' "${training[@]}")" "$(printf ' %q' "${generation[@]}")"
+        return
     fi
     remember "$output/corpus.settings" "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
         "--skip-malformed ${skip_malformed:-no}"
@@ -246,26 +227,24 @@ run_recipe() {
         hyp=$output/corpus/$set.src work=$output/scored-source
     fi
     if [ -z "$hyp" ]; then
-        local pairs
-        pairs=$(wc -l <"$output/corpus/train.src")
-        updates=${updates:-$((epochs * ((pairs + batch - 1) / batch)))}
-        # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
-        given warmup || [ $((4 * warmup)) -le "$updates" ] || warmup=$((updates / 10))
+        plan
+        local name others=()
+        for name in max_source max_target noise_prob noise_symbol dropout label_smoothing weight_decay; do
+            ! given "$name" || others+=("--${name//_/-} ${!name}")
+        done
         remember "$work/settings" "--method $method" "--seed $seed" "--lr $lr" "--updates $updates" \
             "--warmup $warmup" "--batch $batch" "--device-batch $device_batch" "search ${search[*]}" \
-            "train ${train_options[*]-}" "--fit-head ${fit_head:-no}"
-        remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out"
+            "train ${train_options[*]-}" "--fit-head ${fit_head:-no}" ${others[@]+"${others[@]}"}
+        remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out" \
+            ${conversion[@]+"${conversion[*]}"}
         stage "$output/encoder" "convert" convert
         stage "$output/tokens" "tokenize" tokenize
         [ -z "$fit_head" ] || stage "$output/fitted" "compute the head" fit
         stage "$output/binarized" "binarize" binarize
-        model=(--pretrained "$output/encoder")
-        [ -z "$fit_head" ] || model=(--pretrained "$output/fitted")
-        [ -n "$encoder" ] || model=(--arch unilm_tiny --max-positions $((max_source + max_target)))
         stage "$work/best.pt" "train, $updates updates" train
         [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" \
             "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png"
-        stage "$work/$set.out" "generate" generate
+        stage "$work/$set.out" "generate" s2sft "${generation[@]}"
         hyp=$work/$set.out
     fi
     mkdir -p "$work"

@@ -7,7 +7,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 
-max_source=720 max_target=48 max_positions=768
+max_source=720 max_target=48
 search=(--beam 8 --length-penalty gnmt --lenpen 0.7 --min-len 1)
 evaluate=(--task xsum)
 run_recipe "$@"

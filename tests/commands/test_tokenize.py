@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizer_folders import SENTENCES, WRITERS, write_byte_level, write_wordpiece
 
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.tokenization import tokenize_files
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
@@ -45,6 +46,15 @@ def test_text_files_keep_their_names(tokenize, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train.src", "train.tgt"]
     assert "out/train.src: 3 lines; pieces a line: mean 1.3, 95 % have at most 2, longest 2; 1 unknown" in done.stdout
     assert "train.src: 100%" in done.stderr
+
+
+def test_dictionary(tokenize, tmp_path):
+    """Written for models that are trained from random weights: the ids of the tokenizer's vocabulary."""
+    write(tmp_path / "train.txt", "The quick")
+    done = tokenize("--input", "train.txt", "--dict", "new/dict.txt")
+    symbols = read(tmp_path / "tokenizer" / "vocab.txt")
+    assert PretrainedDictionary.load(str(tmp_path / "new" / "dict.txt")).symbols == symbols
+    assert f"new/dict.txt: {len(symbols)} symbols" in done.stdout
 
 
 def test_json_lines_of_text_and_tokens(tokenize, tmp_path):

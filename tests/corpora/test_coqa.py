@@ -11,7 +11,7 @@ def test_history_and_references(tmp_path, malformed, pairs, sizes):
     coqa(tmp_path)
     source, references = pairs(read_coqa(tmp_path, malformed)["valid"])[4]
     story = " ".join(conversation(1)["story"].split())
-    assert source == f"question 1 of 1 [SEP] answer 1 of 1 [SEP] question 2 of 1 [SEP] {story}"
+    assert source == f"{story} [SEP] question 1 of 1 [SEP] answer 1 of 1 [SEP] question 2 of 1"
     assert references == ["answer 2 of 1", "answer a 2 of 1", "answer b 2 of 1", "answer c 2 of 1"]
     assert sizes(read_coqa(tmp_path, malformed)) == {"train": 12, "valid": 12}
     assert not malformed.records

@@ -13,10 +13,11 @@ from tiny import PAD, VOCAB_SIZE, model_inputs, pack_example, tiny_dictionary, t
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS, Flow
 from s2sft_fairseq.objectives.packing import collate
 
-TASK = SimpleNamespace(target_dictionary=tiny_dictionary())
+ONE_FLOW = METHODS["pseudo_masked"].flows
+TASK = SimpleNamespace(target_dictionary=tiny_dictionary(), flows=ONE_FLOW)
 
 
 def criterion(label_smoothing=0.1, report_accuracy=False, sentence_avg=False):
@@ -71,6 +72,28 @@ def test_loss_of_a_batch(method, smoothing):
     assert not logged["loss"].requires_grad
     assert not logged["nll_loss"].requires_grad
     assert "n_correct" not in logged
+
+
+def test_two_flows(monkeypatch):
+    """Their losses are weighted, divided by the labels of one of them, and logged apart."""
+    monkeypatch.setattr(TASK, "flows", (Flow("word", 2, 0.3), Flow("span", 3, 0.7)))
+    model, batch = tiny_model(1), sample()
+    flows = torch.arange(len(batch["labels"])) % 2
+    batch["flows"], batch["ntokens"] = flows, len(flows)
+    with torch.no_grad():
+        log_probs = model(**batch["net_input"]).double().log_softmax(dim=1)
+    nll = -log_probs[range(len(flows)), batch["labels"]]
+    loss, sample_size, logged = criterion(0.0)(model, batch)
+    word, span = (nll[flows == number].sum().item() for number in range(2))
+    assert loss.item() == pytest.approx(0.3 * word + 0.7 * span, rel=1e-5)
+    assert sample_size == len(flows) // 2
+    assert logged["nll_loss"].item() == pytest.approx(word + span, rel=1e-5)
+    with metrics.aggregate() as reported:
+        MaskAttentionCriterion.reduce_metrics([logged, logged])
+    values = reported.get_smoothed_values()
+    for name, total, count in (("word_loss", word, (flows == 0).sum()), ("span_loss", span, (flows == 1).sum())):
+        assert values[name] == pytest.approx(total / int(count) / math.log(2), abs=1e-3)
+    assert values["loss"] == pytest.approx((0.3 * word + 0.7 * span) / (len(flows) // 2) / math.log(2), abs=1e-3)
 
 
 def test_sentence_avg_divides_by_sentences():

@@ -72,5 +72,5 @@ def test_a_budget_is_used_up():
 def test_share_of_padding():
     # Of the first batch 3 * (5 + 4) = 27 positions, of the second 1 * (7 + 1) = 8; 27 of these 35 are real.
     sources, targets = np.array([5, 2, 3, 7]), np.array([1, 4, 4, 1])
-    assert share_of_padding(sources, targets, np.array([0, 3])) == pytest.approx(8 / 35)
-    assert share_of_padding(sources, targets, np.arange(4)) == 0
+    assert share_of_padding([sources, targets], np.array([0, 3])) == pytest.approx(8 / 35)
+    assert share_of_padding([sources, targets], np.arange(4)) == 0

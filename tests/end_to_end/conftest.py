@@ -25,7 +25,7 @@ SYMBOLS = [
 MIXED_SOURCES = ["a b c", "", "d e f g", "  ", "h h", "a", "a b zebra d", "b " * 40, "c d e f", "a b", "c d", "", "e"]
 MIXED_TARGETS = ["b a", "a", "", "c d", "e f g", "h h", "", "a " * 20, "g f", "a b", "d e", "", "f"]
 
-# 200 updates at 3e-3 are enough for each of the three methods.
+# 200 updates at 3e-3 are enough for each of the methods.
 TOY_LAYOUT = ("--max-source-positions", "24", "--max-target-positions", "12")
 TOY_MODEL = (
     *("--arch", "unilm_tiny", "--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
@@ -117,7 +117,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def trained(toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
     """Models that learned the toy task: ``trained(method)`` has `folder`, `best`, `halfway` and `output`, of training.
 
-    The pseudo-masked one is trained by ``fairseq-train``, the other two by ``s2sft train``.
+    The pseudo-masked one is trained by ``fairseq-train``, the others by ``s2sft train``.
     """
 
     @functools.cache

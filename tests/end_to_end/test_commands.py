@@ -7,7 +7,7 @@ from command_output import generated, last_value, scores
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 
-METHODS = ["pseudo_masked", "masked", "causal"]
+METHODS = ["pseudo_masked", "masked", "causal", "infilling"]
 
 
 def lines(path):

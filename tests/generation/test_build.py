@@ -18,6 +18,7 @@ def build(task=None, form=None, **options):
         "length_penalty": "length",
         "keep_unfinished": False,
         "no_repeat_ngram_ignore": None,
+        "rank_each_step": False,
         "draft_placeholders": 0,
         "draft_source": 0,
         **(task or {}),
@@ -96,6 +97,17 @@ def test_drafts_that_do_not_go():
     with pytest.raises(UserError) as raised:
         build({"draft_source": -1}, beam=1)
     assert raised.value.problems == ["--draft-source must not be negative, but is -1"]
+
+
+def test_ranking_each_step():
+    assert build({"rank_each_step": True}).options.rank_each_step
+    with pytest.raises(UserError) as raised:
+        build({"rank_each_step": True, "draft_source": 3}, beam=1, sampling=True, no_early_stop=True)
+    assert raised.value.problems[-3:] == [
+        "--rank-each-step and --sampling exclude each other",
+        "--rank-each-step and --no-early-stop exclude each other",
+        "--rank-each-step and --draft-source exclude each other",
+    ]
 
 
 def test_more_beams_than_symbols():

@@ -12,7 +12,7 @@ from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.generation.token_rules import TokenRules
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 
 SPECIALS = (PAD, UNK, CLS, MASK)
 GREEDY = SearchOptions(beam=1, max_len_b=12, never_generated=SPECIALS)

@@ -23,7 +23,7 @@ from tiny import (
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.models import unilm
 from s2sft_fairseq.modules import incremental_state
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
@@ -151,13 +151,13 @@ def test_several_new_tokens_at_once(model, sources, method, chunks):
 @pytest.mark.parametrize("method", list(METHODS))
 @torch.no_grad()
 def test_the_placeholder_leaves_no_trace(model, sources, method):
-    """As many tokens are kept as were generated, and a causal model keeps the [SEP] that it begins with."""
+    """As many tokens are kept as were generated, and the symbol that the target begins with, if there is one."""
     form = tiny_form(method)
     decoder = decoder_for(model, form, sources)
     of_source = decoder.state.used
     for step in range(3):
         next_logits(decoder)
-        assert decoder.state.used == of_source + step + form.shifted
+        assert decoder.state.used == of_source + step + len(form.start)
         append(decoder, torch.full((len(sources),), 9))
 
 
@@ -227,12 +227,12 @@ def test_several_fields(method, fields):
 
 @torch.no_grad()
 def test_what_is_read_first(model, sources):
-    """A causal model starts at [SEP]; the others at a placeholder, with [SEP] at the end of the source."""
+    """A causal model starts at [SEP]; the others have it at the end of the source, and infilling starts at a [CLS]."""
     for method in METHODS:
         form = tiny_form(method)
         source = padded([form.source(ids) for ids in sources])
         assert (source[:, 0] == CLS).all()
         assert (source == SEP).any(dim=1).all() == (not form.shifted)
         pending = decoder_for(model, form, sources).pending
-        assert pending.tolist() == [[[SEP]]] * 4 if form.shifted else pending.shape == (4, 1, 0)
+        assert pending.tolist() == [[{"causal": [SEP], "infilling": [CLS]}.get(method, [])]] * 4
     assert form.placeholder == MASK

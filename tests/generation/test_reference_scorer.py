@@ -10,7 +10,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 SOURCE_LENGTHS, TARGET_LENGTHS = (6, 0, 3, 11), (4, 2, 0, 8)

@@ -12,7 +12,7 @@ from s2sft_fairseq.generation.candidates import sampled_candidates
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 
 SPECIALS = (PAD, UNK, CLS, MASK)
 BASE = SearchOptions(beam=4, max_len_b=9, never_generated=SPECIALS)
@@ -102,6 +102,19 @@ def test_when_the_search_ends_and_what_is_ranked_are_independent(models, sources
     options = replace(BASE, lenpen=lenpen, max_len_b=5)
     assert_as_naive(models[:1], replace(options, exhaustive=True), sources)
     assert_as_naive(models[:1], replace(options, keep_unfinished=True), sources)
+
+
+@pytest.mark.parametrize("keep_unfinished", [False, True])
+@pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
+def test_ended_hypotheses_that_are_ranked_at_each_step(models, sources, lenpen, keep_unfinished):
+    """ERNIE-GEN's beam, in which they take a place until they are pushed out."""
+    changes = {"lenpen": lenpen, "length_penalty": "gnmt", "keep_unfinished": keep_unfinished}
+    options = replace(BASE, rank_each_step=True, **changes)
+    results = assert_as_naive(models[:1], options, sources, method="infilling")
+    others = search(models[:1], replace(options, rank_each_step=False), sources, method="infilling")
+    assert [[h["tokens"].tolist() for h in each] for each in results] != [
+        [h["tokens"].tolist() for h in each] for each in others
+    ]
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)

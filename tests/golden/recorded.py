@@ -16,7 +16,7 @@ from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 

@@ -10,7 +10,7 @@ from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
 from s2sft_fairseq.modules.relative_position import relative_position_bucket
 from s2sft_fairseq.modules.visibility import visible
 from s2sft_fairseq.objectives.corruption import Corruption
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import PackedBatch, collate
 
 

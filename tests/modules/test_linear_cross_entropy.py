@@ -46,13 +46,30 @@ def chunks(request, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_loss_and_gradients_equal_the_plain_ones(smoothing):
     factors, labels = case()
-    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, count_correct=True)
+    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, rank=True)
     expected = plain(factors, labels, smoothing)
     torch.testing.assert_close(losses.loss, expected)
-    torch.testing.assert_close(losses.nll, plain(factors, labels, 0.0))
     scores = factors[0] @ factors[1].t() + factors[2]
-    assert losses.correct == (scores.argmax(dim=1) == labels).sum()
+    torch.testing.assert_close(losses.nll, torch.nn.functional.cross_entropy(scores, labels, reduction="none"))
+    assert torch.equal(losses.correct, scores.argmax(dim=1) == labels)
     # A factor as that of loss scaling.
+    ours, theirs = (torch.autograd.grad(7 * loss, factors) for loss in (losses.loss, expected))
+    for found, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weights(smoothing):
+    factors, labels = case()
+    weights = torch.rand(LABELS)
+    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, weights=weights)
+    features, *others = factors
+    each = [plain((features[row : row + 1], *others), labels[row : row + 1], smoothing) for row in range(LABELS)]
+    expected = (torch.stack(each) * weights).sum()
+    torch.testing.assert_close(losses.loss, expected)
+    unweighted = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED)
+    assert torch.equal(losses.nll, unweighted.nll)
     ours, theirs = (torch.autograd.grad(7 * loss, factors) for loss in (losses.loss, expected))
     for found, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, wanted)
@@ -97,7 +114,7 @@ def test_nothing_is_kept_without_gradients(monkeypatch):
     with torch.no_grad():
         loss = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED).loss
     torch.testing.assert_close(loss, plain(factors, labels, 0.1).detach())
-    assert not any(tensor.shape == (LABELS, VOCAB) for tensor in kept)
+    assert not any(tensor.shape == (LABELS, VOCAB) for tensor in kept if tensor is not None)
 
 
 def test_scores_of_all_labels_never_exist_at_once(monkeypatch):

@@ -9,7 +9,7 @@ from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, pack_example, tiny_for
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.visibility import attention_blocks, visible, within_window
 from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import Block, collate
 
 # The kinds of the blocks of a random example: context, content that is predicted, placeholders. "later" is content of

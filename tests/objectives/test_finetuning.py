@@ -10,7 +10,7 @@ from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, laid_out, pack_example, refere
 
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, PRESETS, Corruption
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.source_fields import SourceFields

@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "scripts" / "recipes"
 STAGES = ("prepare", "convert", "tokenize", "binarize", "train, 4 updates", "plot", "generate")
 # The systems that train on the others are still to come.
-TRAINED = ("squad_qg", "e2e", "gigaword", "multi30k", "cnn_dailymail", "xsum", "xgiga", "xqg")
+TRAINED = ("squad_qg", "e2e", "gigaword", "multi30k", "cnn_dailymail", "xsum", "xgiga", "xqg", "persona_chat", "coqa")
+# These two have presets by themselves.
+OPTIONS = {"gigaword": ("--preset", "base/gigaword-10k", "--lr", "1e-3")}
+INFILLING = ("gigaword", "persona_chat", "coqa")
 SMOKE = ("--smoke", "--cpu", "--workers", 1, "--held-out", 3, "--output", "out")
 # Their own metrics, which take Java and a large package, are tested with `s2sft evaluate`.
 METRICS = {"squad_qg": "--metrics rouge", "xqg": "--metrics rouge sacrebleu"}
@@ -30,7 +33,7 @@ def run_recipe(task: str, folder: Path, *words: object) -> subprocess.CompletedP
     """Run a recipe in a folder, with this Python."""
     command = ["bash", str(RECIPES / f"{task}.sh"), *map(str, words)]
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
     def start(task: str) -> subprocess.CompletedProcess:
         RAW[task](folder / task / "raw")
         metrics = ("--scoring", METRICS[task]) if task in METRICS else ()
-        return run_recipe(task, folder / task, "--raw", "raw", *SMOKE, *metrics)
+        return run_recipe(task, folder / task, "--raw", "raw", *SMOKE, *OPTIONS.get(task, ()), *metrics)
 
     with ThreadPoolExecutor(2) as pool:
 
@@ -68,8 +71,10 @@ def test_smoke(smoke, task):
     assert json.loads(scores.with_suffix(".json").read_text())
     if task in TRAINED:
         work = scores.parent
-        assert work.name == "pseudo_masked-seed1"
-        generated, sources = (path.read_text().count("\n") for path in (work / "test.out", out / "corpus" / "test.src"))
+        assert work.name == f"{'infilling' if task in INFILLING else 'pseudo_masked'}-seed1"
+        tested = "dev" if task == "coqa" else "test"
+        files = (work / f"{tested}.out", out / "corpus" / f"{tested}.src")
+        generated, sources = (path.read_text().count("\n") for path in files)
         assert generated == sources > 0
         records = [json.loads(line) for line in (work / "commands.jsonl").read_text().splitlines()]
         names = [record["command"][3] for record in records]
@@ -82,7 +87,7 @@ def test_smoke(smoke, task):
 
 
 def test_every_recipe_is_tested():
-    assert {path.stem for path in RECIPES.glob("*.sh")} == {*RAW, "recipe"}
+    assert {path.stem for path in RECIPES.glob("*.sh")} == {*RAW, "recipe", "stages"}
 
 
 def test_stages_that_are_done_are_not_done_again(smoke):
@@ -120,7 +125,7 @@ def test_fewer_sources(smoke):
 def test_methods_compared(smoke, monkeypatch, capsys):
     out, _ = smoke("e2e")
     compare = runpy.run_path(str(ROOT / "scripts" / "compare_methods.py"))
-    words = ["e2e", "--output", out, "--seeds", 1, "--methods", "causal", "pseudo_masked", "--"]
+    words = ["e2e", "--output", out, "--seeds", 1, "--methods", "infilling", "pseudo_masked", "--"]
     options = ["--raw", out.parent / "raw", *SMOKE[:-2]]
     monkeypatch.setattr(sys, "argv", ["compare_methods.py", *map(str, [*words, *options])])
     monkeypatch.setenv("PYTHON", sys.executable)
@@ -131,8 +136,8 @@ def test_methods_compared(smoke, monkeypatch, capsys):
     head, rule, *rows = table.splitlines()
     assert head.startswith("| method | seeds | BLEU | ROUGE-1 |")
     assert rule.count("---") == head.count("|") - 1
-    assert {row.split(" | ")[0] for row in rows} == {"| causal", "| pseudo_masked"}
-    assert "causal-seed1" in {path.name for path in out.iterdir()}
+    assert {row.split(" | ")[0] for row in rows} == {"| infilling", "| pseudo_masked"}
+    assert "infilling-seed1" in {path.name for path in out.iterdir()}
 
 
 def test_table_of_methods():
@@ -170,6 +175,11 @@ def test_hypotheses_of_another_system(smoke, tmp_path):
         (("--raw", "no", "--encoder", "no", "--seed", "x"),
          ["--raw must be a folder, but no is none", "--encoder must be a folder, but no is none",
           "--seed must be a whole number, but is x"]),
+        (("--method", "infiling", "--max-target", 0),
+         ["--method must be causal, masked, pseudo_masked or infilling, but is infiling",
+          "--max-target must be a whole number of at least 1, but is 0"]),
+        (("--preset", "base/gigaword"), ["--preset must be one of this recipe's, but is base/gigaword: none"]),
+        (("--dry-run",), ["--dry-run needs --updates, for no corpus is prepared in recipes-out/e2e"]),
         (("--hyp",), ["--hyp needs a value"]),
         (("--size", "10k"), ["unknown option --size; --help tells the options"]),
         (("raw",), ["unknown word raw; --help tells the options"]),
@@ -193,7 +203,7 @@ def test_help(tmp_path):
 
 def test_an_unknown_set(smoke, tmp_path):
     out, _ = smoke("coqa")
-    words = ("--raw", out.parent / "raw", "--limit", 200, "--output", out, "--set", "test")
+    words = ("--raw", out.parent / "raw", "--smoke", "--output", out, "--set", "test")
     done = run_recipe("coqa", tmp_path, *words)
     assert done.returncode == 2
     assert done.stderr == "coqa: error: --set must be one of the sets that are scored, but test is none: dev\n"

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_config, tiny_dictionary
 
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.layout import DEFAULTS, make_form, parse_source_fields, resolve_layout
@@ -46,24 +48,26 @@ def test_a_checkpoint_that_does_not_say_how_it_was_fine_tuned():
         resolve_layout(options(max_target_positions=30), None, {}, from_checkpoint=True)
     assert str(raised.value) == (
         "the checkpoint does not say how it was fine-tuned (it has no task state): give --finetune-method "
-        "(causal, masked, pseudo_masked) and what else its training was given"
+        "(causal, infilling, masked, pseudo_masked) and what else its training was given"
     )
     given = resolve_layout(options(finetune_method="masked"), None, {}, from_checkpoint=True)
     assert given == {**DEFAULTS, "finetune_method": "masked"}
 
 
-@pytest.mark.parametrize(("method", "shifted"), [("causal", True), ("masked", False), ("pseudo_masked", False)])
-def test_form(method, shifted):
-    form = make_form(layout(finetune_method=method, target_segment=0), tiny_dictionary(), tiny_config())
+@pytest.mark.parametrize("method", list(METHODS))
+def test_form(method):
+    form = make_form(layout(finetune_method=method, target_segment=0), tiny_dictionary(), tiny_config(max_positions=65))
     assert form == SequenceForm(
         cls=CLS,
         sep=SEP,
         pad=PAD,
         placeholder=MASK,
         vocab_size=VOCAB_SIZE,
-        shifted=shifted,
+        shifted=method == "causal",
+        own_start=method == "infilling",
         fields=SourceFields(),
         target_segment=0,
+        placeholder_segment=0,
         max_source=40,
         max_target=24,
     )
@@ -98,8 +102,8 @@ def test_segments_that_are_none(text):
     with pytest.raises(UserError) as raised:
         parse_source_fields(layout(source_segments=text), num_segments=2)
     assert raised.value.problems == [
-        "--source-segments must be numbers separated by commas, with ,... at the end if they are to take turns, "
-        f"but is {text!r}"
+        "--source-segments must be dialogue, or numbers separated by commas, with ,... at the end if they are to take "
+        f"turns, but is {text!r}"
     ]
 
 
@@ -119,6 +123,43 @@ def test_limits_that_leave_no_room(text):
     assert raised.value.problems == [
         "--source-field-positions must be numbers separated by commas, each 0 (no limit) or at least 2, "
         f"but is {text!r}"
+    ]
+
+
+ROLES = {"num_segments": 0, "num_roles": 3, "num_turns": 16}
+
+
+def test_a_dialogue():
+    """The response is turn 0 of role 0, whatever segments the encoder speaks of."""
+    suggested = {"source_segments": "4", "target_segment": 5}
+    settled = resolve_layout(options(source_segments="dialogue"), None, suggested, from_checkpoint=False)
+    expected = {**DEFAULTS, "source_segments": "dialogue", "source_truncation": "right,left", "target_segment": 0}
+    assert settled == expected
+    form = make_form(settled, tiny_dictionary(), tiny_config(max_positions=512, **ROLES))
+    assert form.fields == SourceFields(truncation=("right", "left"), dialogue=(3, 16))
+    assert (form.target_segment, form.placeholder_segment) == (0, 0)
+    assert resolve_layout(options(), settled, suggested, from_checkpoint=True) == settled
+    given = options(source_segments="dialogue", source_truncation="left", target_segment=3)
+    settled = resolve_layout(given, None, suggested, from_checkpoint=False)
+    assert settled == {**expected, "source_truncation": "left", "target_segment": 3}
+
+
+def test_dialogues_that_do_not_fit():
+    impossible = layout(source_segments="dialogue", source_truncation="right", target_segment=2)
+    with pytest.raises(UserError) as raised:
+        make_form(impossible, tiny_dictionary(), tiny_config())
+    assert raised.value.problems == [
+        "--source-segments dialogue needs a model with --num-roles of at least 3 and --num-turns of at least 2, "
+        "but it has 0 and 0",
+        "--source-truncation must be left, or with a side of the knowledge right,left or left,left, with "
+        "--source-segments dialogue, but is 'right'",
+        "--target-segment must be at least 0 and below --num-segments of the model (2), but is 2",
+    ]
+    with pytest.raises(UserError) as raised:
+        make_form(layout(source_segments="0,48", target_segment=48), tiny_dictionary(), tiny_config(**ROLES))
+    assert raised.value.problems == [
+        "--source-segments must be at least 0 and below --num-roles times --num-turns of the model (48), but is 0,48",
+        "--target-segment must be at least 0 and below --num-roles times --num-turns of the model (48), but is 48",
     ]
 
 
@@ -145,3 +186,42 @@ def test_all_problems_are_reported_at_once():
         "--source-field-positions must be numbers separated by commas, each 0 (no limit) or at least 2, but is '1'",
         "--target-segment must be at least 0 and below --num-segments of the model (2), but is 2",
     ]
+
+
+def with_attn():
+    """The tiny dictionary, with ERNIE-GEN's placeholder as its last symbol."""
+    dictionary = tiny_dictionary()
+    symbols = [*dictionary.symbols[:-1], "[ATTN]"]
+    return PretrainedDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
+
+
+def test_the_placeholder_of_infilling():
+    """[ATTN] where there is one and nothing else is asked for; and of infilling alone."""
+
+    def placeholder(method, dictionary, **given):
+        return make_form(layout(finetune_method=method, **given), dictionary, tiny_config(max_positions=65)).placeholder
+
+    assert placeholder("infilling", tiny_dictionary()) == MASK
+    assert placeholder("infilling", with_attn()) == VOCAB_SIZE - 1
+    assert placeholder("infilling", with_attn(), placeholder="[MASK]") == MASK
+    assert placeholder("pseudo_masked", with_attn()) == MASK
+
+
+def test_segments_of_placeholders():
+    form = make_form(layout(target_segment=0, placeholder_segment=1), tiny_dictionary(), tiny_config())
+    assert (form.target_segment, form.placeholder_segment) == (0, 1)
+    with pytest.raises(UserError) as raised:
+        make_form(layout(placeholder_segment=2), tiny_dictionary(), tiny_config())
+    assert str(raised.value) == (
+        "--placeholder-segment must be at least 0 and below --num-segments of the model (2), but is 2"
+    )
+
+
+def test_the_start_of_the_target_takes_a_position():
+    with pytest.raises(UserError) as raised:
+        make_form(layout(finetune_method="infilling"), tiny_dictionary(), tiny_config(max_positions=64))
+    assert str(raised.value) == (
+        "--max-source-positions (40) and --max-target-positions (24), with one for the start of the target, must add "
+        "up to --max-positions of the model (64) at most, but add up to 65 (s2sft convert --max-positions gives an "
+        "encoder more)"
+    )

@@ -19,7 +19,7 @@ from s2sft_fairseq.generation.batching import useful_sentences
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
@@ -148,7 +148,8 @@ def test_models_of_an_ensemble_must_be_alike(data):
 @pytest.mark.parametrize("preset", list(PRESETS))
 @pytest.mark.parametrize("method", list(METHODS))
 def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
-    assert built(data, finetune_method=method, corruption=preset).corruption == PRESETS[preset][method]
+    options = {"finetune_method": method, "corruption": preset, "max_target_positions": 20}
+    assert built(data, **options).corruption == PRESETS[preset][method]
     given = {
         "target_mask_prob": 0.3,
         "random_prob": 0.0,
@@ -156,7 +157,7 @@ def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
         "source_mask_prob": 0.1,
         "max_masked_tokens": 4,
     }
-    corruption = built(data, finetune_method=method, corruption=preset, **given).corruption
+    corruption = built(data, **options, **given).corruption
     assert {name: getattr(corruption, name) for name in given} == given
     assert corruption.exact_count == PRESETS[preset][method].exact_count
 

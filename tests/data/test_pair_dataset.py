@@ -9,13 +9,15 @@ from fairseq.data import ListDataset
 from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_form, words
 from torch.utils.data import DataLoader
 
-from s2sft_fairseq.data.packed_dataset import PackedPairDataset
+from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
-from s2sft_fairseq.objectives.finetuning import METHODS
+from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
-CORRUPTION = Corruption(target_mask_prob=0.5, random_prob=0.2, keep_prob=0.1, source_mask_prob=0.3)
+CORRUPTION = Corruption(
+    target_mask_prob=0.5, random_prob=0.2, keep_prob=0.1, source_mask_prob=0.3, noise_prob=0.5, noise_symbol=MASK
+)
 
 
 def raw(lengths, seed):
@@ -250,7 +252,7 @@ def test_what_the_batches_are_is_logged_once(caplog):
         data.batch_by_size(np.arange(4), max_tokens=32)
     # Padded: 2 * (10 + 8) + 2 * (8 + 6) = 64 in place of 58.
     assert [record.getMessage() for record in caplog.records] == [
-        "train: 2 batches of 29 positions on average, none of them padding; with sources and targets padded to the "
+        "train: 2 batches of 29 positions on average, none of them padding; padded to the "
         "longest of their batch 9.4% would be"
     ]
 

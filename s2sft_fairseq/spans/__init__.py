@@ -1,0 +1,1 @@
+"""Words and spans of words: counting n-grams of whole words, choosing those that belong together, and finding them."""

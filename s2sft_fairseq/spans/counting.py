@@ -1,0 +1,206 @@
+"""From files of symbols to the n-grams that belong together, in two passes: the words first, then their n-grams.
+
+An n-gram occurs at most as often as any of its words. So the second pass needs numbers only for words that occur
+often enough, and these are few: an n-gram of them is a single integer, exactly.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.spans.collocations import Collocations, t_statistic
+from s2sft_fairseq.spans.ngram_keys import MAX_WORDS, bigram_keys, trigram_keys, words_of_keys
+from s2sft_fairseq.spans.ngram_runs import key_ranges, merge_runs, write_run
+from s2sft_fairseq.spans.token_text import Chunk, TokenText, read_chunks
+from s2sft_fairseq.spans.word_counts import SpilledWordCounts, WordCounts
+from s2sft_fairseq.spans.words import WordNumbers, WordRule
+from s2sft_fairseq.tokenization.workers import Workers
+
+# Bytes of memory that a process needs for each byte of the text that it is given, counting what waits for it; for each
+# n-gram that it adds up; and that this process needs for each word of several tokens.
+_FOR_TEXT = 16
+_FOR_NGRAM = 64
+_FOR_WORD = 400
+# More text at a time than this is no faster, as long as each process gets several chunks.
+_ENOUGH_TEXT = 1 << 20
+_CHUNKS_EACH = 8
+
+_bar = partial(tqdm, unit_scale=True, mininterval=1)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the counting may use; the result is the same whatever it is."""
+
+    workers: int
+    """Processes."""
+    max_memory: int
+    """Bytes for text and n-grams, of all processes together."""
+    folder: Path
+    """An empty folder for temporary files."""
+
+    def chunk_size(self, paths: Iterable[Path]) -> int:
+        """Return how many bytes of text a process takes at a time."""
+        affordable = self.max_memory // (_FOR_TEXT * self.workers)
+        fair = sum(path.stat().st_size for path in paths) // (_CHUNKS_EACH * self.workers)
+        return max(1, min(affordable, max(fair, _ENOUGH_TEXT)))
+
+    def range_size(self) -> int:
+        """Return how many n-grams a process adds up at a time."""
+        return max(1, self.max_memory // (_FOR_NGRAM * self.workers))
+
+
+class Found(NamedTuple):
+    """What the text holds.
+
+    Shape:
+        3: words, bigrams, trigrams.
+    """
+
+    totals: np.ndarray
+    """How many there are in all, int64 (3,)."""
+    ngrams: dict[int, Collocations]
+    """The best n-grams of each order, 2 and 3; their keys are made of the numbers of their words."""
+    spellings: list[bytes]
+    """The spelling of each word by its number."""
+
+
+def find_collocations(
+    paths: Sequence[Path],
+    lines: int,
+    text: TokenText,
+    rule: WordRule,
+    numbers_wanted: dict[int, int],
+    min_count: int,
+    resources: Resources,
+) -> Found:
+    """Find the bigrams and trigrams with the highest t-statistics.
+
+    Args:
+        paths: checked files of symbols, a text a line; n-grams do not cross lines.
+        lines: how many they have in all.
+        text: reads them.
+        rule: what a word is.
+        numbers_wanted: how many n-grams of each order, 2 and 3.
+        min_count: how often an n-gram must occur.
+        resources: processes and memory.
+
+    Raises:
+        UserError: if a symbol is unknown, more words occur `min_count` times than can be told apart, or a process is
+            killed.
+    """
+    counts = _count_words(paths, lines, text, rule, resources)
+    words = _frequent(counts, min_count)
+    numbers = WordNumbers(list(words), len(rule.continues))
+    totals = counts.counts.totals
+    probabilities = np.fromiter(words.values(), np.float64, len(words)) / max(1, totals[0])
+    runs = _count_ngrams(paths, lines, _Numbering(text, rule, numbers, resources.folder), resources)
+    ngrams = {
+        order: _best(_Scoring(runs[order], order, probabilities, int(totals[order - 1]), min_count, wanted), resources)
+        for order, wanted in numbers_wanted.items()
+    }
+    return Found(totals, ngrams, list(numbers))
+
+
+def _count_words(
+    paths: Sequence[Path], lines: int, text: TokenText, rule: WordRule, resources: Resources
+) -> SpilledWordCounts:
+    spilled = SpilledWordCounts(len(rule.continues), resources.folder, resources.max_memory // _FOR_WORD)
+    chunks = read_chunks(paths, resources.chunk_size(paths))
+    with Workers(resources.workers, (text, rule)) as pool, _bar(total=lines, desc="words", unit="line") as progress:
+        for read, counts in pool.map(_words_of_chunk, chunks):
+            spilled.add(counts)
+            progress.update(read)
+    return spilled
+
+
+def _words_of_chunk(shared: tuple[TokenText, WordRule], chunk: Chunk) -> tuple[int, WordCounts]:
+    text, rule = shared
+    counts = WordCounts(np.zeros(len(rule.continues), np.int64))
+    for ids in text.ids(chunk):
+        counts.count(rule.split(ids, np.zeros(1, np.int64)))
+    return chunk.lines, counts
+
+
+def _frequent(counts: SpilledWordCounts, min_count: int) -> dict[bytes, int]:
+    words: dict[bytes, int] = {}
+    number = 0
+    for spelling, count in counts.sums():
+        if count >= min_count:
+            number += 1
+            if number <= MAX_WORDS:
+                words[spelling] = count
+    if number > MAX_WORDS:
+        raise UserError(
+            f"--min-count must be higher: {number:,} words occur {min_count} times or more, "
+            f"and at most {MAX_WORDS:,} can be told apart"
+        )
+    return words
+
+
+class _Numbering(NamedTuple):
+    """What the processes share that count n-grams."""
+
+    text: TokenText
+    rule: WordRule
+    numbers: WordNumbers
+    folder: Path
+
+
+def _count_ngrams(paths: Sequence[Path], lines: int, shared: _Numbering, resources: Resources) -> dict[int, list[Path]]:
+    """Write the runs of each order, 2 and 3."""
+    runs: dict[int, list[Path]] = {2: [], 3: []}
+    chunks = read_chunks(paths, resources.chunk_size(paths))
+    with Workers(resources.workers, shared) as pool, _bar(total=lines, desc="n-grams", unit="line") as progress:
+        for read, written in pool.map(_ngrams_of_chunk, chunks):
+            for order, path in written.items():
+                runs[order] += [path] if path else []
+            progress.update(read)
+    return runs
+
+
+def _ngrams_of_chunk(shared: _Numbering, chunk: Chunk) -> tuple[int, dict[int, Path | None]]:
+    text, rule, numbers, folder = shared
+    found = [numbers.of(rule.split(ids, np.zeros(1, np.int64))) for ids in text.ids(chunk)]
+    # Texts end in eos, which has no number: no n-gram goes from one to the next.
+    in_text = np.concatenate([*found, np.empty(0, np.int64)])
+    bigrams = bigram_keys(in_text)
+    trigrams = trigram_keys(bigrams, in_text)
+    keys = {2: bigrams, 3: trigrams}
+    return chunk.lines, {order: write_run(folder / f"{order}-{chunk.number}.npy", keys[order]) for order in keys}
+
+
+class _Scoring(NamedTuple):
+    """What the processes share that compute t-statistics."""
+
+    runs: Sequence[Path]
+    order: int
+    probabilities: np.ndarray
+    total: int
+    min_count: int
+    wanted: int
+
+
+def _best(shared: _Scoring, resources: Resources) -> Collocations:
+    ranges = key_ranges(shared.runs, resources.range_size())
+    best = Collocations.none()
+    name = {2: "bigrams", 3: "trigrams"}[shared.order]
+    with Workers(resources.workers, shared) as pool, _bar(total=len(ranges), desc=name, unit="range") as progress:
+        for part in pool.map(_best_of_range, ranges):
+            best = Collocations.joined([best, part]).best(shared.wanted)
+            progress.update()
+    return best
+
+
+def _best_of_range(shared: _Scoring, keys_range: tuple[int, int]) -> Collocations:
+    keys, counts = merge_runs(shared.runs, *keys_range)
+    frequent = counts >= shared.min_count
+    keys, counts = keys[frequent], counts[frequent]
+    by_chance = np.prod(shared.probabilities[words_of_keys(keys, shared.order)], axis=1)
+    return Collocations(keys, counts, t_statistic(counts, shared.total, by_chance)).best(shared.wanted)

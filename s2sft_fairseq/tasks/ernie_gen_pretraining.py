@@ -1,0 +1,121 @@
+"""The task of pre-training as ERNIE-GEN does it, from an encoder's checkpoint or from random weights."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+from fairseq.tasks import register_task
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.fragments import Fragments, infilled_fragments
+from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.packing import PackedExamples
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.spans.span_file import load_spans
+from s2sft_fairseq.tasks.layout import placeholder_id
+from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig
+from s2sft_fairseq.tasks.text_pretraining import TextPretrainingTask
+
+
+@dataclass
+class ErnieGenPretrainingConfig(PretrainingConfig):
+    """Options of the objective; the defaults are those of the paper (sections 3.1, 3.3, 4.1)."""
+
+    fragment_budget: float = field(
+        default=0.25, metadata={"help": "share of a text that is taken out of it and predicted (default: 0.25)"}
+    )
+    fragment_lengths: str = field(
+        default="1-4,4-32",
+        metadata={
+            "help": "ranges of the lengths of fragments, of which one is drawn for each text (default: 1-4,4-32)"
+        },
+    )
+    fragment_shares: str = field(default="0.4,0.6", metadata={"help": "probability of each range (default: 0.4,0.6)"})
+    noise_prob: float = field(
+        default=0.05,
+        metadata={"help": "probability that a target token, as content, is replaced by noise (default: 0.05)"},
+    )
+    noise_symbol: Optional[str] = field(
+        default=None, metadata={"help": "symbol that is the noise (default: random tokens)"}
+    )
+    span_vocab: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "file that s2sft span-vocab wrote, for the span-by-span flow (default: there is no such flow)"
+        },
+    )
+    word_flow_weight: float = field(
+        default=0.5, metadata={"help": "share of the word flow in the loss, with --span-vocab (default: 0.5)"}
+    )
+
+
+@register_task("ernie_gen_pretraining", dataclass=ErnieGenPretrainingConfig)
+class ErnieGenPretrainingTask(TextPretrainingTask):
+    """Multi-granularity fragments of plain text, infilled word by word and span by span from noised content."""
+
+    # [CLS] source [SEP] and the [CLS] and [SEP] of the target.
+    special_symbols = 4
+
+    def __init__(self, cfg: ErnieGenPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+        self.fragments = parse_fragments(cfg)
+        symbol = cfg.noise_symbol
+        self.corruption = replace(
+            NO_CORRUPTION,
+            noise_prob=cfg.noise_prob,
+            noise_symbol=None if symbol is None or symbol not in dictionary else dictionary.index(symbol),
+        )
+        super().__init__(cfg, dictionary)
+        self.form = SequenceForm(
+            cls=dictionary.bos(),
+            sep=dictionary.eos(),
+            pad=dictionary.pad(),
+            placeholder=placeholder_id(cfg.placeholder, "infilling", dictionary),
+            vocab_size=len(dictionary),
+            shifted=False,
+            own_start=True,
+            target_segment=cfg.target_segment,
+            placeholder_segment=cfg.target_segment,
+        )
+        method = METHODS["infilling"]
+        self.spans = None
+        if cfg.span_vocab is not None:
+            self.spans = load_spans(Path(cfg.span_vocab), dictionary).boundaries
+            method = method.with_spans(self.spans, cfg.word_flow_weight)
+        self.flows = method.flows
+        self.positions_per_target = method.positions_per_target
+
+    def option_problems(self) -> list[str]:
+        """Return what is wrong with the options of the objective, a sentence each."""
+        cfg = self.cfg
+        problems = [*self.fragments.problems(), *self.corruption.problems()]
+        if cfg.noise_symbol is not None and cfg.noise_symbol not in self.dictionary:
+            problems.append(f"--noise-symbol must be a symbol of the dictionary, but {cfg.noise_symbol!r} is not")
+        if not 0 <= cfg.word_flow_weight <= 1:
+            problems.append(f"--word-flow-weight must be between 0 and 1, but is {cfg.word_flow_weight:g}")
+        return problems
+
+    def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the positions of packed texts, from their tokens (texts,)."""
+        targets = self.fragments.target_length(sizes) + 1
+        return sizes - targets + 1 + 2 + self.positions_per_target * targets
+
+    def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
+        """Make what the model is trained on of the ids of texts, a row for each."""
+        return infilled_fragments(text, self.fragments, self.form, self.corruption, draws, spans=self.spans)
+
+
+def parse_fragments(cfg: ErnieGenPretrainingConfig) -> Fragments:
+    """Read the options; what is no number becomes one that `Fragments.problems` finds."""
+    lengths = []
+    for text in cfg.fragment_lengths.split(","):
+        least, _, greatest = text.partition("-")
+        lengths.append((int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0))
+    try:
+        shares = tuple(float(text) for text in cfg.fragment_shares.split(","))
+    except ValueError:
+        shares = ()
+    return Fragments(cfg.fragment_budget, tuple(lengths), shares)

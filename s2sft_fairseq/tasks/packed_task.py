@@ -1,0 +1,72 @@
+"""What the tasks that train the `unilm` model have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq.criterions import FairseqCriterion
+from fairseq.tasks import FairseqTask
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.objectives.methods import Flow
+
+
+class PackedTask(FairseqTask):
+    """A task whose batches are packed, over one dictionary that keeps the pretrained ids."""
+
+    flows: Sequence[Flow]
+    """What is predicted; known when the criterion is used."""
+
+    def __init__(self, cfg: Any, dictionary: PretrainedDictionary) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+
+    @classmethod
+    def load_dictionary(cls, filename: str) -> PretrainedDictionary:
+        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
+        return PretrainedDictionary.load(filename)
+
+    @classmethod
+    def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> PretrainedDictionary:
+        """Refuse to build a dictionary: that of the pretrained encoder is needed.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("--srcdict and --joined-dictionary are needed: the dict.txt of the pretrained encoder")
+
+    def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
+        """Build the model.
+
+        Raises:
+            UserError: if options, checkpoint, dictionary and model do not fit each other.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        if not from_checkpoint:
+            # fairseq gives the model a copy of its options, but saves the original: without this, checkpoints would
+            # need the folder of the pretrained encoder for ever.
+            for name in ("pretrained", *SIZES):
+                setattr(cfg, name, getattr(model.cfg, name))
+        return model
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
+        """Build the criterion.
+
+        Raises:
+            UserError: if it is one that cannot read packed batches, such as cross_entropy, fairseq's default.
+        """
+        if cfg._name != "mask_attention":
+            raise UserError(f"--criterion must be mask_attention for {self.cfg._name}, but is {cfg._name}")
+        return super().build_criterion(cfg, from_checkpoint)
+
+    @property
+    def source_dictionary(self) -> PretrainedDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> PretrainedDictionary:
+        """The one dictionary."""
+        return self.dictionary

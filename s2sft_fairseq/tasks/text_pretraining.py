@@ -1,0 +1,125 @@
+"""What the pre-training tasks have in common: plain text, cut into blocks, of which an objective makes examples."""
+
+import logging
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq import utils
+
+from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_dataset import PackedTextDataset
+from s2sft_fairseq.data.token_blocks import TokenBlocks
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.packing import PackedExamples
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.tasks.packed_task import PackedTask
+from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig
+
+logger = logging.getLogger(__name__)
+
+
+class TextPretrainingTask(PackedTask):
+    """Blocks of plain text; subclasses say what is made of them."""
+
+    form: SequenceForm
+    special_symbols: int
+    """Positions that an objective adds to a text, placeholders apart."""
+
+    def __init__(self, cfg: PretrainingConfig, dictionary: PretrainedDictionary) -> None:
+        super().__init__(cfg, dictionary)
+        problems = []
+        if cfg.min_tokens_per_sample < 2:
+            problems.append(f"--min-tokens-per-sample must be at least 2, but is {cfg.min_tokens_per_sample}")
+        if cfg.tokens_per_sample < 2 * cfg.min_tokens_per_sample:
+            # A document that is a little too long is cut into halves.
+            problems.append(
+                f"--tokens-per-sample must be at least twice --min-tokens-per-sample ({cfg.min_tokens_per_sample}), "
+                f"but is {cfg.tokens_per_sample}"
+            )
+        if cfg.placeholder is not None and cfg.placeholder not in dictionary:
+            problems.append(f"--placeholder must be a symbol of the dictionary, but {cfg.placeholder!r} is not")
+        problems += self.option_problems()
+        if problems:
+            raise UserError.of(problems)
+
+    @classmethod
+    def setup_task(cls, cfg: PretrainingConfig, **_: Any) -> "TextPretrainingTask":
+        """Load the dictionary.
+
+        Raises:
+            UserError: if data or dictionary are missing, or options are out of range.
+        """
+        return cls(cfg, load_text_dictionary(Path(utils.split_paths(cfg.data)[0])))
+
+    @abstractmethod
+    def option_problems(self) -> list[str]:
+        """Return what is wrong with the options of the objective, a sentence each."""
+
+    @abstractmethod
+    def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the positions of packed texts, from their tokens (texts,)."""
+
+    @abstractmethod
+    def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
+        """Make what the model is trained on of the ids of texts, a row for each."""
+
+    def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
+        """Build the model.
+
+        Raises:
+            UserError: if options, checkpoint, dictionary and model do not fit each other.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        problems = []
+        most = model.cfg.max_positions - self.special_symbols
+        if self.cfg.tokens_per_sample > most:
+            problems.append(
+                f"--tokens-per-sample must be at most {most}, which leaves {self.special_symbols} of the "
+                f"--max-positions of the model ({model.cfg.max_positions}) for special symbols, "
+                f"but is {self.cfg.tokens_per_sample}"
+            )
+        segments = model.cfg.num_segments
+        if segments and not 0 <= self.cfg.target_segment < segments:
+            problems.append(
+                f"--target-segment must be at least 0 and below --num-segments of the model ({segments}), "
+                f"but is {self.cfg.target_segment}"
+            )
+        if problems:
+            raise UserError.of(problems)
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, **_: Any) -> None:
+        """Load a split; of several data folders the one whose turn it is in this epoch.
+
+        Raises:
+            UserError: if its files are missing or truncated, or hold no text that is long enough.
+        """
+        folders = utils.split_paths(self.cfg.data)
+        folder = Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
+        lines = load_texts(folder, split, self.dictionary, self.cfg.dataset_impl)
+        blocks = TokenBlocks(lines, self.cfg.tokens_per_sample, least=self.cfg.min_tokens_per_sample)
+        logger.info(
+            f"{split}: {len(blocks):,} texts of {blocks.sizes.mean():,.0f} tokens on average, from "
+            f"{blocks.num_documents:,} documents; {blocks.num_short:,} with fewer than "
+            f"{self.cfg.min_tokens_per_sample} tokens are left out (--min-tokens-per-sample)"
+        )
+        self.datasets[split] = PackedTextDataset(
+            blocks,
+            self.form,
+            self.flows,
+            self.pack,
+            self.packed_sizes(blocks.sizes),
+            seed=self.cfg.seed,
+            shuffle=split == "train",
+            name=split,
+        )
+
+    def max_positions(self) -> None:
+        """Return None: no text is too long, for longer ones are cut."""

@@ -1,0 +1,99 @@
+# The stages of a recipe, and what runs and remembers them. What they work on are the settings of recipe.sh.
+
+# stage FILE WHAT COMMAND...: run the command unless the file, which it makes last, is there.
+stage() {
+    local made=$1 what=$2 start=$SECONDS
+    shift 2
+    if [ -e "$made" ]; then say "$what: done before ($made)"; return; fi
+    say "$what ..."
+    "$@"
+    say "$what: $((SECONDS - start)) s"
+}
+
+# remember FILE LINE...: what the files beside this one are made with, which may not change.
+remember() {
+    local file=$1 changed
+    shift
+    mkdir -p "$(dirname "$file")"
+    if [ -e "$file" ]; then
+        changed=$(printf '%s\n' "$@" | diff "$file" - | sed -n 's/^</ before:/p; s/^>/ now:   /p') || true
+        [ -z "$changed" ] || fail "$(dirname "$file") holds files of other settings; name another folder, or remove it
+$changed"
+    else
+        printf '%s\n' "$@" >"$file"
+    fi
+}
+
+# s2sft COMMAND...: each command with its seconds and its memory goes to commands.jsonl of the run.
+s2sft() { "$python" "$root/scripts/recipes/measured.py" "$work/commands.jsonl" "$python" -m s2sft_fairseq "$@"; }
+
+prepare_corpus() {
+    "$python" "$root/preprocess/$script.py" --raw "$raw" --output "$output/corpus" ${prepare[@]+"${prepare[@]}"} \
+        ${limit:+--limit "$limit"} ${skip_malformed:+--skip-malformed}
+}
+
+convert() {
+    rm -rf "$output/encoder.partial"
+    if [ -z "$encoder" ]; then
+        "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
+            --input "$output"/corpus/train.{src,tgt} --keep ${added_token:+"$added_token"}
+    elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
+        ln -s "$(cd "$encoder" && pwd)" "$output/encoder.partial"
+    else
+        s2sft convert "$encoder" --to "$output/encoder.partial" ${conversion[@]+"${conversion[@]}"}
+    fi
+    mv "$output/encoder.partial" "$output/encoder"
+}
+
+# evenly N FILE: so many lines of the file, evenly spaced, or all where it has no more.
+evenly() {
+    awk -v kept="$1" -v all="$(wc -l <"$2")" 'all <= kept || int(NR * kept / all) > int((NR - 1) * kept / all)' "$2"
+}
+
+# The set to score becomes one of fewer sources, beside the whole.
+choose_sources() {
+    local all=$output/corpus/$set kind
+    set=$set-$sources
+    for kind in src refs.jsonl; do
+        evenly "$sources" "$all.$kind" >"$output/corpus/$set.$kind"
+    done
+}
+
+tokenize() {
+    rm -rf "$output/tokens.partial"
+    s2sft tokenize --tokenizer-dir "$output/encoder" --output-dir "$output/tokens.partial" \
+        ${separator:+--separator "$separator"} ${workers:+--workers "$workers"} \
+        --input "$output"/corpus/{train,valid}.{src,tgt}
+    local side
+    for side in src tgt; do
+        evenly "$held_out" "$output/tokens.partial/valid.$side" >"$output/tokens.partial/some.$side"
+        mv "$output/tokens.partial/some.$side" "$output/tokens.partial/valid.$side"
+    done
+    mv "$output/tokens.partial" "$output/tokens"
+}
+
+fit() {
+    rm -rf "$output/fitted.partial"
+    s2sft convert "$encoder" --to "$output/fitted.partial" ${conversion[@]+"${conversion[@]}"} \
+        --fit-head "$output/tokens/train.src" --output-prior "$output/tokens/train.tgt"
+    mv "$output/fitted.partial" "$output/fitted"
+}
+
+binarize() {
+    rm -rf "$output/binarized.partial"
+    s2sft preprocess --source-lang src --target-lang tgt --srcdict "$output/encoder/dict.txt" --joined-dictionary \
+        --trainpref "$output/tokens/train" --validpref "$output/tokens/valid" --destdir "$output/binarized.partial" \
+        --workers "${workers:-$(nproc)}" >"$output/binarize.log"
+    mv "$output/binarized.partial" "$output/binarized"
+}
+
+train() {
+    s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "$updates"
+    mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
+    rm -rf "$work/checkpoints"
+}
+
+score() {
+    s2sft evaluate "${evaluate[@]}" $scoring --hyp "$hyp" \
+        --src "$output/corpus/$set.src" --ref "$output/corpus/$set.refs.jsonl" --json "$work/$set.json"
+}

@@ -1,0 +1,196 @@
+"""The presets of ERNIE-GEN: against the paper's tables and the documentation, and that they reach the command lines."""
+
+import csv
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "scripts" / "recipes"
+with (RECIPES / "presets.tsv").open(encoding="utf-8", newline="") as file:
+    ROWS = list(csv.DictReader(file, delimiter="\t"))
+NAMES = [row["preset"] for row in ROWS]
+
+CONFIGURATIONS = {
+    *(f"{size}/{task}" for size in ("base", "large", "large_430g") for task in ("cnndm", "gigaword", "squad-qg")),
+    *("base/gigaword-10k", "large/gigaword-10k", "large_430g/gigaword-10k", "large/coqa", "large/persona-chat"),
+}
+# Of the paper: epochs, learning rate, noise, dropout, batch, label smoothing, beam; Table 11 warm-up and penalty too.
+TABLE_1 = {
+    "base/squad-qg": (10, 2.5e-5, 0.7, 0.1, 32, 0.1, 1),
+    "large/squad-qg": (10, 1.5e-5, 0.7, 0.2, 32, 0.1, 1),
+    "base/cnndm": (30, 5e-5, 0.7, 0.1, 64, 0.1, 5),
+    "large/cnndm": (20, 4e-5, 0.7, 0.1, 64, 0.1, 5),
+    "base/gigaword": (10, 3e-5, 0.5, 0.1, 128, 0.1, 5),
+    "large/gigaword": (5, 3e-5, 0.6, 0.2, 128, 0.1, 5),
+    "large/persona-chat": (30, 1e-4, 0.0, 0.1, 64, 0.1, 10),
+    "large/coqa": (10, 1e-5, 0.5, 0.1, 32, 0.1, 3),
+}
+TABLE_11 = {
+    "large_430g/cnndm": (17, 4e-5, 0.7, 0.1, 32, 0.1, 5, 0.02, 1.2),
+    "large_430g/gigaword": (5, 3e-5, 0.6, 0.2, 128, 0.1, 6, 0.1, 0.7),
+    "large_430g/squad-qg": (10, 1.25e-5, 0.7, 0.2, 32, 0.1, 5, 0.25, 1.0),
+}
+IN_TABLE = ("epochs", "lr", "noise_prob", "dropout", "batch", "label_smoothing", "beam")
+
+
+def values(row, names):
+    return tuple(float(row[name]) for name in names)
+
+
+def test_every_configuration_and_table_has_its_preset():
+    assert len(set(NAMES)) == len(NAMES)
+    sources = {row["preset"]: row["source"].split(", ") for row in ROWS}
+    files = {source.removesuffix("_conf") for found in sources.values() for source in found if "/" in source}
+    assert files == CONFIGURATIONS
+    # A configuration is what its file says; the paper has a preset of its own where it differs.
+    assert {name for name in NAMES if not name.startswith("paper/")} == CONFIGURATIONS
+    assert all(f"{name}_conf" in found for name, found in sources.items() if not name.startswith("paper/"))
+    of_table = {source: [] for source in ("Table 1", "Table 11")}
+    for name, found in sources.items():
+        for source in found:
+            if source in of_table:
+                of_table[source].append(name.removeprefix("paper/"))
+    assert sorted(of_table["Table 1"]) == sorted(TABLE_1)
+    assert sorted(of_table["Table 11"]) == sorted(TABLE_11)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=NAMES)
+def test_against_the_paper(row):
+    name, sources = row["preset"].removeprefix("paper/"), row["source"].split(", ")
+    if "Table 1" in sources:
+        assert values(row, IN_TABLE) == TABLE_1[name]
+    elif name in TABLE_1:  # the configuration of a task where the paper says something else
+        assert values(row, IN_TABLE) != TABLE_1[name]
+        assert f"paper/{name}" in NAMES
+    if "Table 11" in sources:
+        assert values(row, (*IN_TABLE, "warmup_proportion", "length_penalty")) == TABLE_11[name]
+    if row["preset"].startswith("paper/"):
+        # Of what the table does not tell.
+        (configuration,) = (other for other in ROWS if other["preset"] == name)
+        rest = set(row) - {"preset", "source", *IN_TABLE}
+        assert {key: row[key] for key in rest} == {key: configuration[key] for key in rest}
+
+
+def commands(folder, task, *words, status=0):
+    """The options of ``s2sft train`` and ``s2sft generate`` that a recipe shows."""
+    environment = {**os.environ, "PYTHON": sys.executable}
+    command = ["bash", str(RECIPES / f"{task}.sh"), "--dry-run", *map(str, words)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    if status:
+        return done.stderr
+    train, generate = (shlex.split(line) for line in done.stdout.splitlines())
+    assert (train[:2], generate[:2]) == (["s2sft", "train"], ["s2sft", "generate"])
+    return options_of(train[3:]), options_of(generate[2:])
+
+
+def options_of(words):
+    """Options by name; the last one counts."""
+    found = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            found[word] = None if following.startswith("--") else following
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=NAMES)
+def test_what_a_preset_sets(tmp_path, row):
+    corpus = tmp_path / "out" / "corpus"
+    corpus.mkdir(parents=True)
+    (corpus / "train.src").write_text("a\n" * 1001)
+    words = ("--preset", row["preset"], "--output", "out", "--device-batch", 8)
+    train, generate = commands(tmp_path, row["recipe"], *words)
+    batch = int(row["batch"])
+    updates = int(row["epochs"]) * (1000 // batch + 1)
+    expected = {
+        "--finetune-method": "infilling",
+        "--max-source-positions": row["max_src_len"],
+        "--max-target-positions": str(int(row["max_tgt_len"]) - 1),
+        "--update-freq": str(batch // 8),
+        "--batch-size": "8",
+        "--lr": row["lr"],
+        "--max-update": str(updates),
+        "--warmup-updates": str(int(float(row["warmup_proportion"]) * updates + 0.5)),
+        "--noise-prob": row["noise_prob"],
+        "--noise-symbol": None if row["noise_symbol"] == "-" else row["noise_symbol"],
+        "--dropout": row["dropout"],
+        "--label-smoothing": row["label_smoothing"],
+        "--weight-decay": row["weight_decay"],
+    }
+    assert {name: train.get(name) for name in expected} == expected
+    assert ("--num-roles" in train) == (row["recipe"] in ("coqa", "persona_chat"))
+    expected = {
+        "--beam": row["beam"],
+        "--length-penalty": "gnmt",
+        "--lenpen": row["length_penalty"],
+        "--max-len-b": str(int(row["max_dec_len"]) - 1),
+        "--rank-each-step": None,
+        "--keep-unfinished": None,
+    }
+    assert generate.items() >= expected.items()
+    assert not {"--min-len", "--no-repeat-ngram-size"} & generate.keys()
+
+
+def test_the_command_line_wins(tmp_path):
+    words = ("--preset", "large_430g/squad-qg", "--updates", 100)
+    train, generate = commands(
+        *(tmp_path, "squad_qg", *words, "--lr", 1, "--batch", 64, "--warmup", 7, "--noise-prob", 0.1),
+        *("--noise-symbol", "[MASK]", "--max-source", 100, "--max-target", 20, "--decoding", "--beam 2 --lenpen 3"),
+        *("--", "--dropout", 0.3),
+    )
+    expected = {"--lr": "1", "--update-freq": "4", "--warmup-updates": "7", "--noise-prob": "0.1"}
+    expected |= {"--max-source-positions": "100", "--max-target-positions": "20", "--noise-symbol": "[MASK]"}
+    assert train.items() >= (expected | {"--dropout": "0.3", "--label-smoothing": "0.1"}).items()
+    assert (generate["--beam"], generate["--lenpen"]) == ("2", "3")
+    assert "--rank-each-step" not in generate
+    train, generate = commands(tmp_path, "squad_qg", *words, "--method", "causal")
+    assert (train["--finetune-method"], train["--lr"], generate["--beam"]) == ("causal", "1.25e-5", "5")
+    assert "--noise-prob" not in train
+
+
+def test_the_task_of_a_preset(tmp_path):
+    """The size of Gigaword goes with it; and what the recipes of the dialogues take by themselves can be changed."""
+    train, _ = commands(tmp_path, "gigaword", "--preset", "large/gigaword-10k", "--updates", 9)
+    assert train["--lr"] == "1e-5"
+    train, _ = commands(tmp_path, "persona_chat", "--updates", 9)
+    assert (train["--label-smoothing"], train["--source-truncation"]) == ("0.0", "right,left")
+    train, _ = commands(tmp_path, "persona_chat", "--preset", "paper/large/persona-chat", "--updates", 9)
+    assert train["--label-smoothing"] == "0.1"
+    message = commands(tmp_path, "gigaword", "--preset", "large/coqa", "--updates", 9, status=2)
+    assert message == (
+        "gigaword: error: --preset must be one of this recipe's, but is large/coqa: base/gigaword large/gigaword "
+        "large_430g/gigaword base/gigaword-10k large/gigaword-10k large_430g/gigaword-10k\n"
+    )
+    message = commands(tmp_path, "webnlg", "--updates", 9, status=2)
+    assert message == "webnlg: error: --dry-run has nothing to show: training comes with DeltaLM\n"
+
+
+@pytest.mark.parametrize("task", sorted(path.stem for path in RECIPES.glob("*.sh") if path.stem not in "recipe stages"))
+def test_infilling_without_a_preset(tmp_path, task):
+    if "later=" in (RECIPES / f"{task}.sh").read_text():
+        pytest.skip("it does not train yet")
+    words = ("--method", "infilling", "--noise-prob", 0.6, "--updates", 50)
+    train, _ = commands(tmp_path, task, *words)
+    assert (train["--finetune-method"], train["--noise-prob"]) == ("infilling", "0.6")
+
+
+def test_the_table_of_the_documentation():
+    lines = (ROOT / "docs" / "ernie-gen.md").read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| preset | follows | lengths |"))
+    expected = []
+    for row in ROWS:
+        assert row["weight_decay"] == "0.01"  # which the page says of all
+        lengths = "/".join(row[f"max_{part}_len"] for part in ("src", "tgt", "dec"))
+        noise = row["noise_prob"] if row["noise_symbol"] == "-" else f"{row['noise_prob']} `{row['noise_symbol']}`"
+        cells = (
+            *(f"`{row['preset']}`", row["source"], lengths, row["batch"], row["epochs"], row["lr"]),
+            *(row["warmup_proportion"], noise, row["dropout"], row["label_smoothing"], row["beam"]),
+            row["length_penalty"],
+        )
+        expected.append(f"| {' | '.join(cells)} |")
+    assert lines[start + 2 : start + 2 + len(ROWS) + 1] == [*expected, ""]

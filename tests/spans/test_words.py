@@ -1,0 +1,73 @@
+"""Whole words of token ids."""
+
+import pickle
+
+import numpy as np
+import pytest
+from naive_spans import naive_words
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.spans.words import WordNumbers, WordRule, ids_of
+
+SYMBOLS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##a", "##b"]
+
+
+@pytest.fixture(scope="module")
+def rule() -> WordRule:
+    return WordRule.of(PretrainedDictionary.of(SYMBOLS), [7, 8])
+
+
+def ids(text: str) -> np.ndarray:
+    return np.array([SYMBOLS.index(symbol) for symbol in text.split()], np.int64)
+
+
+def spelled(words) -> list[tuple[str, ...]]:
+    return [tuple(SYMBOLS[token] for token in ids_of(spelling)) for spelling in words.spellings()]
+
+
+def test_words_of_rows(rule):
+    rows = Ragged.of([ids("##a ##b a b ##b ##b [SEP]"), ids(""), ids("##b"), ids("a [UNK] ##a ##a b")])
+    words = rule.split_rows(rows)
+    assert [" ".join(word) for word in spelled(words)] == [
+        *("##a ##b", "a", "b ##b ##b", "[SEP]"),
+        *("##b",),
+        *("a", "[UNK]", "##a ##a", "b"),
+    ]
+    assert words.lengths.tolist() == [2, 1, 3, 1, 1, 1, 1, 2, 1]
+    assert np.flatnonzero(words.special).tolist() == [3, 6]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_words_as_one_would_write_them_down(rule, seed):
+    tokens = np.random.default_rng(seed).integers(0, len(SYMBOLS), 200)
+    assert spelled(rule.split(tokens, np.array([0]))) == naive_words([SYMBOLS[token] for token in tokens])
+
+
+def test_no_tokens(rule):
+    words = rule.split_rows(Ragged(np.empty(0, np.int64), np.zeros(3, np.int64)))
+    assert words.spellings() == words.first.tolist() == words.lengths.tolist() == []
+
+
+def test_a_special_symbol_goes_on_no_word():
+    rule = WordRule.of(PretrainedDictionary.of(SYMBOLS), range(len(SYMBOLS)))
+    assert np.flatnonzero(rule.continues).tolist() == [5, 6, 7, 8]
+    assert np.flatnonzero(rule.special).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_numbers(rule):
+    words = rule.split(ids("a b a ##b b ##a ##b a ##b [SEP] b"), np.array([0]))
+    spellings = sorted(set(words.spellings(slice(4))))
+    numbers = WordNumbers(spellings, len(SYMBOLS))
+    assert [ids_of(spelling) for spelling in numbers] == [[5], [5, 8], [6], [6, 7, 8]]
+    assert len(numbers) == 4
+    assert numbers.of(words).tolist() == [0, 2, 1, 3, 1, -1, 2]
+    again = pickle.loads(pickle.dumps(numbers))
+    assert again.of(words).tolist() == numbers.of(words).tolist()
+
+
+def test_spellings_sort_like_their_ids():
+    rule = WordRule.of(PretrainedDictionary.of([*SYMBOLS, *(f"w{i}" for i in range(70_000))]), [])
+    tokens = np.random.default_rng(1).integers(0, 70_000, 500)
+    spellings = rule.split(tokens, np.array([0])).spellings()
+    assert [ids_of(spelling) for spelling in sorted(spellings)] == [[token] for token in sorted(tokens.tolist())]
