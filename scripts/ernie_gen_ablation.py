@@ -28,48 +28,21 @@ ROWS = (
 )
 
 
-def s2sft(*words: object) -> None:
-    """Run a command of ours; ends the process if it fails."""
-    run([sys.executable, "-m", "s2sft_fairseq", *words])
-
-
 def run(command: Sequence[object]) -> None:
     print("$", *command, flush=True)
     if status := subprocess.run([str(word) for word in command], cwd=ROOT).returncode:
         sys.exit(status)
 
 
-def prepare(text: Path, tokenizer: Path, folder: Path) -> None:
-    """Tokenize and binarize the text, and find the spans."""
-    if (folder / "spans.txt").exists():
-        return
-    words = ("--tokenizer-dir", tokenizer, "--output-dir", folder / "tokens", "--dict", folder / "dict.txt")
-    s2sft("tokenize", "--input", text / "train.txt", text / "valid.txt", *words)
-    train, valid = folder / "tokens" / "train.txt", folder / "tokens" / "valid.txt"
-    options = ("--only-source", "--srcdict", folder / "dict.txt", "--destdir", folder / "data")
-    s2sft("preprocess", "--trainpref", train, "--validpref", valid, *options)
-    s2sft("span-vocab", "--input", train, "--tokenizer-dir", tokenizer, "--output", folder / "spans.txt")
-
-
-def pretrain(flow: str, options: argparse.Namespace, tokenizer: Path, folder: Path) -> Path:
+def pretrain(flow: str, options: argparse.Namespace) -> Path:
     """Pre-train with one or two flows; returns the folder of the encoder."""
-    encoder = folder / f"{flow}-encoder"
-    if encoder.exists():
-        return encoder
-    spans = ("--span-vocab", folder / "spans.txt") if flow == "span" else ()
-    updates, saved = options.pretraining_updates, folder / f"{flow}-checkpoints"
-    schedule = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", updates // 10, "--max-update", updates)
-    saving = ("--save-interval-updates", max(1, updates // 10), "--keep-interval-updates", 1, "--no-epoch-checkpoints")
-    held_out = ("--validate-interval-updates", max(1, updates // 10), "--validate-interval", 1000000)
-    log = ("--log-format", "json", "--log-file", folder / f"{flow}.log", "--log-interval", max(1, updates // 100))
-    words = ("--arch", options.arch, "--max-positions", 512, "--lr", options.pretraining_lr, "--max-tokens", 8192)
-    others = ("--dropout", 0.1, "--attention-dropout", 0, "--seed", 1, "--cpu", "--num-workers", 0)
-    s2sft("train", folder / "data", "--task", "ernie_gen_pretraining", *words, *schedule, *saving, *held_out, *log,
-          *others, *spans, "--save-dir", saved)  # fmt: skip
-    export = ("--tokenizer-dir", tokenizer, "--to", f"{encoder}.partial")
-    s2sft("export", saved / "checkpoint_last.pt", *export)
-    Path(f"{encoder}.partial").rename(encoder)
-    return encoder
+    output = options.output.resolve() / "text"
+    words = ["--text", options.text.resolve(), "--tokenizer-dir", options.tokenizer_dir.resolve(), "--output", output]
+    words += ["--run", flow, "--updates", options.pretraining_updates, *["--word-flow-only"] * (flow == "word")]
+    further = ("--arch", options.arch, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0)
+    further += ("--cpu", "--num-workers", 0)
+    run([sys.executable, ROOT / "scripts" / "pretrain.py", "ernie-gen-base", *words, "--", *further])
+    return output / flow / "encoder"
 
 
 def main() -> None:
@@ -91,9 +64,8 @@ def main() -> None:
     if wrong := [text for text in options.raw if "=" not in text]:
         parser.error(f"--raw must be TASK=DIR, but is {', '.join(wrong)}")
 
-    output, tokenizer = options.output.resolve(), options.tokenizer_dir.resolve()
-    prepare(options.text.resolve(), tokenizer, output / "text")
-    encoders = {flow: pretrain(flow, options, tokenizer, output / "text") for flow in ("word", "span")}
+    output = options.output.resolve()
+    encoders = {flow: pretrain(flow, options) for flow in ("word", "span")}
     for task, _, raw in (text.partition("=") for text in options.raw):
         found: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in ROWS}
         for seed in options.seeds:

@@ -25,7 +25,7 @@ def plot(log: Path, output: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.5))
     for name, points in curves.items():
         axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o" if name == "held out" else None)
-    axes.set(xlabel="updates", ylabel="loss (bits a token)", title="Fine-tuning")
+    axes.set(xlabel="updates", ylabel="loss (bits a token)")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
