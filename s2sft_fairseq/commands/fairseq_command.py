@@ -9,7 +9,17 @@ import s2sft_fairseq
 from s2sft_fairseq.errors import UserError
 
 DEFAULT_TASK = "unilm_seq2seq"
-_OWN_TASKS = (DEFAULT_TASK, "ernie_gen_pretraining")
+_OWN_TASKS = (
+    DEFAULT_TASK,
+    "ernie_gen_pretraining",
+    "unilm_pretraining",
+    "unilm_classification",
+    "unilm_question_answering",
+)
+_CRITERIONS = {  # of the tasks that have another than mask_attention
+    "unilm_classification": "classification",
+    "unilm_question_answering": "answer_span",
+}
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
 # What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
@@ -17,7 +27,6 @@ _READ_A_MODEL = ("validate", "generate", "interactive")
 # rows of a matrix here, of which there had better be a multiple of 8.
 TRAIN_DEFAULTS = (
     (("--arch", "-a"), "unilm"),
-    (("--criterion",), "mask_attention"),
     (("--optimizer",), "fused_adamw"),
     (("--lr", "--learning-rate"), "5e-5"),
     (("--clip-norm",), "1.0"),
@@ -63,9 +72,11 @@ def complete(arguments: list[str]) -> list[str]:
 def _defaults(name: str, arguments: list[str]) -> list[str]:
     """The default options of a command that are not given, for the tasks that they are made for."""
     # References are scored in one pass over all positions: that takes the small batches of training.
-    if value_of(arguments, "--task") not in (None, *_OWN_TASKS) or "--score-reference" in arguments:
+    task = value_of(arguments, "--task")
+    if task not in (None, *_OWN_TASKS) or "--score-reference" in arguments:
         return []
-    defaults = {"train": TRAIN_DEFAULTS, "generate": GENERATE_DEFAULTS}.get(name, ())
+    criterion = (("--criterion",), _CRITERIONS.get(task, "mask_attention"))
+    defaults = {"train": (criterion, *TRAIN_DEFAULTS), "generate": GENERATE_DEFAULTS}.get(name, ())
     missing = [(names[0], value) for names, value in defaults if value_of(arguments, *names) is None]
     return [word for pair in missing for word in pair]
 

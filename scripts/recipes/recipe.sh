@@ -46,10 +46,11 @@ lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_de
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 later=""                                        # the system whose training step is still to come
 preset=""                                       # the one where the command line names none
+manual=recipe                                   # the file whose head tells the options
 # What only the command line sets.
 raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test sources="" hyp=""
 scoring="" held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
-noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
+vocabulary=() noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
 values="raw encoder output run method seed lr epochs warmup batch updates device_batch set sources hyp scoring held_out"
 values+=" limit workers preset noise_prob noise_symbol max_source max_target decoding"
 switches="smoke skip_malformed fit_head cpu dry_run"
@@ -73,7 +74,7 @@ parse() {
         name=${1#--} name=${name//-/_}
         case $1 in
             --) shift; train_options=("$@"); return ;;
-            -h | --help) head_of "$0"; echo; head_of "$root/scripts/recipes/recipe.sh"; exit 0 ;;
+            -h | --help) head_of "$0"; echo; head_of "$root/scripts/recipes/$manual.sh"; exit 0 ;;
             --?*) ;;
             *) fail "unknown word $1; --help tells the options" ;;
         esac
@@ -150,14 +151,11 @@ check() {
     [ ${#problems[@]} = 0 ] || fail "$(printf '%s\n' "${problems[@]}")"
 }
 
-# The words of the commands of training and generation. 20 times in a training the held-out loss is computed and the
+# The words of a training command that all recipes share. 20 times in a training the held-out loss is computed and the
 # state is saved.
-commands() {
+optimization() {
     local every=$((updates > 20 ? updates / 20 : updates))
-    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method" --seed "$seed"
-        --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
-        ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
-        --criterion mask_attention --label-smoothing "$label_smoothing" --dropout "$dropout" --attention-dropout 0.1
+    optimizing=(--seed "$seed" --dropout "$dropout" --attention-dropout 0.1
         --optimizer fused_adamw --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --weight-decay "$weight_decay"
         --clip-norm 1.0 --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --max-update "$updates"
         --batch-size "$device_batch" --update-freq $(((batch + device_batch - 1) / device_batch))
@@ -165,22 +163,37 @@ commands() {
         --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$work/checkpoints"
         --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json --log-file "$work/train.log"
         --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
+}
+
+# The words of the commands of training and generation.
+commands() {
+    optimization
+    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method"
+        --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
+        ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
+        --criterion mask_attention --label-smoothing "$label_smoothing" "${optimizing[@]}")
     generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
         ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
         --no-progress-bar ${cpu:+--cpu})
 }
 
-# What follows from settings and corpus.
-plan() {
-    local pairs needed
-    [ -n "$updates" ] || pairs=$(wc -l <"$output/corpus/train.src")
-    updates=${updates:-$((epochs * ((pairs + batch - 1) / batch)))}
+# count_updates FILE: how many updates a training has, and how many of them warm it up; the file has its examples.
+count_updates() {
+    local examples
+    [ -n "$updates" ] || examples=$(wc -l <"$1")
+    updates=${updates:-$((epochs * ((examples + batch - 1) / batch)))}
     if ! given warmup && [ -n "$warmup_share" ]; then
         warmup=$(awk "BEGIN { print int($warmup_share * $updates + 0.5) }")
     # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
     elif ! given warmup && [ $((4 * warmup)) -gt "$updates" ]; then
         warmup=$((updates / 10))
     fi
+}
+
+# What follows from settings and corpus.
+plan() {
+    local needed
+    count_updates "$output/corpus/train.src"
     # Most encoders have 512 positions. One more is for the start symbol of infilling: all methods share an encoder.
     needed=$((max_source + max_target + 1))
     [ "$needed" -le 512 ] || conversion+=(--max-positions "$needed")

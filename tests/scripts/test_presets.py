@@ -170,7 +170,10 @@ def test_the_task_of_a_preset(tmp_path):
     assert message == "webnlg: error: --dry-run has nothing to show: training comes with DeltaLM\n"
 
 
-@pytest.mark.parametrize("task", sorted(path.stem for path in RECIPES.glob("*.sh") if path.stem not in "recipe stages"))
+GENERATING = sorted(path.stem for path in RECIPES.glob("*.sh") if path.read_text().endswith('\nrun_recipe "$@"\n'))
+
+
+@pytest.mark.parametrize("task", GENERATING)
 def test_infilling_without_a_preset(tmp_path, task):
     if "later=" in (RECIPES / f"{task}.sh").read_text():
         pytest.skip("it does not train yet")
