@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the linter and every test; sets up what they need itself.
 #
-#   bash scripts/test.sh                  all tests but the slow ones, with line coverage, which must be 92 % or more
+#   bash scripts/test.sh                  all tests but the slow ones, on all cores (4 at most), with line coverage, which
+#                                         must be 92 % or more
 #   bash scripts/test.sh --slow           the slow ones too
 #   bash scripts/test.sh -k word -x ...   with arguments for pytest: no coverage
 set -euo pipefail
@@ -15,6 +16,6 @@ if [ "${1:-}" = --slow ]; then
     options+=(-m "")
     shift
 fi
-[ $# -gt 0 ] || options+=(--cov --cov-fail-under=92)
+[ $# -gt 0 ] || options+=(--cov --cov-fail-under=92 -n auto --maxprocesses 4 --dist loadfile)
 # The tests start processes of their own, which share the cores; and one thread adds in the same order everywhere.
 OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest "${options[@]}" "$@"

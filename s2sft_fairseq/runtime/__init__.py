@@ -7,8 +7,10 @@ apply them too.
 import functools
 import logging
 
-# A speech task of fairseq's announces on import that an optional package is missing.
+# Speech tasks of fairseq's announce on import that an optional package is missing, and turn the whole log on.
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+_root = logging.getLogger()
+_level, _handlers = _root.level, _root.handlers[:]
 
 from s2sft_fairseq.runtime import (  # noqa: E402
     arch_option,
@@ -25,6 +27,9 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     numpy_names,
     warning_filters,
 )
+
+_root.setLevel(_level)
+_root.handlers[:] = _handlers
 
 MENDS = (
     memory_reuse,

@@ -18,7 +18,7 @@ TINY += ("--tokens-per-sample", 40, "--max-tokens", 600, "--update-freq", 1, "--
 def pretrain(folder, *words):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])}
     command = [sys.executable, str(SCRIPT), *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(scope="module")

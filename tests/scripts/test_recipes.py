@@ -33,7 +33,7 @@ def run_recipe(task: str, folder: Path, *words: object) -> subprocess.CompletedP
     """Run a recipe in a folder, with this Python."""
     command = ["bash", str(RECIPES / f"{task}.sh"), *map(str, words)]
     environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(scope="module")

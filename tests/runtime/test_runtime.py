@@ -1,0 +1,25 @@
+"""What importing the plugin must not do."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import logging
+{before}
+import s2sft_fairseq
+root = logging.getLogger()
+print(root.level, len(root.handlers))
+logging.getLogger("matplotlib").debug("noise")
+"""
+
+
+def printed(before=""):
+    command = [sys.executable, "-c", PROGRAM.format(before=before)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_log_stays_as_it_is():
+    assert printed() == "30 0\n"
+    assert printed("logging.basicConfig(level=logging.ERROR)") == "40 1\n"
