@@ -24,8 +24,8 @@ class BlockwiseMasking:
     block_lengths: tuple[int, int] = (2, 6)
     """Least and greatest length of a block, uniform."""
 
-    def problems(self) -> list[str]:
-        """What is wrong with these values, a sentence each."""
+    def problems(self, block_lengths: str) -> list[str]:
+        """What is wrong with these values, a sentence each; the lengths are quoted as they were given."""
         found = []
         if not 0 < self.ratio < 1:
             found.append(f"--mask-ratio must be above 0 and below 1, but is {self.ratio:g}")
@@ -33,7 +33,7 @@ class BlockwiseMasking:
             found.append(f"--block-prob must be between 0 and 1, but is {self.block_prob:g}")
         least, greatest = self.block_lengths
         if not 1 <= least <= greatest:
-            found.append(f"--block-lengths must be a range of at least 1, such as 2-6, but is {least}-{greatest}")
+            found.append(f"--block-lengths must be a range of at least 1, such as 2-6, but is {block_lengths}")
         return found
 
     def least_masked(self, lengths: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     linear_schedule,
     memory_reuse,
     numpy_names,
+    resumed_task,
     warning_filters,
 )
 
@@ -36,6 +37,7 @@ MENDS = (
     warning_filters,
     numpy_names,
     checkpoint_errors,
+    resumed_task,
     damaged_datasets,
     interactive_input,
     arch_option,

@@ -91,7 +91,7 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
     def option_problems(self) -> list[str]:
         """Return what is wrong with the options of the objective, a sentence each."""
         cfg = self.cfg
-        problems = [*self.fragments.problems(), *self.corruption.problems()]
+        problems = [*self.fragments.problems(cfg.fragment_lengths), *self.corruption.problems()]
         if cfg.noise_symbol is not None and cfg.noise_symbol not in self.dictionary:
             problems.append(f"--noise-symbol must be a symbol of the dictionary, but {cfg.noise_symbol!r} is not")
         if not 0 <= cfg.word_flow_weight <= 1:

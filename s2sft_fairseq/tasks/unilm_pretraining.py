@@ -69,7 +69,7 @@ class UnilmPretrainingTask(TextPretrainingTask):
 
     def option_problems(self) -> list[str]:
         """Return what is wrong with the options of the objective, a sentence each."""
-        return [*self.masking.problems(), *self.corruption.problems()]
+        return [*self.masking.problems(self.cfg.block_lengths), *self.corruption.problems()]
 
     def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
         """Return the positions of packed texts at most, from their tokens (texts,)."""

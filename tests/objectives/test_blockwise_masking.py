@@ -130,14 +130,14 @@ def test_runs_are_contiguous_steps():
             [
                 "--mask-ratio must be above 0 and below 1, but is 1",
                 "--block-prob must be between 0 and 1, but is -0.5",
-                "--block-lengths must be a range of at least 1, such as 2-6, but is 0-0",
+                "--block-lengths must be a range of at least 1, such as 2-6, but is 0",
             ],
         ),
         (
             BlockwiseMasking(block_lengths=(5, 2)),
-            ["--block-lengths must be a range of at least 1, such as 2-6, but is 5-2"],
+            ["--block-lengths must be a range of at least 1, such as 2-6, but is 0"],
         ),
     ],
 )
 def test_problems(masking, problems):
-    assert masking.problems() == problems
+    assert masking.problems("0") == problems

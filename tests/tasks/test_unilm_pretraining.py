@@ -93,7 +93,7 @@ def test_a_roberta_like_model_has_no_segments(data):
         ({"mask_ratio": 0.0, "block_prob": 1.5, "block_lengths": "6", "random_prob": 0.6, "keep_prob": 0.6},
          ["--mask-ratio must be above 0 and below 1, but is 0",
           "--block-prob must be between 0 and 1, but is 1.5",
-          "--block-lengths must be a range of at least 1, such as 2-6, but is 0-0",
+          "--block-lengths must be a range of at least 1, such as 2-6, but is 6",
           "--random-prob and --keep-prob must add up to 1 at most, but add up to 1.2"]),
         ({"placeholder": "[P]"}, ["--placeholder must be a symbol of the dictionary, but '[P]' is not"]),
     ],
