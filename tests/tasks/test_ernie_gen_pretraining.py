@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.utils import resolve_max_positions
 from omegaconf import OmegaConf
 from tiny import CLS, MASK, SEP, TINY_SIZES, tiny_dictionary, words
 
@@ -73,6 +74,19 @@ def test_an_update(data, spans, flows):
     assert ("span_nll" in logged) == (flows == 2)
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_no_text_is_too_long_for_its_placeholders(data, spans):
+    """They have the positions of what they predict, so that the longest text fills the model, and more is packed."""
+    task = make_task(data, tokens_per_sample=32 - 4, min_tokens_per_sample=2, span_vocab=spans)
+    model, _ = built(task, max_positions=32)
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    assert dataset.sizes.max() > 32
+    longest = resolve_max_positions(task.max_positions(), model.max_positions(), 100)
+    batches = task.get_batch_iterator(dataset, max_tokens=100, max_positions=longest).next_epoch_itr(shuffle=False)
+    assert sum(batch["nsentences"] for batch in batches) == len(dataset)
+    assert dataset.collater([dataset[0]])["net_input"]["positions"].max() < 32
 
 
 def test_epochs_and_examples(data):
