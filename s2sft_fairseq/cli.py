@@ -22,6 +22,7 @@ COMMANDS = {
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
     "generate": ("generate from raw text or binarized data", "s2sft_fairseq.commands.generate"),
     "interactive": ("generate from tokenized lines as they come", partial(fairseq_command.run, "interactive")),
+    "predict": ("write classes, numbers or answers for binarized texts", "s2sft_fairseq.commands.predict"),
     "evaluate": ("score generated text as a benchmark's papers do", "s2sft_fairseq.commands.evaluate"),
     "score": ("compute BLEU of one file against another", "s2sft_fairseq.commands.score"),
     "hydra-train": ("fine-tune a model, configured by Hydra", fairseq_command.run_hydra_train),

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 SCRIPTS = Path(__file__).resolve().parent
+NOT_COMPARED = {"recipe", "stages", "encoder_decoder", "understanding", "glue", "squad"}  # what generates nothing
 METHODS = ("causal", "masked", "pseudo_masked", "infilling")
 
 
@@ -55,7 +56,7 @@ def main() -> None:
     options = parser.parse_args(own)
     recipe = SCRIPTS / "recipes" / f"{options.task}.sh"
     if not recipe.is_file():
-        known = ", ".join(sorted({path.stem for path in recipe.parent.glob("*.sh")} - {"recipe", "stages"}))
+        known = ", ".join(sorted({path.stem for path in recipe.parent.glob("*.sh")} - NOT_COMPARED))
         parser.error(f"there is no recipe {options.task}: known are {known}")
 
     runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}

@@ -27,7 +27,7 @@ class Preset(NamedTuple):
     """Settings of a paper."""
 
     task: str
-    arch: str
+    model: tuple[str, ...]
     """Where there is no encoder to begin with."""
     lr: str
     updates: int
@@ -40,14 +40,18 @@ class Preset(NamedTuple):
     """Whether it has a span-by-span flow."""
 
 
+_BASE, _LARGE = ("--arch", "unilm_base"), ("--arch", "unilm_large")
+# UniLMv2, section 4.1: 7680 texts of 512 tokens, of which 15 % are there three times.
+_UNILMV2 = ("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--label-smoothing", "0")
+_RELATIVE = ("--relative-position-bins", "32", "--max-relative-position", "128")
 _ERNIE_GEN = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-9", "--label-smoothing", "0")
-PRESETS = {  # ERNIE-GEN, section 4.1; what it says nothing of (decay, smoothing, dropout) is BERT's
-    "ernie-gen-base": Preset(
-        "ernie_gen_pretraining", "unilm_base", "5e-5", 400_000, 4000, 196_608, _ERNIE_GEN, spans=True
+# ERNIE-GEN, section 4.1; what it says nothing of (decay, smoothing, dropout) is BERT's.
+PRESETS = {
+    "unilmv2-base": Preset(
+        "unilm_pretraining", (*_BASE, *_RELATIVE), "6e-4", 500_000, 24_000, 7680 * 666, _UNILMV2, spans=False
     ),
-    "ernie-gen-large": Preset(
-        "ernie_gen_pretraining", "unilm_large", "5e-5", 450_000, 4000, 196_608, _ERNIE_GEN, spans=True
-    ),
+    "ernie-gen-base": Preset("ernie_gen_pretraining", _BASE, "5e-5", 400_000, 4000, 196_608, _ERNIE_GEN, spans=True),
+    "ernie-gen-large": Preset("ernie_gen_pretraining", _LARGE, "5e-5", 450_000, 4000, 196_608, _ERNIE_GEN, spans=True),
 }
 
 
@@ -176,7 +180,7 @@ class Pretraining:
         every = max(1, updates // 20)
         # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
         warmup = preset.warmup if 4 * preset.warmup <= updates else updates // 10
-        begin = ("--arch", preset.arch) if options.encoder is None else ("--pretrained", self.output / "begin")
+        begin = preset.model if options.encoder is None else ("--pretrained", self.output / "begin")
         return [
             *("train", self.output / "binarized", "--task", preset.task, *begin, "--seed", options.seed),
             *(("--span-vocab", self.output / "spans.txt") if self.spans else ()),

@@ -217,7 +217,83 @@ def iwslt14(folder: Path) -> None:
             )
 
 
-# For each recipe, what writes its raw files.
+# The columns of GLUE's files with labels, and those of its test sets.
+GLUE_COLUMNS = {
+    "CoLA": ("source label mark sentence", "index sentence"),
+    "SST-2": ("sentence label", "index sentence"),
+    "MRPC": ("Quality,#1 ID,#2 ID,#1 String,#2 String", "index,#1 ID,#2 ID,#1 String,#2 String"),
+    "STS-B": (
+        "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+        "index genre filename year old_index source1 source2 sentence1 sentence2",
+    ),
+    "QQP": ("id qid1 qid2 question1 question2 is_duplicate", "id question1 question2"),
+    "MNLI": (
+        "index promptID pairID genre sentence1_parse sentence2_parse sentence1 sentence2 label1 gold_label",
+        "index promptID pairID genre sentence1_parse sentence2_parse sentence1 sentence2",
+    ),
+    "QNLI": ("index question sentence label", "index question sentence"),
+    "RTE": ("index sentence1 sentence2 label", "index sentence1 sentence2"),
+    "WNLI": ("index sentence1 sentence2 label", "index sentence1 sentence2"),
+}
+GLUE_LABELS = {
+    "MNLI": ("neutral", "entailment", "contradiction"),
+    "QNLI": ("entailment", "not_entailment"),
+    "RTE": ("not_entailment", "entailment"),
+    "STS-B": ("2.500", "0.0", "5"),
+}
+
+
+def glue_file(path: Path, columns: str, labels: Iterable[str], header: bool = True) -> None:
+    """A file of GLUE: its n-th row has the sentences n and n + 100, with quotes that close nothing."""
+    names = columns.split("," if "," in columns else " ")
+    rows = ["\t".join(names)] if header else []
+    for number, label in enumerate(labels):
+        values = {"index": str(number), "#1 ID": f"1{number}", "#2 ID": f"2{number}"}
+        first, second = f'{sentence(number)} "said', sentence(number + 100, 5)
+        texts = {"sentence1": first, "sentence2": second, "#1 String": first, "#2 String": second}
+        texts |= {"question1": first, "question2": second, "question": first, "sentence": first}
+        if "question" in names:
+            texts["sentence"] = second
+        cells = [texts.get(name) or values.get(name, "x") for name in names]
+        for name in ("label", "Quality", "score", "is_duplicate", "gold_label"):
+            if name in names:
+                cells[names.index(name)] = label
+        rows.append("\t".join(cells))
+    write_lines(path, rows)
+
+
+def glue(folder: Path) -> None:
+    """All nine tasks: 12 examples to train on, 4 of each development set, 3 of each test set."""
+    for task, (labelled, test) in GLUE_COLUMNS.items():
+        labels = GLUE_LABELS.get(task, ("1", "0"))
+        kinds = ("_matched", "_mismatched") if task == "MNLI" else ("",)
+        sizes = {"train": 12, **{f"dev{kind}": 4 for kind in kinds}}
+        for name, size in sizes.items():
+            chosen = [labels[number % len(labels)] for number in range(size)]
+            glue_file(folder / task / f"{name}.tsv", labelled, chosen, header=task != "CoLA")
+        for kind in kinds:
+            glue_file(folder / task / f"test{kind}.tsv", test, ["?"] * 3)
+
+
+def squad_with_impossible(title: str) -> dict:
+    """An article of SQuAD v2.0 whose last question has no answer."""
+    article = squad_article(title, 3)
+    *asked, last = article["paragraphs"][0]["qas"]
+    for question in asked:
+        question["is_impossible"] = False
+    last |= {"is_impossible": True, "plausible_answers": last["answers"], "answers": []}
+    return article
+
+
+def squad_reading(folder: Path) -> None:
+    """SQuAD v1.1 and v2.0."""
+    squad(folder)
+    for split, titles in (("train", ("Tower", "River_bank", "Boat")), ("dev", ("Harbour", "Old_town"))):
+        data = [squad_with_impossible(title) for title in titles]
+        write(folder / f"{split}-v2.0.json", json.dumps({"version": "v2.0", "data": data}))
+
+
+# For each recipe of generation, what writes its raw files.
 RAW: dict[str, Callable[[Path], None]] = {
     "squad_qg": squad,
     "e2e": e2e,
@@ -234,3 +310,6 @@ RAW: dict[str, Callable[[Path], None]] = {
     "xgiga": line_aligned("{split}.{column}.fr", "x", "y", valid="dev"),
     "xqg": chinese,
 }
+
+# The same of understanding.
+UNDERSTANDING: dict[str, Callable[[Path], None]] = {"glue": glue, "squad": squad_reading}

@@ -12,6 +12,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.evaluate import evaluate
 from s2sft_fairseq.evaluation.examples import read_examples
 from s2sft_fairseq.evaluation.metrics import METRICS
+from s2sft_fairseq.evaluation.prediction_files import read_answers, read_table
 from s2sft_fairseq.evaluation.report import as_json, as_latex, as_table
 from s2sft_fairseq.evaluation.settings import (
     BRACKETS,
@@ -25,6 +26,8 @@ from s2sft_fairseq.evaluation.settings import (
 )
 from s2sft_fairseq.evaluation.tasks import TASKS
 
+SQUAD_METRICS = {"squad_v1", "squad_v2"}
+LABEL_METRICS = {"accuracy", "f1", "matthews", "correlation"}
 DEFAULT_RESAMPLES = 1000  # of a comparison
 
 
@@ -40,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError.of(problems)
 
     def read(path: Path) -> list:
+        if SQUAD_METRICS.intersection(settings.metrics):
+            return read_answers(path, options.ref[0], options.null_odds)
+        if path.suffix == ".tsv" and LABEL_METRICS.intersection(settings.metrics):
+            return read_table(path, options.ref[0])
         return read_examples(path, options.ref, options.src, settings)
 
     systems = {str(path): read(path) for path in options.hyp}
@@ -70,6 +77,14 @@ def _problems(options: argparse.Namespace, settings: Settings) -> Iterator[str]:
         yield f"--hyp names {name} twice"
     for name in sorted({name for name in settings.metrics if settings.metrics.count(name) > 1}):
         yield f"--metrics names {name} twice"
+    if SQUAD_METRICS.intersection(settings.metrics) and len(options.ref) > 1:
+        yield f"--ref must be SQuAD's own file alone, but names {len(options.ref)} files"
+    if options.null_odds and "squad_v2" not in settings.metrics:
+        yield "--null-odds is for --metrics squad_v2"
+    if options.null_odds and (len(options.hyp) > 1 or options.baseline_hyp):
+        yield "--null-odds belongs to one file of answers: score one --hyp, and no --baseline-hyp"
+    if settings.null_threshold is not None and not options.null_odds:
+        yield "--null-threshold needs --null-odds, the file of the odds that it is compared with"
     if settings.group_by_source and not options.src:
         yield f"--task {options.task} groups lines by their source: give --src, or --no-group-by-source"
     for option, value in (
@@ -98,12 +113,17 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         required=True,
         metavar="FILE",
-        help="hypotheses, one a line; a file for each system",
+        help="hypotheses, one a line; a file for each system. Of labels a table of s2sft predict (.tsv), too, of SQuAD "
+        "its JSON",
     )
     parser.add_argument(
         "--ref", type=Path, nargs="+", required=True, metavar="FILE",
         help="references, one a line; several files are several references, where an empty line is none. Of .jsonl "
-        'files, the list of texts "refs", or the text "tgt"',
+        'files, the list of texts "refs", or the text "tgt". Of SQuAD its own file of the questions',
+    )  # fmt: skip
+    parser.add_argument(
+        "--null-odds", type=Path, metavar="FILE",
+        help="SQuAD v2.0: the odds that a question has no answer, JSON; the best threshold is searched, too",
     )  # fmt: skip
     parser.add_argument("--src", type=Path, metavar="FILE", help="sources, one a line")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write settings, scores and signatures there as well")
@@ -139,6 +159,9 @@ def _add_metrics(group: argparse._ArgumentGroup) -> None:
         "--irregular-forms",
         action=BooleanOptionalAction,
         help="Perl ROUGE: look words up in WordNet's list before stemming",
+    )
+    group.add_argument(
+        "--null-threshold", type=float, metavar="X", help="SQuAD v2.0: odds above which there is no answer"
     )
     group.add_argument("--bleu-tokenize", metavar="NAME", help="sacreBLEU's tokenizer: 13a, intl, zh, none, ...")
 

@@ -13,8 +13,15 @@ from s2sft_fairseq.errors import UserError
 
 DEFAULT_TASK = "unilm_seq2seq"
 ENCODER_DECODER_TASK = "deltalm_seq2seq"
-_ENCODER_TASKS = (DEFAULT_TASK, "ernie_gen_pretraining")
-_ENCODER_DECODER_TASKS = (ENCODER_DECODER_TASK, "deltalm_pretraining")
+_CRITERIONS = {  # of each task of this package
+    DEFAULT_TASK: "mask_attention",
+    "ernie_gen_pretraining": "mask_attention",
+    "unilm_pretraining": "mask_attention",
+    "unilm_classification": "classification",
+    "unilm_question_answering": "answer_span",
+    ENCODER_DECODER_TASK: "label_smoothed_cross_entropy",
+    "deltalm_pretraining": "cross_entropy",
+}
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
 # What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
@@ -22,7 +29,6 @@ _READ_A_MODEL = ("validate", "generate", "interactive")
 # rows of a matrix here, of which there had better be a multiple of 8.
 TRAIN_DEFAULTS = (
     (("--arch", "-a"), "unilm"),
-    (("--criterion",), "mask_attention"),
     (("--optimizer",), "fused_adamw"),
     (("--lr", "--learning-rate"), "5e-5"),
     (("--clip-norm",), "1.0"),
@@ -33,10 +39,9 @@ TRAIN_DEFAULTS = (
 # Likewise for encoder-decoders; the learning rate is that of DeltaLM's script for IWSLT'14.
 ENCODER_DECODER_TRAIN_DEFAULTS = (
     (("--arch", "-a"), "deltalm"),
-    (("--criterion",), "cross_entropy"),
     (("--optimizer",), "fused_adamw"),
     (("--lr", "--learning-rate"), "1e-4"),
-    *TRAIN_DEFAULTS[4:],
+    *TRAIN_DEFAULTS[3:],
 )
 # fairseq would take 12000 tokens; what memory and machine allow is worked out where nothing less is asked for.
 GENERATE_DEFAULTS = ((("--max-tokens", "--batch-size", "--max-sentences"), "1000000"),)
@@ -95,17 +100,19 @@ def _value(options: Any, name: str) -> Any:
 def _defaults(name: str, arguments: list[str]) -> list[str]:
     """The default options of a command that are not given, for the tasks that they are made for."""
     task = value_of(arguments, "--task") or default_task(arguments)
+    if task not in _CRITERIONS:
+        return []
+    is_encoder_decoder = task.startswith("deltalm")
     defaults: Sequence[tuple[tuple[str, ...], str]] = ()
+    if name == "train":
+        further = ENCODER_DECODER_TRAIN_DEFAULTS if is_encoder_decoder else TRAIN_DEFAULTS
+        defaults = ((("--criterion",), _CRITERIONS[task]), *further)
     # References are scored in one pass over all positions: that takes the small batches of training.
-    if task in _ENCODER_TASKS and "--score-reference" not in arguments:
-        defaults = {"train": TRAIN_DEFAULTS, "generate": GENERATE_DEFAULTS}.get(name, ())
-    elif task in _ENCODER_DECODER_TASKS:
-        defaults = {"train": ENCODER_DECODER_TRAIN_DEFAULTS}.get(name, ())
+    elif name == "generate" and not is_encoder_decoder and "--score-reference" not in arguments:
+        defaults = GENERATE_DEFAULTS
     missing = [(names[0], value) for names, value in defaults if value_of(arguments, *names) is None]
-    if task == ENCODER_DECODER_TASK and ("--criterion", "cross_entropy") in missing:
-        missing[missing.index(("--criterion", "cross_entropy"))] = ("--criterion", "label_smoothed_cross_entropy")
-        if value_of(arguments, "--label-smoothing") is None:
-            missing.append(("--label-smoothing", "0.1"))
+    if ("--criterion", "label_smoothed_cross_entropy") in missing and value_of(arguments, "--label-smoothing") is None:
+        missing.append(("--label-smoothing", "0.1"))
     return [word for pair in missing for word in pair]
 
 

@@ -4,13 +4,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.malformed import Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.errors import UserError
 
-Splits = Mapping[str, Iterable[Example]]
+Splits = Mapping[str, Iterable[Any]]
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -29,8 +29,15 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def run(parser: argparse.ArgumentParser, read: Callable[[argparse.Namespace, Malformed], Splits]) -> None:
-    """Read a benchmark, write it, and print what was written; mistakes of the user's end the process with status 2."""
+def run(
+    parser: argparse.ArgumentParser,
+    read: Callable[[argparse.Namespace, Malformed], Splits],
+    write: Callable[..., dict[str, Any]] = write_corpus,
+) -> None:
+    """Read a benchmark, write it, and print what was written; mistakes of the user's end the process with status 2.
+
+    `write` takes what `write_corpus` takes.
+    """
     options = parser.parse_args()
     malformed = Malformed()
     try:
@@ -38,7 +45,7 @@ def run(parser: argparse.ArgumentParser, read: Callable[[argparse.Namespace, Mal
             raise UserError(f"--limit must be at least 1, but is {options.limit}")
         if not options.raw.is_dir():
             raise UserError(f"--raw must be a folder, but {options.raw} is none")
-        stats = write_corpus(
+        stats = write(
             read(options, malformed),
             options.output,
             malformed,

@@ -10,7 +10,7 @@ from s2sft_fairseq.errors import UserError
 
 SHOWN = 20
 
-_KIND_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number"}
+_KIND_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
 
 class MalformedRecordError(Exception):

@@ -6,15 +6,17 @@ articles of the training file and validate on the development file. The reversed
 the development file and validates on the 44 articles.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.json_records import read_data_list
 from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError, take
 from s2sft_fairseq.corpora.raw_files import numbered_lines, require
 from s2sft_fairseq.errors import UserError
+
+Record = TypeVar("Record")
 
 
 def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = False) -> dict[str, Iterator[Example]]:
@@ -49,6 +51,13 @@ def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = Fal
 
 def read_articles(path: Path, articles: list[Any], malformed: Malformed) -> Iterator[Example]:
     """Yield an example for each question of these articles of a SQuAD file."""
+    return read_records(path, articles, malformed, _example)
+
+
+def read_records(
+    path: Path, articles: list[Any], malformed: Malformed, make: Callable[[Path, str, str, Any], Record]
+) -> Iterator[Record]:
+    """Yield what `make` makes of each question of these articles: of the file, a name, the passage and the record."""
     for number, article in enumerate(articles, 1):
         with malformed.record(path, f"article {number}"):
             title = take(article, "title", str)
@@ -58,14 +67,24 @@ def read_articles(path: Path, articles: list[Any], malformed: Malformed) -> Iter
                     for question_number, question in enumerate(take(paragraph, "qas", list), 1):
                         where = f"article {title!r}, paragraph {place}, question {question_number}"
                         with malformed.record(path, where):
-                            yield _example(path, where, passage, question)
+                            yield make(path, where, passage, question)
 
 
 def _example(path: Path, where: str, passage: str, question: Any) -> Example:
     answers = take(question, "answers", list)
     if not answers:
         raise MalformedRecordError("has no answer")
-    answer, start = take(answers[0], "text", str), take(answers[0], "answer_start", int)
+    answer, _ = read_answer(answers[0], passage)
+    return Example(path, where, (passage, answer), (take(question, "question", str),))
+
+
+def read_answer(record: Any, passage: str) -> tuple[str, int]:
+    """The text of an answer, and the character of the passage with which it begins.
+
+    Raises:
+        MalformedRecordError: if it is not there.
+    """
+    answer, start = take(record, "text", str), take(record, "answer_start", int)
     if passage[start : start + len(answer)] != answer or start < 0:
         raise MalformedRecordError(f"the answer {answer!r:.60} is not at character {start} of its passage")
-    return Example(path, where, (passage, answer), (take(question, "question", str),))
+    return answer, start

@@ -13,7 +13,7 @@
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -45,24 +45,58 @@ def write_corpus(
     Raises:
         UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed.
     """
+    with new_folder(folder) as partial:
+        lines: dict[str, int] = {}
+        for split, examples in splits.items():
+            lines |= _write_split(partial, split, islice(_well_formed(examples, malformed), limit))
+        return finish(partial, lines, malformed, skip_malformed=skip_malformed, settings=settings)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `folder` at the end, unless something is raised.
+
+    Raises:
+        UserError: if `folder` exists.
+    """
     if folder.exists():
         raise UserError(f"--output {folder} must be a new folder, but exists; remove it or name another")
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        lines: dict[str, int] = {}
-        for split, examples in splits.items():
-            lines |= _write_split(partial, split, islice(_well_formed(examples, malformed), limit))
-        if not skip_malformed:
-            malformed.raise_any()
-        if empty := [name for name, count in lines.items() if not count]:
-            raise UserError.of([f"no example for {name}" for name in empty])
-        stats = {"lines": lines, "settings": dict(settings or {}), "malformed": malformed.records.total()}
-        (partial / "stats.json").write_text(json.dumps(stats, indent=2, default=str) + "\n", encoding="utf-8")
+        yield partial
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def finish(
+    folder: Path,
+    lines: Mapping[str, int],
+    malformed: Malformed,
+    *,
+    skip_malformed: bool,
+    settings: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Write and return the statistics of a corpus, if nothing was wrong with it.
+
+    Args:
+        folder: where the corpus is.
+        lines: how many lines there are of each set.
+        malformed: the records that were left out.
+        skip_malformed: whether there may be such.
+        settings: for the statistics.
+
+    Raises:
+        UserError: if a set is empty, or records are malformed that may not be.
+    """
+    if not skip_malformed:
+        malformed.raise_any()
+    if empty := [name for name, count in lines.items() if not count]:
+        raise UserError.of([f"no example for {name}" for name in empty])
+    stats = {"lines": dict(lines), "settings": dict(settings or {}), "malformed": malformed.records.total()}
+    (folder / "stats.json").write_text(json.dumps(stats, indent=2, default=str) + "\n", encoding="utf-8")
     return stats
 
 

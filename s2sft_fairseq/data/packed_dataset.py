@@ -78,15 +78,7 @@ class PackedDataset(FairseqDataset):
             "id": torch.from_numpy(ids),
             "nsentences": len(ids),
             "ntokens": len(labels),
-            "net_input": {
-                "tokens": torch.from_numpy(batch.token),
-                "positions": torch.from_numpy(batch.position),
-                "segments": torch.from_numpy(batch.segment),
-                "steps": torch.from_numpy(batch.step),
-                "groups": torch.from_numpy(batch.group),
-                "lengths": batch.lengths,
-                "labelled": torch.from_numpy(labelled),
-            },
+            "net_input": {**model_input(batch), "labelled": torch.from_numpy(labelled)},
             "labels": torch.from_numpy(labels),
             "flows": torch.from_numpy(self._flows(batch, labelled)),
         }
@@ -173,3 +165,15 @@ class PackedDataset(FairseqDataset):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch from which random choices are drawn."""
         self.epoch.fill_(epoch)
+
+
+def model_input(batch: PackedBatch) -> dict[str, Any]:
+    """Return the arguments of the encoder: columns (T,), and the lengths of the blocks of each example."""
+    return {
+        "tokens": torch.from_numpy(batch.token),
+        "positions": torch.from_numpy(batch.position),
+        "segments": torch.from_numpy(batch.segment),
+        "steps": torch.from_numpy(batch.step),
+        "groups": torch.from_numpy(batch.group),
+        "lengths": batch.lengths,
+    }

@@ -18,6 +18,8 @@ class Example:
     hypothesis: str
     references: tuple[str, ...]
     source: str = ""
+    null_odds: float | None = None
+    """SQuAD v2.0: how much likelier it is that there is no answer."""
 
 
 def read_examples(

@@ -59,5 +59,7 @@ class Settings:
     """Perl ROUGE: WordNet's irregular forms before the stemmer, see `perl_rouge`."""
     multi_reference: str = "best"
     """ROUGE: with several references, the best F1, or the mean of the best over each choice of all but one."""
+    null_threshold: float | None = None
+    """SQuAD v2.0: odds of no answer above which nothing is predicted; None: answers are taken as they are."""
     bleu_tokenize: str = "13a"
     """sacreBLEU's tokenizer."""

@@ -32,6 +32,19 @@ TASKS = {
     "coqa": Settings(metrics=("coqa",), contractions="coqa"),
     "wikilingua": _GEM,
     "webnlg": _GEM,
+    # GLUE's, as its server and the tables of the papers have them
+    "cola": Settings(metrics=("matthews", "accuracy")),
+    "sst-2": Settings(metrics=("accuracy",)),
+    "mrpc": Settings(metrics=("f1", "accuracy")),
+    "sts-b": Settings(metrics=("correlation",)),
+    "qqp": Settings(metrics=("f1", "accuracy")),
+    "mnli": Settings(metrics=("accuracy",)),
+    "qnli": Settings(metrics=("accuracy",)),
+    "rte": Settings(metrics=("accuracy",)),
+    "wnli": Settings(metrics=("accuracy",)),
+    # Of answers in JSON, against SQuAD's own files
+    "squad_v1": Settings(metrics=("squad_v1",)),
+    "squad_v2": Settings(metrics=("squad_v2",)),
     # XNLG's, for XQG-zh (BLEU, METEOR, ROUGE-L) and XGiga-zh (ROUGE)
     "zh": Settings(metrics=("coco_bleu", "meteor", "rouge"), lowercase=True, characters=True, rouge_tokenizer="space"),
     # XNLG's, for XGiga-fr: without accents, ROUGE's own tokenizer and stemmer, which are English

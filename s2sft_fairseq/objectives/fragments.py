@@ -28,15 +28,14 @@ class Fragments:
     shares: tuple[float, ...] = (0.4, 0.6)
     """Probability of each distribution."""
 
-    def problems(self) -> list[str]:
-        """What is wrong with these values, a sentence each."""
+    def problems(self, lengths: str) -> list[str]:
+        """What is wrong with these values, a sentence each; the lengths are quoted as they were given."""
         found = []
         # Of a text of n tokens n - budget + 1 places are left for as many fragments as the budget has tokens at most.
         if not 0 < self.budget <= 0.5:
             found.append(f"--fragment-budget must be above 0 and at most 0.5, but is {self.budget:g}")
         if any(not 1 <= least <= greatest for least, greatest in self.lengths):
-            given = ", ".join(f"{least}-{greatest}" for least, greatest in self.lengths)
-            found.append(f"--fragment-lengths must be ranges of at least 1, such as 1-4, but is {given}")
+            found.append(f"--fragment-lengths must be ranges of at least 1, such as 1-4, but is {lengths}")
         if len(self.shares) != len(self.lengths):
             found.append(
                 f"--fragment-shares must be {len(self.lengths)} numbers, one for each range of --fragment-lengths, "

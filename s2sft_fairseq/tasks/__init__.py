@@ -1,5 +1,21 @@
 """Tasks, registered with fairseq by being imported."""
 
-from s2sft_fairseq.tasks import deltalm_pretraining, deltalm_seq2seq, ernie_gen_pretraining, unilm_seq2seq
+from s2sft_fairseq.tasks import (
+    deltalm_pretraining,
+    deltalm_seq2seq,
+    ernie_gen_pretraining,
+    unilm_classification,
+    unilm_pretraining,
+    unilm_question_answering,
+    unilm_seq2seq,
+)
 
-__all__ = ["deltalm_pretraining", "deltalm_seq2seq", "ernie_gen_pretraining", "unilm_seq2seq"]
+__all__ = [
+    "deltalm_pretraining",
+    "deltalm_seq2seq",
+    "ernie_gen_pretraining",
+    "unilm_classification",
+    "unilm_pretraining",
+    "unilm_question_answering",
+    "unilm_seq2seq",
+]

@@ -17,7 +17,7 @@ from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id
-from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig
+from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig, parse_range
 from s2sft_fairseq.tasks.text_pretraining import TextPretrainingTask
 
 
@@ -91,7 +91,7 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
     def option_problems(self) -> list[str]:
         """Return what is wrong with the options of the objective, a sentence each."""
         cfg = self.cfg
-        problems = [*self.fragments.problems(), *self.corruption.problems()]
+        problems = [*self.fragments.problems(cfg.fragment_lengths), *self.corruption.problems()]
         if cfg.noise_symbol is not None and cfg.noise_symbol not in self.dictionary:
             problems.append(f"--noise-symbol must be a symbol of the dictionary, but {cfg.noise_symbol!r} is not")
         if not 0 <= cfg.word_flow_weight <= 1:
@@ -110,12 +110,9 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
 
 def parse_fragments(cfg: ErnieGenPretrainingConfig) -> Fragments:
     """Read the options; what is no number becomes one that `Fragments.problems` finds."""
-    lengths = []
-    for text in cfg.fragment_lengths.split(","):
-        least, _, greatest = text.partition("-")
-        lengths.append((int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0))
+    lengths = tuple(map(parse_range, cfg.fragment_lengths.split(",")))
     try:
         shares = tuple(float(text) for text in cfg.fragment_shares.split(","))
     except ValueError:
         shares = ()
-    return Fragments(cfg.fragment_budget, tuple(lengths), shares)
+    return Fragments(cfg.fragment_budget, lengths, shares)

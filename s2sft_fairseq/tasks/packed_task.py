@@ -16,6 +16,8 @@ class PackedTask(FairseqTask):
 
     flows: Sequence[Flow]
     """What is predicted; known when the criterion is used."""
+    criterion = "mask_attention"
+    """The one that can read its batches."""
 
     def __init__(self, cfg: Any, dictionary: PretrainedDictionary) -> None:
         super().__init__(cfg)
@@ -39,10 +41,10 @@ class PackedTask(FairseqTask):
         """Build the criterion.
 
         Raises:
-            UserError: if it is one that cannot read packed batches, such as cross_entropy, fairseq's default.
+            UserError: if it is one that cannot read these batches, such as cross_entropy, fairseq's default.
         """
-        if cfg._name != "mask_attention":
-            raise UserError(f"--criterion must be mask_attention for {self.cfg._name}, but is {cfg._name}")
+        if cfg._name != self.criterion:
+            raise UserError(f"--criterion must be {self.criterion} for {self.cfg._name}, but is {cfg._name}")
         return super().build_criterion(cfg, from_checkpoint)
 
     @property

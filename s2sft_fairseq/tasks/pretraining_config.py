@@ -34,6 +34,14 @@ class PretrainingConfig(FairseqDataclass):
             "the dictionary has it)"
         },
     )
-    target_segment: int = field(default=1, metadata={"help": "segment id of the target (default: 1)"})
+    target_segment: int = field(
+        default=1, metadata={"help": "segment id of the target, or of the second text (default: 1)"}
+    )
     seed: int = II("common.seed")
     dataset_impl: Any = II("dataset.dataset_impl")
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Read a range of lengths, such as ``2-6``; what is none becomes 0-0, which is refused."""
+    least, _, greatest = text.partition("-")
+    return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)

@@ -31,6 +31,8 @@ class TextPretrainingTask(PackedTask):
     form: SequenceForm
     special_symbols: int
     """Positions that an objective adds to a text, placeholders apart."""
+    divider: int | None = None
+    """What stands between the two halves of a text, if it has such."""
 
     def __init__(self, cfg: PretrainingConfig, dictionary: PretrainedDictionary) -> None:
         super().__init__(cfg, dictionary)
@@ -104,7 +106,8 @@ class TextPretrainingTask(PackedTask):
         folders = utils.split_paths(self.cfg.data)
         folder = Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
         lines = load_texts(folder, split, self.dictionary, self.cfg.dataset_impl)
-        blocks = TokenBlocks(lines, self.cfg.tokens_per_sample, least=self.cfg.min_tokens_per_sample)
+        limits = {"most": self.cfg.tokens_per_sample, "least": self.cfg.min_tokens_per_sample}
+        blocks = TokenBlocks(lines, **limits, divider=self.divider)
         logger.info(
             f"{split}: {len(blocks):,} texts of {blocks.sizes.mean():,.0f} tokens on average, from "
             f"{blocks.num_documents:,} documents; {blocks.num_short:,} with fewer than "

@@ -1,6 +1,7 @@
 """fastBPE's codes, applied by the package of that name or, where it is not installed, by `subword-nmt`."""
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.kept_tokens import KeptTokens
+from s2sft_fairseq.tokenization.pieces import Pieces
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary
 
 CONTINUED = "@@"
@@ -26,10 +28,10 @@ class FastBpe:
         """
         self.dictionary = dictionary
         self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])
-        pieces_of = load_codes(folder / vocabulary.files[0])
+        self._pieces_of = load_codes(folder / vocabulary.files[0])
 
         def symbols_of(word: str) -> str:
-            return " ".join(piece if piece in dictionary else dictionary.unk_word for piece in pieces_of(word))
+            return " ".join(piece if piece in dictionary else dictionary.unk_word for piece in self._pieces_of(word))
 
         self._symbols_of = lru_cache(_CACHED_WORDS)(symbols_of)
 
@@ -44,6 +46,20 @@ class FastBpe:
     def _encode_texts(self, texts: list[str]) -> Iterator[str]:
         for text in texts:
             yield " ".join(map(self._symbols_of, text.split()))
+
+    def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
+        """Encode many lines and tell where each symbol comes from."""
+        return [self.kept.pieces_around(line, self._pieces_of_text) for line in lines]
+
+    def _pieces_of_text(self, text: str) -> Pieces:
+        found = Pieces([], [])
+        for word in re.finditer(r"\S+", text):
+            end = word.start()
+            for piece in self._pieces_of(word[0]):
+                start, end = end, end + len(piece.removesuffix(CONTINUED))
+                found.symbols.append(piece if piece in self.dictionary else self.dictionary.unk_word)
+                found.offsets.append((start, end))
+        return found
 
     def decode(self, tokens: str) -> str:
         """Return the words of symbols."""

@@ -8,6 +8,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.byte_level_bpe import ByteLevelBpe
 from s2sft_fairseq.tokenization.fast_bpe import FastBpe
+from s2sft_fairseq.tokenization.pieces import Pieces
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
 from s2sft_fairseq.tokenization.tokenizer_json import TokenizerJson
 from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, read_vocabulary
@@ -24,6 +25,9 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, lines: Sequence[str]) -> list[str]:
         """Return the symbols of many lines."""
+
+    def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
+        """Return the symbols of many lines with the characters that each stands for."""
 
     def decode(self, tokens: str) -> str:
         """Return the text of symbols."""

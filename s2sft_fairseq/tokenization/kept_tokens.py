@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 
+from s2sft_fairseq.tokenization.pieces import Pieces
 from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
 
 
@@ -23,6 +24,16 @@ class KeptTokens:
             parts[::2] = islice(encoded, (len(parts) + 1) // 2)
             parts[1::2] = map(write_symbol, parts[1::2])
         return [parts[0] if len(parts) == 1 else " ".join(filter(None, parts)) for parts in split]
+
+    def pieces_around(self, line: str, encode: Callable[[str], Pieces]) -> Pieces:
+        """Encode what lies between the tokens of a line, with the places in the whole line."""
+        found, start = Pieces([], []), 0
+        for number, part in enumerate(self._pattern.split(line)):
+            pieces = Pieces([write_symbol(part)], [(0, len(part))]) if number % 2 else encode(part)
+            found.symbols.extend(pieces.symbols)
+            found.offsets.extend((start + first, start + end) for first, end in pieces.offsets)
+            start += len(part)
+        return found
 
     def decode_around(self, symbols: Iterable[str], decode: Callable[[list[str]], str]) -> str:
         """Decode what lies between the tokens, and join both with spaces."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.pieces import Pieces
 from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class LibraryTokenizer:
         symbol_of = self.symbols.__getitem__
         encodings = self.library.encode_batch_fast(lines, add_special_tokens=False)
         return [" ".join(map(symbol_of, encoding.ids)) for encoding in encodings]
+
+    def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
+        """Encode many lines and tell where each symbol comes from."""
+        encodings = self.library.encode_batch(lines, add_special_tokens=False)
+        return [Pieces([self.symbols[number] for number in found.ids], found.offsets) for found in encodings]
 
     def decode(self, tokens: str) -> str:
         """Return the text of symbols."""

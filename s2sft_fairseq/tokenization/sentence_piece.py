@@ -5,6 +5,7 @@ from pathlib import Path
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.tokenization.kept_tokens import KeptTokens
+from s2sft_fairseq.tokenization.pieces import Pieces
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece
 
@@ -37,6 +38,14 @@ class SentencePiece:
         symbol_of = self.symbols.__getitem__
         for ids in self.model.encode(texts, out_type=int, num_threads=1):
             yield " ".join(map(symbol_of, ids))
+
+    def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
+        """Encode many lines and tell where each symbol comes from."""
+        return [self.kept.pieces_around(line, self._pieces_of) for line in lines]
+
+    def _pieces_of(self, text: str) -> Pieces:
+        found = self.model.encode(text, return_type="offset_mapping")
+        return Pieces([self.symbols[number] for number in found["ids"]], found["offsets"])
 
     def decode(self, tokens: str) -> str:
         """Return the text of symbols."""

@@ -37,6 +37,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 task=$(basename "$0" .sh)
 python=${PYTHON:-$root/.venv/bin/python}
+. "$root/scripts/recipes/encoder_decoder.sh"
 . "$root/scripts/recipes/stages.sh"
 
 # What a recipe may set; s2s-ft's Tables 7 and 8 where they say something.
@@ -49,10 +50,11 @@ search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and 
 device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it, longest output
 of_deltalm=()                                   # deltalm: settings of the recipe's own, names and values
 preset=""                                       # the one where the command line names none
+manual=recipe                                   # the file whose head tells the options
 # What only the command line sets.
 raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device_batch=16 set=test sources="" hyp=""
 scoring="" held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
-noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
+vocabulary=() noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
 values="raw encoder output run method seed lr epochs warmup batch updates device_batch set sources hyp scoring held_out"
 values+=" limit workers device_tokens accumulate preset noise_prob noise_symbol max_source max_target decoding"
 switches="smoke skip_malformed fit_head cpu dry_run"
@@ -76,7 +78,7 @@ parse() {
         name=${1#--} name=${name//-/_}
         case $1 in
             --) shift; train_options=("$@"); return ;;
-            -h | --help) head_of "$0"; echo; head_of "$root/scripts/recipes/recipe.sh"; exit 0 ;;
+            -h | --help) head_of "$0"; echo; head_of "$root/scripts/recipes/$manual.sh"; exit 0 ;;
             --?*) ;;
             *) fail "unknown word $1; --help tells the options" ;;
         esac
@@ -91,6 +93,7 @@ parse() {
             *) fail "unknown option $1; --help tells the options" ;;
         esac
     done
+    on_command_line=$all_given  # presets add to what is given
 }
 
 # take NAME VALUE: what a preset says, unless the command line says something else; - stands for nothing.
@@ -99,22 +102,6 @@ take() {
         printf -v "$1" %s "$2"
         all_given+=" $1 "
     fi
-}
-
-# DeltaLM's settings (section 3.1 of the paper) for what the command line leaves open.
-use_deltalm() {
-    local name at
-    for ((at = 0; at < ${#of_deltalm[@]}; at += 2)); do take "${of_deltalm[at]}" "${of_deltalm[at + 1]}"; done
-    take lr 3e-4
-    take warmup 4000
-    take label_smoothing 0.1
-    take weight_decay 0
-    search=(--beam 5 --max-len-b "$longest")
-    [ -z "$fit_head" ] || fail "--fit-head is for encoders that generate themselves, but --method is deltalm"
-    for name in noise_prob noise_symbol preset device_batch batch; do
-        ! given "$name" || fail "--${name//_/-} is of no use with --method deltalm"
-    done
-    preset=""
 }
 
 # A line of presets.tsv becomes the settings. Batches are those of all GPUs; the lengths of targets count a [CLS] at the
@@ -169,18 +156,11 @@ check() {
     [ ${#problems[@]} = 0 ] || fail "$(printf '%s\n' "${problems[@]}")"
 }
 
-# The words of the commands of training and generation. 20 times in a training the held-out loss is computed and the
+# The words of a training command that all recipes share. 20 times in a training the held-out loss is computed and the
 # state is saved.
-commands() {
+optimization() {
     local every=$((updates > 20 ? updates / 20 : updates))
-    generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
-        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
-        --no-progress-bar ${cpu:+--cpu})
-    if [ "$method" = deltalm ]; then deltalm_training; return; fi
-    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method" --seed "$seed"
-        --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
-        ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
-        --criterion mask_attention --label-smoothing "$label_smoothing" --dropout "$dropout" --attention-dropout 0.1
+    optimizing=(--seed "$seed" --dropout "$dropout" --attention-dropout 0.1
         --optimizer fused_adamw --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --weight-decay "$weight_decay"
         --clip-norm 1.0 --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --max-update "$updates"
         --batch-size "$device_batch" --update-freq $(((batch + device_batch - 1) / device_batch))
@@ -190,31 +170,25 @@ commands() {
         --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
 }
 
-# An epoch has so many updates as its batches of tokens make: without --updates epochs are what is counted.
-deltalm_training() {
-    local every=$((updates > 20 ? updates / 20 : updates)) ending
-    if [ -n "$updates" ]; then
-        ending=(--max-update "$updates" --validate-interval-updates "$every" --save-interval-updates "$every"
-            --keep-interval-updates 1 --validate-interval 1000000 --save-interval 1000000)
-    else
-        ending=(--max-epoch "$epochs")
-    fi
-    training=(train "$output/binarized" --task deltalm_seq2seq "${model[@]}" --seed "$seed"
-        --max-source-positions "$max_source" --max-target-positions "$max_target"
-        --criterion label_smoothed_cross_entropy --label-smoothing "$label_smoothing" --dropout "$dropout"
-        --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-8 --weight-decay "$weight_decay"
-        --clip-norm 1.0 --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((warmup > 0 ? warmup : 1)) "${ending[@]}"
-        --max-tokens "$device_tokens" --update-freq "$accumulate" --no-epoch-checkpoints
-        --save-dir "$work/checkpoints" --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json
-        --log-file "$work/train.log" --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
+# The words of the commands of training and generation.
+commands() {
+    generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
+        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
+        --no-progress-bar ${cpu:+--cpu})
+    if [ "$method" = deltalm ]; then deltalm_training; return; fi
+    optimization
+    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method"
+        --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
+        ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
+        --criterion mask_attention --label-smoothing "$label_smoothing" "${optimizing[@]}")
 }
 
-# What follows from settings and corpus.
-plan() {
-    local pairs needed
+# count_updates FILE: how many updates a training has, and how many of them warm it up; the file has its examples.
+count_updates() {
+    local examples
     if [ "$method" != deltalm ]; then
-        [ -n "$updates" ] || pairs=$(wc -l <"$output/corpus/train.src")
-        updates=${updates:-$((epochs * ((pairs + batch - 1) / batch)))}
+        [ -n "$updates" ] || examples=$(wc -l <"$1")
+        updates=${updates:-$((epochs * ((examples + batch - 1) / batch)))}
     fi
     if ! given warmup && [ -n "$warmup_share" ]; then
         warmup=$(awk "BEGIN { print int($warmup_share * $updates + 0.5) }")
@@ -222,6 +196,12 @@ plan() {
     elif [ -n "$updates" ] && [[ $on_command_line != *" warmup "* ]] && [ $((4 * warmup)) -gt "$updates" ]; then
         warmup=$((updates / 10))
     fi
+}
+
+# What follows from settings and corpus.
+plan() {
+    local needed
+    count_updates "$output/corpus/train.src"
     # Most encoders have 512 positions. One more is for the start symbol of infilling: all methods share an encoder.
     needed=$((max_source + max_target + 1))
     [ "$method" != deltalm ] || needed=$((max_source > max_target ? max_source : max_target))
@@ -241,7 +221,6 @@ plan() {
 
 run_recipe() {
     parse "$@"
-    on_command_line=$all_given
     [ "$method" != deltalm ] || use_deltalm
     [ -z "$preset" ] || use_preset
     check

@@ -34,9 +34,10 @@ prepare_corpus() {
 
 convert() {
     rm -rf "$output/encoder.partial"
+    [ ${#vocabulary[@]} != 0 ] || vocabulary=("$output"/corpus/train.{src,tgt})
     if [ -z "$encoder" ]; then
         "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
-            --input "$output"/corpus/train.{src,tgt} --keep ${added_token:+"$added_token"}
+            --input "${vocabulary[@]}" --keep ${added_token:+"$added_token"}
     elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
         ln -s "$(cd "$encoder" && pwd)" "$output/encoder.partial"
     else

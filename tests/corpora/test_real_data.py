@@ -3,14 +3,21 @@
 import csv
 import gzip
 import json
+import shutil
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from s2sft_fairseq.corpora.e2e import read_e2e
+from s2sft_fairseq.corpora.glue import read_glue
 from s2sft_fairseq.corpora.json_records import read_data_list
 from s2sft_fairseq.corpora.line_aligned import GIGAWORD, multi30k, read_line_aligned, sample
 from s2sft_fairseq.corpora.squad import read_squad
+from s2sft_fairseq.corpora.squad_reading import read_squad_questions
+from s2sft_fairseq.corpora.squad_windows import WindowMaker
+from s2sft_fairseq.evaluation.coqa import answer_words
+from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -84,4 +91,36 @@ def test_multi30k(malformed, sizes):
         **{"train": 29_000, "valid": 1_014, "test": 1_000},
         **{"test_2017_flickr": 1_000, "test_2017_mscoco": 461},
     }
+    assert not malformed.records
+
+
+@pytest.mark.parametrize(
+    ("task", "counts"),
+    [
+        ("cola", {"train": 8_551, "valid": 1_043}),
+        ("sst-2", {"train": 67_349, "valid": 872}),
+        ("mrpc", {"train": 3_668, "valid": 408, "test": 1_725}),
+    ],
+)
+def test_glue(malformed, sizes, task, counts):
+    assert sizes(read_glue(SHARED / "glue", task, malformed)) == counts
+    assert not malformed.records
+
+
+def test_answers_from_windows(tmp_path, malformed):
+    """The characters of an answer's tokens are the answer, but for some that are a part of a word."""
+    shutil.copy(SHARED / "vocab" / "bert-base-uncased-vocab.txt", tmp_path / "vocab.txt")
+    windows = WindowMaker(open_tokenizer(tmp_path), max_positions=128, stride=32)
+    questions = list(islice(read_squad_questions(SHARED / "squad_v1.1" / "dev-v1.1.json.gz", malformed), 0, None, 20))
+    assert len(questions) > 500
+    same = 0
+    for question in questions:
+        made, lines = windows.make(question)
+        assert len(lines) == len(made.windows)
+        assert max(len(line.split()) for line in lines) <= 126
+        first, last = made.answer
+        found = question.passage[made.offsets[first][0] : made.offsets[last][1]]
+        same += answer_words(found) == answer_words(question.answers[0][0])
+        assert any(start > 0 for start, _ in made.labels()) or last - first > 60
+    assert same >= 0.99 * len(questions)
     assert not malformed.records

@@ -66,3 +66,17 @@ def test_naive(most):
     assert as_lists(blocks) == expected
     assert sum(map(len, expected)) == token
     assert max(map(len, expected)) <= most
+
+
+def test_dividers():
+    """At the line that begins nearest to the middle, or in the middle."""
+    lines = data([10, 11, 12, 13], [14], [15, 16, 17], [], [20, 21, 22], [], [30], [31, 32, 33, 34])
+    blocks = TokenBlocks(lines, 8, divider=EOS)
+    assert as_lists(blocks) == [
+        [10, 11, 12, 13, EOS, 14, 15, 16, 17],
+        [20, EOS, 21, 22],
+        [30, EOS, 31, 32, 33, 34],
+    ]
+    assert blocks.sizes.tolist() == [8, 3, 5]
+    halves = TokenBlocks(data([1, 2, 3, 4, 5, 6]), 3, divider=EOS)
+    assert as_lists(halves) == [[1, EOS, 2, 3], [4, EOS, 5, 6]]

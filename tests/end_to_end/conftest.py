@@ -76,6 +76,16 @@ def run_in() -> Callable[..., SimpleNamespace]:
     return start
 
 
+@pytest.fixture
+def letters(tmp_path: Path) -> SimpleNamespace:
+    """A `folder` with a WordPiece vocabulary of letters, and its `dictionary`."""
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
+    (folder / "dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in SYMBOLS))
+    return SimpleNamespace(folder=folder, dictionary=folder / "dict.txt")
+
+
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """The toy task, to write four letters in reverse order: folders `raw` and `data`, `dictionary`, `preprocessed`.

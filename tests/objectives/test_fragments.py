@@ -123,7 +123,7 @@ def test_one_text_does_not_depend_on_the_others():
         ({"budget": 0.6}, "--fragment-budget must be above 0 and at most 0.5, but is 0.6"),
         (
             {"lengths": ((0, 4), (4, 2))},
-            "--fragment-lengths must be ranges of at least 1, such as 1-4, but is 0-4, 4-2",
+            "--fragment-lengths must be ranges of at least 1, such as 1-4, but is 0-4,4-2",
         ),
         ({"shares": (1.0,)}, "--fragment-shares must be 2 numbers, one for each range of --fragment-lengths, but is 1"),
         ({"shares": (0.5, 0.6)}, "--fragment-shares must not be negative and add up to 1, but is 0.5, 0.6"),
@@ -131,5 +131,5 @@ def test_one_text_does_not_depend_on_the_others():
     ],
 )
 def test_problems(settings, problem):
-    assert Fragments(**settings).problems() == [problem]
-    assert PAPER.problems() == []
+    assert Fragments(**settings).problems("0-4,4-2") == [problem]
+    assert PAPER.problems("1-4,4-32") == []

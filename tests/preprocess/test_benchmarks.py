@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from raw_corpora import RAW
+from raw_corpora import RAW, UNDERSTANDING
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
 # Lines of each file, where they are others.
@@ -46,4 +46,4 @@ def test_raw_to_text(task, options, tmp_path, monkeypatch, capsys):
 
 
 def test_every_script_is_tested():
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*RAW, "docstrings"}
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*RAW, *UNDERSTANDING, "docstrings"}

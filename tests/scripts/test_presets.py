@@ -168,7 +168,10 @@ def test_the_task_of_a_preset(tmp_path):
     )
 
 
-@pytest.mark.parametrize("task", sorted(path.stem for path in RECIPES.glob("*.sh") if path.stem not in "recipe stages"))
+GENERATING = sorted(path.stem for path in RECIPES.glob("*.sh") if path.read_text().endswith('\nrun_recipe "$@"\n'))
+
+
+@pytest.mark.parametrize("task", GENERATING)
 def test_infilling_without_a_preset(tmp_path, task):
     words = ("--method", "infilling", "--noise-prob", 0.6, "--updates", 50)
     train, _ = commands(tmp_path, task, *words)

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from raw_corpora import RAW
+from raw_corpora import RAW, UNDERSTANDING
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "scripts" / "recipes"
@@ -91,7 +91,14 @@ def test_smoke(smoke, task):
 
 
 def test_every_recipe_is_tested():
-    assert {path.stem for path in RECIPES.glob("*.sh")} == {*RAW, "recipe", "stages"}
+    assert {path.stem for path in RECIPES.glob("*.sh")} == {
+        *RAW,
+        *UNDERSTANDING,
+        "recipe",
+        "stages",
+        "encoder_decoder",
+        "understanding",
+    }
 
 
 def test_stages_that_are_done_are_not_done_again(smoke):

@@ -127,7 +127,7 @@ def test_shards_are_read_in_turn(data, tmp_path):
           "--noise-prob must be between 0 and 1, but is 2",
           "--word-flow-weight must be between 0 and 1, but is -1"]),
         ({"fragment_lengths": "1-x", "fragment_shares": "1"},
-         ["--fragment-lengths must be ranges of at least 1, such as 1-4, but is 0-0"]),
+         ["--fragment-lengths must be ranges of at least 1, such as 1-4, but is 1-x"]),
         ({"fragment_shares": "a,b"},
          ["--fragment-shares must be 2 numbers, one for each range of --fragment-lengths, but is 0",
           "--fragment-shares must not be negative and add up to 1, but is "]),

@@ -1,0 +1,71 @@
+"""An encoder with the head of a task of understanding in place of its language model head."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq.models import BaseFairseqModel
+from torch import Tensor, nn
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.checkpoint_fit import check_fit
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_parts import initialize
+from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
+
+
+class EncoderWithHead(BaseFairseqModel):
+    """A `unilm` model that predicts labels of texts, not tokens.
+
+    Checkpoints have the parameters of the encoder under ``encoder.`` and those of the head under ``head.``; a language
+    model head is neither trained nor kept.
+    """
+
+    def __init__(self, encoder: UnilmModel, head: nn.Module) -> None:
+        """Put a head, which is initialised here, on an encoder.
+
+        Args:
+            encoder: loses its language model head.
+            head: from states (T, H) and the lengths of texts to logits; see `s2sft_fairseq.modules.task_heads`.
+        """
+        super().__init__()
+        encoder.lm_head = None
+        self.encoder, self.head = encoder, head.apply(initialize)
+        exempt_from_decay(parameter for parameter in head.parameters() if parameter.ndim == 1)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        segments: Tensor,
+        steps: Tensor,
+        groups: Tensor,
+        lengths: Sequence[Sequence[int]],
+    ) -> Tensor:
+        """Return the logits of a packed batch; arguments as for `UnilmModel.encode`."""
+        states = self.encoder.encode(tokens, positions, segments, steps, groups, lengths)
+        return self.head(states, [sum(blocks) for blocks in lengths])
+
+    def max_positions(self) -> int:
+        """Return the number of positions that a text may take."""
+        return self.encoder.max_positions()
+
+    def load_state_dict(
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> None:
+        """Load the weights of a checkpoint.
+
+        Raises:
+            UserError: if they are those of a generator or of another task, or do not fit otherwise.
+        """
+        parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "head": {}}
+        for name, value in state_dict.items():
+            part, _, rest = name.partition(".")
+            parts.get(part, {})[rest] = value
+        if not all(parts.values()):
+            raise UserError(
+                "the checkpoint has no head for this task: to start from a generator, give its encoder as --pretrained "
+                "(s2sft export, then s2sft convert)"
+            )
+        self.encoder.load_state_dict(parts["encoder"], strict=strict, model_cfg=model_cfg)
+        check_fit({name: value.shape for name, value in self.head.state_dict().items()}, parts["head"])
+        self.head.load_state_dict(parts["head"])

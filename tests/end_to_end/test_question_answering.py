@@ -1,0 +1,104 @@
+"""Extractive question answering: from SQuAD's JSON over windows, training and predictions to scores."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from command_output import last_value
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
+MODEL = (
+    *("--task", "unilm_question_answering", "--arch", "unilm_tiny", "--encoder-layers", "2"),
+    *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64", "--max-positions", "32", "--dropout", "0"),
+    *("--attention-dropout", "0", "--cpu", "--num-workers", "0", "--no-epoch-checkpoints", "--log-format", "simple"),
+)
+PASSAGE = "A b c d, e f g h a c  e g b d f h."
+# Eight questions: their first letter and the answer, of which two are nothing.
+ANSWERS = {"a": "c d", "b": "e", "c": "h a c", "d": "g h", "e": None, "f": "A b", "g": None, "h": "h."}
+
+
+def squad_file(path):
+    asked = []
+    for letter, text in ANSWERS.items():
+        start = PASSAGE.rindex(text) if text else 0
+        answers = [{"text": text, "answer_start": start}] if text else []
+        asked.append({"id": letter, "question": f"{letter} {letter}", "answers": answers, "is_impossible": not text})
+    data = [{"title": "Letters", "paragraphs": [{"context": PASSAGE, "qas": asked}]}]
+    path.write_text(json.dumps({"version": "v2.0", "data": data}))
+
+
+@pytest.fixture
+def preprocessed(tmp_path, letters, monkeypatch, capsys):
+    """Run ``preprocess/squad.py``."""
+    (tmp_path / "raw").mkdir()
+    for split in ("train", "dev"):
+        squad_file(tmp_path / "raw" / f"{split}-v2.0.json")
+
+    def run(*words):
+        options = ("--raw", tmp_path / "raw", "--output", tmp_path / "corpus", "--tokenizer-dir", letters.folder)
+        monkeypatch.setattr(sys, "argv", ["squad.py", *map(str, (*options, "--version", "2.0", *words))])
+        runpy.run_path(str(SCRIPTS / "squad.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_from_json_to_scores(preprocessed, call_command, letters, tmp_path):
+    windows = ("--max-positions", 16, "--stride", 4, "--max-query", 2)
+    assert preprocessed(*windows) == f"{tmp_path}/corpus: train 24, valid 24\n"
+    words = ("--trainpref", "corpus/train.txt", "--validpref", "corpus/valid.txt", "--srcdict", letters.dictionary)
+    call_command("preprocess", "--only-source", *words, "--destdir", "data", "--workers", 1)
+    data = tmp_path / "data"
+    failed = call_command("train", data, *MODEL, "--max-update", 1, status=2)
+    assert f"{data}/valid.questions.jsonl: cannot be read: No such file or directory" in failed.stderr
+    for split in ("train", "valid"):
+        (tmp_path / "corpus" / f"{split}.questions.jsonl").rename(data / f"{split}.questions.jsonl")
+    short = ("--max-positions", 15, "--max-update", 1)
+    failed = call_command("train", data, *MODEL, *short, status=2)
+    assert (
+        "valid has windows of 16 positions, but --max-positions of the model is 15: give preprocess/squad.py "
+        "--max-positions 15" in failed.stderr
+    )
+
+    log = call_command("train", data, *MODEL, "--lr", 0.005, "--max-update", 150, "--save-dir", "tuned")
+    assert last_value(log.stdout, "accuracy", "valid on 'valid' subset") == 100
+    predict = ("predict", data, "--path", "tuned/checkpoint_last.pt", "--cpu")
+    told = call_command(*predict, "--output", "a.json", "--null-odds", "odds.json", "--n-best-file", "best.json").stdout
+    assert "a.json: 8 answers, 2 of them empty\n" in told
+    assert "odds.json: the odds that there is no answer; predicted where they are above 0\n" in told
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found == {letter: text or "" for letter, text in ANSWERS.items()}
+    odds = json.loads((tmp_path / "odds.json").read_text())
+    assert {letter: value > 0 for letter, value in odds.items()} == {k: not text for k, text in ANSWERS.items()}
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best["a"][0]["text"] == "c d"
+    assert [len(spans) for spans in best.values()] == [20] * 8
+    told = call_command(*predict, "--output", "always.json").stdout
+    assert "always.json: 8 answers, 0 of them empty\n" in told
+
+    scored = ("evaluate", "--task", "squad_v2", "--ref", "raw/dev-v2.0.json", "--hyp")
+    assert call_command(*scored, "a.json").stdout.count("100.00") == 6
+    searched = call_command(*scored, "always.json", "--null-odds", "odds.json", "--json", "scores.json").stdout
+    assert "threshold of best F1" in searched
+    scores = json.loads((tmp_path / "scores.json").read_text())["systems"]["always.json"]["scores"]
+    scores = {score["name"]: score["value"] for score in scores}
+    assert (scores["EM"], scores["best EM"], scores["best F1"]) == (75, 100, 100)
+    assert scores["threshold of best EM"] == max(odds[letter] for letter, text in ANSWERS.items() if text)
+
+    failed = call_command(*predict, "--output", "b.json", "--clip", 0, 5, "--null-threshold", 1, status=2)
+    assert "--clip is for regression, but --path is a checkpoint of question answering" in failed.stderr
+    assert "--null-threshold needs --null-odds" in failed.stderr
+    failed = call_command(*predict, "--output", "b.json", "--subset", "train", status=2)
+    assert "--subset train has 8 questions without their passages" in failed.stderr
+
+
+def test_mistakes(preprocessed, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        preprocessed("--max-positions", 60, "--stride", 0)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "--stride must be at least 1, but is 0" in error
+    assert "--max-positions must be more than --max-query and 3 special symbols (67), but is 60" in error
+    assert not (tmp_path / "corpus").exists()

@@ -1,0 +1,191 @@
+"""The pseudo-masked language model against tables written by hand from Figures 3 to 5 of UniLMv2, and what leaks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from dense_reference import visibility_matrix
+from tiny import CLS, MASK, PAD, SEP, model_inputs, tiny_form, tiny_model, words
+
+from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
+from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, pseudo_masked_lm
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.source_fields import SourceFields
+
+# Figure 4: x1 .. x6, of which x4 and x5 are predicted first, then x2.
+TEXT, STEPS = np.array([11, 12, 13, 14, 15, 16]), np.array([0, 2, 0, 1, 1, 0])
+
+
+class Fixed:
+    """Masks what it is told to."""
+
+    def __init__(self, steps=STEPS):
+        self.steps = np.array(steps)
+
+    def draw(self, text, draws):
+        return self.steps
+
+
+def pack(language_model="ae+par", masking=None, corruption=NO_CORRUPTION, text=TEXT, seed=1, **form):
+    form = tiny_form(**{"fields": SourceFields(segments=(0, 1)), **form})
+    rows = Ragged(np.array(text), np.array([len(text)]))
+    draws = Draws(seed, 1, np.array([0]))
+    return pseudo_masked_lm(rows, LANGUAGE_MODELS[language_model], masking or Fixed(), form, corruption, draws)
+
+
+def column(example, name):
+    return np.concatenate([getattr(block, name) for block in example]).tolist()
+
+
+def seen(text):
+    """A mask as it is drawn: x where the query (row) sees the key (column)."""
+    return np.array([[mark == "x" for mark in row.split()] for row in text.strip().splitlines()])
+
+
+# x1 [M] x3 [M] [M] x6 | x2 x4 x5 | [P] of x2, x4 and x5
+def test_columns():
+    example = pack()
+    assert column(example, "token") == [11, MASK, 13, MASK, MASK, 16, 12, 14, 15, MASK, MASK, MASK]
+    assert column(example, "position") == [0, 1, 2, 3, 4, 5] + [1, 3, 4] * 2
+    assert column(example, "step") == [0] * 6 + [2, 1, 1] * 2
+    assert column(example, "group") == [0] * 9 + [2, 1, 1]
+    assert column(example, "label") == [PAD, 12, PAD, 14, 15, PAD] + [PAD] * 3 + [12, 14, 15]
+
+
+# Figure 5: rows and columns x1 [M] x3 [M] [M] x6 | x2 x4 x5 | [P] of x2, x4, x5.
+FIGURE_5 = """
+    x x x x x x . . . . . .
+    x x x x x x . . . . . .
+    x x x x x x . . . . . .
+    x x x x x x . . . . . .
+    x x x x x x . . . . . .
+    x x x x x x . . . . . .
+    x x x x x x x x x . . .
+    x x x x x x . x x . . .
+    x x x x x x . x x . . .
+    x x x x x x . x x x . .
+    x x x x x x . . . . x x
+    x x x x x x . . . . x x
+"""
+
+
+def test_visibility():
+    np.testing.assert_array_equal(visibility_matrix(pack()), seen(FIGURE_5))
+
+
+# Figure 3: autoregressive is 4, then 5, then 2.
+AUTOREGRESSIVE = """
+    x x x x x x x x x . . .
+    x x x x x x . x . . . .
+    x x x x x x . x x . . .
+    x x x x x x . x x x . .
+    x x x x x x . . . . x .
+    x x x x x x . x . . . x
+"""
+
+
+def test_token_by_token():
+    example = pack("ae+ar")
+    assert column(example, "step")[6:] == [3, 1, 2] * 2
+    np.testing.assert_array_equal(visibility_matrix(example)[6:], seen(AUTOREGRESSIVE))
+
+
+def test_what_is_trained():
+    whole = pack("ae+par")
+    (context,) = pack("ae")
+    np.testing.assert_array_equal(context.token, whole[0].token)
+    np.testing.assert_array_equal(context.label, whole[0].label)
+    for name, flows in (("ar", ["ar"]), ("par", ["par"]), ("ae", ["ae"]), ("ae+par", ["ae", "par"])):
+        assert [flow.name for flow in LANGUAGE_MODELS[name].flows] == flows
+    for name in ("ar", "par"):
+        example = pack(name)
+        # The [M] stay in the context, as in Figure 3, but predict nothing.
+        np.testing.assert_array_equal(example[0].token, context.token)
+        assert (example[0].label == PAD).all()
+        assert example[2].label.tolist() == [12, 14, 15]
+    np.testing.assert_array_equal(pack("par")[2].group, whole[2].group)
+
+
+def test_special_symbols_are_given():
+    rng = np.random.default_rng(0)
+    first, second = words(rng, 9), words(rng, 11)
+    laid_out = np.concatenate([[CLS], first, [SEP], second, [SEP]])
+    for seed in range(20):
+        context, original, placeholder = pack(masking=BlockwiseMasking(0.6), text=laid_out, seed=seed)
+        assert [context.token[place] for place in (0, 10, 22)] == [CLS, SEP, SEP]
+        assert context.segment.tolist() == [0] * 11 + [1] * 12
+        assert original.segment.tolist() == placeholder.segment.tolist() == [int(p > 10) for p in original.position]
+        masked = context.label != PAD
+        np.testing.assert_array_equal(context.label[masked], laid_out[masked])
+        np.testing.assert_array_equal(original.token, laid_out[original.position])
+        np.testing.assert_array_equal(original.position, np.flatnonzero(masked))
+        # Nothing is lost: what is not masked and what is give the text back.
+        restored = context.token.copy()
+        restored[original.position] = original.token
+        np.testing.assert_array_equal(restored, laid_out)
+
+
+def test_replacement():
+    """80 % the mask symbol, 10 % any token, 10 % as it was, the same in the context and as a placeholder."""
+    count = 10_000
+    text = Ragged(np.full(20 * count, 30), np.full(count, 20))
+    corruption = replace(NO_CORRUPTION, random_prob=0.1, keep_prob=0.1)
+    context, original, placeholder = pseudo_masked_lm(
+        text, LANGUAGE_MODELS["ae+par"], BlockwiseMasking(), tiny_form(), corruption, Draws(2, 1, np.arange(count))
+    )
+    masked = context.label != PAD
+    np.testing.assert_array_equal(context.token[masked], placeholder.token)
+    assert (original.token == 30).all()
+    assert (context.token[~masked] == 30).all()
+    for token, expected in ((MASK, 0.8 + 0.1 / 50), (30, 0.1 + 0.1 / 50), (31, 0.1 / 50)):
+        error = (expected * (1 - expected) / masked.sum()) ** 0.5
+        assert abs((placeholder.token == token).mean() - expected) <= 3 * error
+
+
+def losses_and_gradients(example, label):
+    """Norms of the gradient of one label's loss with respect to the embedded tokens of the batch (T,)."""
+    model, kept = tiny_model(2), []
+    model.embeddings.register_forward_hook(lambda *call: kept.append(call[-1]) or call[-1].retain_grad())
+    batch = collate([example])
+    labelled = torch.from_numpy(batch.label != PAD)
+    logits = model(**model_inputs(batch), labelled=labelled)
+    labels = torch.from_numpy(batch.label)[labelled]
+    logits[label].log_softmax(dim=0)[labels[label]].neg().backward()
+    return kept[0].grad.norm(dim=-1).numpy()
+
+
+@pytest.mark.parametrize("language_model", ["ae+par", "ae+ar"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_leaks(language_model, seed):
+    """The loss of a masked token has no gradient at content of its own or a later step, in random orders."""
+    rng = np.random.default_rng(seed)
+    text = np.concatenate([[CLS], words(rng, 10), [SEP], words(rng, 10), [SEP]])
+    example = pack(language_model, BlockwiseMasking(0.4), text=text, seed=seed)
+    context, original, placeholder = example
+    masked = len(original.token)
+    ends = np.cumsum([len(context.token), masked, masked])
+    for label in range(2 * masked):
+        gradient = losses_and_gradients(example, label)
+        of_context, of_original, of_placeholder = np.split(gradient, ends[:-1])
+        assert (of_context > 0).all()
+        if label < masked:  # a [M], which sees the context alone
+            assert (of_original == 0).all() and (of_placeholder == 0).all()
+            continue
+        step = placeholder.step[label - masked]
+        np.testing.assert_array_equal(of_original > 0, original.step < step)
+        np.testing.assert_array_equal(of_placeholder > 0, placeholder.group == step)
+
+
+def test_context_does_not_depend_on_what_is_predicted():
+    model = tiny_model(3)
+    states = []
+    for token in (12, 40):
+        context, original, placeholder = pack()
+        batch = collate([(context, original._replace(token=np.full(3, token)), placeholder)])
+        states.append(model.encode(**{name: value for name, value in model_inputs(batch).items()}))
+    assert torch.equal(states[0][:6], states[1][:6])
+    assert not torch.equal(states[0][6:], states[1][6:])
