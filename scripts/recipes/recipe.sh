@@ -77,7 +77,7 @@ parse() {
     while [ $# -gt 0 ]; do
         name=${1#--} name=${name//-/_}
         case $1 in
-            --) shift; train_options=("$@"); return ;;
+            --) shift; train_options=("$@"); break ;;
             -h | --help) head_of "$0"; echo; head_of "$root/scripts/recipes/$manual.sh"; exit 0 ;;
             --?*) ;;
             *) fail "unknown word $1; --help tells the options" ;;

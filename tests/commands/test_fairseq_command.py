@@ -46,7 +46,7 @@ def test_refuses_another_copy(tmp_path):
 
 def test_what_training_does_when_nothing_is_said():
     assert _defaults("train", ["data", "--pretrained", "encoder"]) == [
-        *("--arch", "unilm", "--criterion", "mask_attention", "--optimizer", "fused_adamw", "--lr", "5e-5"),
+        *("--criterion", "mask_attention", "--arch", "unilm", "--optimizer", "fused_adamw", "--lr", "5e-5"),
         *("--clip-norm", "1.0", "--max-tokens", "4096", "--required-batch-size-multiple", "1"),
         *("--max-epoch", "10"),
     ]
@@ -66,10 +66,10 @@ def test_encoder_decoders_have_a_task_and_defaults_of_their_own():
     given = ["--task", "deltalm_seq2seq", "--criterion", "cross_entropy", "--label-smoothing", "0.2"]
     assert "--label-smoothing" not in _defaults("train", given)
     assert _defaults("train", ["--task", "deltalm_pretraining"])[:4] == [
-        "--arch",
-        "deltalm",
         "--criterion",
         "cross_entropy",
+        "--arch",
+        "deltalm",
     ]
     assert _defaults("generate", ["data", "--task", "deltalm_seq2seq"]) == []
 
