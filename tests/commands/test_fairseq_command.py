@@ -44,7 +44,7 @@ def test_refuses_another_copy(tmp_path):
 
 def test_what_training_does_when_nothing_is_said():
     assert _defaults("train", ["data", "--pretrained", "encoder"]) == [
-        *("--arch", "unilm", "--criterion", "mask_attention", "--optimizer", "fused_adamw", "--lr", "5e-5"),
+        *("--criterion", "mask_attention", "--arch", "unilm", "--optimizer", "fused_adamw", "--lr", "5e-5"),
         *("--clip-norm", "1.0", "--max-tokens", "4096", "--required-batch-size-multiple", "1"),
         *("--max-epoch", "10"),
     ]
