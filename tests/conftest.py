@@ -4,6 +4,7 @@ A process takes seconds to import PyTorch and fairseq. Prefer `call_command`; us
 matters: what it prints on which stream, its exit status, signals, several ranks.
 """
 
+import contextlib
 import logging
 import os
 import random
@@ -23,6 +24,10 @@ from fairseq.logging import metrics
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.runtime import warning_filters
+
+# rouge-score's log writes to the stderr that it finds when it is first imported, which must not be that of one test.
+with contextlib.suppress(ImportError):
+    import absl.logging  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 S2SFT = (sys.executable, "-m", "s2sft_fairseq")
