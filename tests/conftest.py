@@ -4,6 +4,7 @@ A process takes seconds to import PyTorch and fairseq. Prefer `call_command`; us
 matters: what it prints on which stream, its exit status, signals, several ranks.
 """
 
+import contextlib
 import logging
 import os
 import random
@@ -23,6 +24,13 @@ from fairseq.logging import metrics
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.runtime import warning_filters
+
+# rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
+# would be the file that pytest collects output in.
+with contextlib.suppress(ImportError):
+    import absl.logging
+
+    absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 ROOT = Path(__file__).resolve().parents[1]
 S2SFT = (sys.executable, "-m", "s2sft_fairseq")

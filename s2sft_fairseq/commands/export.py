@@ -71,8 +71,8 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
         pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
-        UserError: if the file is no checkpoint of this plugin, one of a dialogue model, or the encoder is not that of
-            its adapters.
+        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of a classifier, or the
+            encoder is not that of its adapters.
     """
     state = load_checkpoint(checkpoint, lazily=True)
     options: Any = (state.get("cfg") or {}).get("model")
@@ -80,6 +80,8 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
     weights = state.get("model", {})
     if values.get("num_roles"):
         raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
+    if any(name.startswith("head.") for name in weights):
+        raise UserError(f"{checkpoint} predicts labels: only encoders and generators can be exported")
     if values.get("lora_rank") and FINGERPRINT in weights:
         cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
         encoder = open_encoder(cfg)

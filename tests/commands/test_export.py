@@ -144,6 +144,9 @@ def test_what_cannot_be_exported(tmp_path, encoder, monkeypatch):
     torch.save({"model": {}, "cfg": {"model": {"encoder_layers": 1}}}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"other\.pt must be a checkpoint of s2sft train, or a folder of s2sft convert"):
         export(tmp_path / "other.pt", tmp_path / "out", encoder)
+    torch.save({"model": {"head.output.weight": torch.ones(1)}, "cfg": {"model": {}}}, tmp_path / "labels.pt")
+    with pytest.raises(UserError, match=r"labels\.pt predicts labels: only encoders and generators can be exported$"):
+        export(tmp_path / "labels.pt", tmp_path / "out", encoder)
     larger = tmp_path / "larger"
     write_tokenizer("wordpiece", larger)
     with (larger / "vocab.txt").open("a") as file:
