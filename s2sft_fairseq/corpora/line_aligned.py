@@ -79,6 +79,15 @@ def xgiga(language: str) -> Sequence[Layout]:
     return (layout("{split}.{column}." + language, "x", "y", valid="dev"),)
 
 
+def xgiga_zero_shot(language: str, trained: str) -> Sequence[Layout]:
+    """The layout of XGiga with the training pairs of one language and the test set of another.
+
+    ``text`` is the training set of the latter, of whose sources the plain text is made.
+    """
+    (own,), (other,) = xgiga(language), xgiga(trained)
+    return (Layout({**other.splits, "test": own.splits["test"], "text": own.splits["train"]}),)
+
+
 def xqg(language: str) -> Sequence[Layout]:
     """Layouts of question generation in English or Chinese (Chi et al., 2020; XNLG's ``xqg.tar.gz``, of WebQA).
 

@@ -25,7 +25,7 @@ deltalm_training() {
     else
         ending=(--max-epoch "$epochs")
     fi
-    training=(train "$output/binarized" --task deltalm_seq2seq "${model[@]}" --seed "$seed"
+    training=(train "$output/binarized" --task deltalm_seq2seq "${model[@]}" --seed "$seed" ${languages[@]+"${languages[@]}"}
         --max-source-positions "$max_source" --max-target-positions "$max_target"
         --criterion label_smoothed_cross_entropy --label-smoothing "$label_smoothing" --dropout "$dropout"
         --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-8 --weight-decay "$weight_decay"

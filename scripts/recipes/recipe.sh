@@ -43,12 +43,12 @@ python=${PYTHON:-$root/.venv/bin/python}
 # What a recipe may set; s2s-ft's Tables 7 and 8 where they say something.
 script=$task prepare=()                         # preprocess/SCRIPT.py and its options
 own=""                                          # the names of further options
-separator="" added_token=""                     # between the fields of a source; a token that encoders lack
+separator="" added_token="" kept=()             # between the fields of a source; a token that encoders lack; further ones
 max_source=384 max_target=32 layout=()          # positions; further options of s2sft train, of model and layout
 lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_decay=0.01
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it, longest output
-of_deltalm=()                                   # deltalm: settings of the recipe's own, names and values
+of_deltalm=() languages=()                      # deltalm: settings of the recipe's own, names and values; languages
 preset=""                                       # the one where the command line names none
 manual=recipe                                   # the file whose head tells the options
 # What only the command line sets.
@@ -59,8 +59,9 @@ values="raw encoder output run method seed lr epochs warmup batch updates device
 values+=" limit workers device_tokens accumulate preset noise_prob noise_symbol max_source max_target decoding"
 switches="smoke skip_malformed fit_head cpu dry_run"
 
-# What depends on the command line; a recipe may have its own.
+# What depends on the command line, and what is binarized beside the pairs, into a folder; a recipe may have its own.
 settings() { :; }
+binarize_text() { :; }
 
 say() { echo "$task: $*"; }
 fail() { echo "$task: error: $*" >&2; exit 2; }

@@ -37,7 +37,7 @@ convert() {
     [ ${#vocabulary[@]} != 0 ] || vocabulary=("$output"/corpus/train.{src,tgt})
     if [ -z "$encoder" ]; then
         "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
-            --input "${vocabulary[@]}" --keep ${added_token:+"$added_token"}
+            --input "${vocabulary[@]}" --keep ${added_token:+"$added_token"} ${kept[@]+"${kept[@]}"}
     elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
         ln -s "$(cd "$encoder" && pwd)" "$output/encoder.partial"
     else
@@ -85,6 +85,7 @@ binarize() {
     s2sft preprocess --source-lang src --target-lang tgt --srcdict "$output/encoder/dict.txt" --joined-dictionary \
         --trainpref "$output/tokens/train" --validpref "$output/tokens/valid" --destdir "$output/binarized.partial" \
         --workers "${workers:-$(nproc)}" >"$output/binarize.log"
+    binarize_text "$output/binarized.partial"
     mv "$output/binarized.partial" "$output/binarized"
 }
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from raw_corpora import RAW, UNDERSTANDING
+from raw_corpora import RAW, UNDERSTANDING, line_aligned
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "scripts" / "recipes"
@@ -88,6 +88,30 @@ def test_smoke(smoke, task):
     assert all(record["status"] == 0 and record["seconds"] > 0 and record["peak_memory_gb"] > 0 for record in records)
     assert all((out / "tokens" / f"valid.{side}").read_text().count("\n") == 3 for side in ("src", "tgt"))
     assert (work / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_zero_shot(tmp_path):
+    """Pairs in English, plain text and the test set in French."""
+    RAW["xgiga"](tmp_path / "raw")
+    line_aligned("{split}.{column}.en", "x", "y", valid="dev")(tmp_path / "raw")
+    for path in (tmp_path / "raw").glob("*.en"):
+        path.write_text("".join(f"English: {line}\n" for line in path.read_text().splitlines()))
+    words = ("--raw", "raw", *SMOKE, "--method", "deltalm", "--train-lang", "en")
+    done = run_recipe("xgiga", tmp_path, *words, *OPTIONS.get("xgiga", ()))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    out = tmp_path / "out"
+    assert (out / "deltalm-seed1" / "test.out").read_text().count("\n") > 0
+    corpus = {path.name: path.read_text().splitlines() for path in (out / "corpus").glob("*.src")}
+    assert corpus["train.src"] == (tmp_path / "raw" / "train.x.en").read_text().splitlines()
+    assert corpus["text.src"] == (tmp_path / "raw" / "train.x.fr").read_text().splitlines()
+    assert corpus["test.src"] == (tmp_path / "raw" / "test.x.fr").read_text().splitlines()
+    assert (out / "binarized" / "fr" / "train.bin").is_file()
+    log = (out / "deltalm-seed1" / "commands.jsonl").read_text()
+    for words in ("--lang-pairs src-tgt:en --text-languages fr --language-token __{}__", "--target-lang fr"):
+        assert json.dumps(words.split())[1:-1] in log
+
+    done = run_recipe("xgiga", tmp_path, "--raw", "raw", *SMOKE, "--train-lang", "en")
+    assert "xgiga: error: --train-lang needs --method deltalm, but --method is pseudo_masked" in done.stderr
 
 
 def test_every_recipe_is_tested():
