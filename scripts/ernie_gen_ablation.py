@@ -1,12 +1,13 @@
-"""ERNIE-GEN's parts one by one, on real text: pre-train a tiny model, fine-tune it on two tasks, compare.
+"""ERNIE-GEN's parts one by one, on real text: pre-train a small model, fine-tune it on two tasks, compare.
 
-    python scripts/ernie_gen_ablation.py --text books --tokenizer-dir vocab --raw gigaword=DIR e2e=DIR --output out
+    python scripts/ernie_gen_ablation.py --text books --encoder minilm --raw gigaword=DIR e2e=DIR --output out
 
 `--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. Two models
-of `--arch` are pre-trained with equally many updates, word by word alone and span by span too. From the first causal,
-pseudo-masked and infilling fine-tuning begin, the last one with and without noise; from the second infilling with
-noise. Every training has the same number of updates for each seed. What is done is not done again; the table is written
-to OUT/TASK.md. Options of the recipes, the same for all, stand behind ``--``.
+are pre-trained with equally many updates, word by word alone and span by span too; they begin with `--encoder`, or, with
+`--tokenizer-dir`, with random weights. From the first causal, pseudo-masked and infilling fine-tuning begin, the last one
+with and without noise; from the second infilling with noise. Every training has the same number of updates for each
+seed. What is done is not done again; the table is written to OUT/TASK.md. Options of the recipes, the same for all,
+stand behind ``--``.
 """
 
 import argparse
@@ -37,9 +38,14 @@ def run(command: Sequence[object]) -> None:
 def pretrain(flow: str, options: argparse.Namespace) -> Path:
     """Pre-train with one or two flows; returns the folder of the encoder."""
     output = options.output.resolve() / "text"
-    words = ["--text", options.text.resolve(), "--tokenizer-dir", options.tokenizer_dir.resolve(), "--output", output]
-    words += ["--run", flow, "--updates", options.pretraining_updates, *["--word-flow-only"] * (flow == "word")]
-    further = ("--arch", options.arch, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0)
+    if options.encoder:
+        begin, further = ("--encoder", options.encoder.resolve()), ()
+    else:
+        begin, further = ("--tokenizer-dir", options.tokenizer_dir.resolve()), ("--arch", options.arch)
+    words = ["--text", options.text.resolve(), *begin, "--output", output]
+    words += ["--run", flow, "--updates", options.pretraining_updates, "--device-tokens", options.pretraining_tokens]
+    words += ["--word-flow-only"] * (flow == "word")
+    further += ("--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0)
     further += ("--cpu", "--num-workers", 0)
     run([sys.executable, ROOT / "scripts" / "pretrain.py", "ernie-gen-base", *words, "--", *further])
     return output / flow / "encoder"
@@ -50,11 +56,16 @@ def main() -> None:
     place = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="for pre-training")
-    parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--encoder", type=Path, metavar="DIR", help="pre-training begins with it")
+    start.add_argument("--tokenizer-dir", type=Path, metavar="DIR", help="such as BERT's vocab.txt: random weights")
     parser.add_argument("--raw", nargs="+", required=True, metavar="TASK=DIR", help="recipes and their raw files")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--arch", default="unilm_tiny", help="(default: unilm_tiny)")
+    parser.add_argument("--arch", default="unilm_tiny", help="of random weights (default: unilm_tiny)")
     parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
+    parser.add_argument(
+        "--pretraining-tokens", type=int, default=8192, metavar="N", help="positions of an update (default: 8192)"
+    )
     parser.add_argument("--pretraining-lr", default="1e-3", metavar="X", help="(default: 1e-3)")
     parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")

@@ -1,11 +1,11 @@
-"""UniLMv2's objectives one by one, on real text: pre-train a tiny model with each, fine-tune all on the same tasks.
+"""UniLMv2's objectives one by one, on real text: pre-train a small model with each, fine-tune all on the same tasks.
 
-    python scripts/unilmv2_ablation.py --text books --tokenizer-dir vocab --output out \\
+    python scripts/unilmv2_ablation.py --text books --encoder minilm --output out \\
         --raw sst-2=glue cola=glue squad=squad squad_qg=squad
 
-`--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. A model of
-`--arch` is pre-trained with each objective of Table 6, with equally many updates; each of them is fine-tuned on each
-task with each seed, with equally many updates again. What is done is not done again; the table, with the spread over
+`--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. A model is
+pre-trained with each objective of Table 6, with equally many updates; it begins with `--encoder`, or, with
+`--tokenizer-dir`, with random weights. Each of them is fine-tuned on each task with each seed, with equally many updates. What is done is not done again; the table, with the spread over
 the seeds, is written to OUT/ablation.md. Options of the recipes, the same for all, stand behind ``--``.
 """
 
@@ -34,9 +34,13 @@ def run(command: Sequence[object]) -> None:
 def pretrain(objective: str, options: argparse.Namespace) -> Path:
     """Pre-train with an objective; returns the folder of the encoder."""
     output, name = options.output.resolve() / "text", objective.replace("+", "-")
-    words = ["--text", options.text.resolve(), "--tokenizer-dir", options.tokenizer_dir.resolve(), "--output", output]
-    words += ["--run", name, "--updates", options.pretraining_updates]
-    further = ("--language-model", objective, "--arch", options.arch, "--lr", options.pretraining_lr)
+    if options.encoder:
+        begin, further = ("--encoder", options.encoder.resolve()), ()
+    else:
+        begin, further = ("--tokenizer-dir", options.tokenizer_dir.resolve()), ("--arch", options.arch)
+    words = ["--text", options.text.resolve(), *begin, "--output", output]
+    words += ["--run", name, "--updates", options.pretraining_updates, "--device-tokens", options.pretraining_tokens]
+    further += ("--language-model", objective, "--lr", options.pretraining_lr)
     further += ("--update-freq", 1, "--attention-dropout", 0, "--cpu", "--num-workers", 0)
     run([sys.executable, ROOT / "scripts" / "pretrain.py", "unilmv2-base", *words, "--", *further])
     return output / name / "encoder"
@@ -60,12 +64,17 @@ def main() -> None:
     place = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="for pre-training")
-    parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--encoder", type=Path, metavar="DIR", help="pre-training begins with it")
+    start.add_argument("--tokenizer-dir", type=Path, metavar="DIR", help="such as BERT's vocab.txt: random weights")
     parser.add_argument("--raw", nargs="+", required=True, metavar="TASK=DIR", help="tasks and their raw files")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES), help="(default: all)")
-    parser.add_argument("--arch", default="unilm_tiny", help="(default: unilm_tiny)")
+    parser.add_argument("--arch", default="unilm_tiny", help="of random weights (default: unilm_tiny)")
     parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
+    parser.add_argument(
+        "--pretraining-tokens", type=int, default=8192, metavar="N", help="positions of an update (default: 8192)"
+    )
     parser.add_argument("--pretraining-lr", default="1e-3", metavar="X", help="(default: 1e-3)")
     parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
