@@ -3,11 +3,11 @@
     python scripts/ernie_gen_ablation.py --text books --encoder minilm --raw gigaword=DIR e2e=DIR --output out
 
 `--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. Two models
-are pre-trained with equally many updates, word by word alone and span by span too; they begin with `--encoder`, or, with
-`--tokenizer-dir`, with random weights. From the first causal, pseudo-masked and infilling fine-tuning begin, the last one
-with and without noise; from the second infilling with noise. Every training has the same number of updates for each
-seed. What is done is not done again; the table is written to OUT/TASK.md. Options of the recipes, the same for all,
-stand behind ``--``.
+are pre-trained with equally many updates, word by word alone and span by span too; they begin with `--encoder`, or,
+with `--tokenizer-dir`, with random weights. From the first causal, pseudo-masked and infilling fine-tuning begin, the
+last one with and without noise; from the second infilling with noise. Every training has the same number of updates for
+each seed. What is done is not done again; the table is written to OUT/TASK.md. Options of the recipes, the same for
+all, stand behind ``--``.
 """
 
 import argparse

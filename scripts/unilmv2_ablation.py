@@ -5,8 +5,9 @@
 
 `--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. A model is
 pre-trained with each objective of Table 6, with equally many updates; it begins with `--encoder`, or, with
-`--tokenizer-dir`, with random weights. Each of them is fine-tuned on each task with each seed, with equally many updates. What is done is not done again; the table, with the spread over
-the seeds, is written to OUT/ablation.md. Options of the recipes, the same for all, stand behind ``--``.
+`--tokenizer-dir`, with random weights. Each is fine-tuned on each task with each seed, with equally many updates
+again. What is done is not done again; the table, with the spread over the seeds, is written to OUT/ablation.md. Options
+of the recipes, the same for all, stand behind ``--``.
 """
 
 import argparse
