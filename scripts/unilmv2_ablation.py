@@ -6,24 +6,23 @@
 `--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. A model is
 pre-trained with each objective of Table 6, with equally many updates; it begins with `--encoder`, or, with
 `--tokenizer-dir`, with random weights. Each is fine-tuned on each task with each seed, with equally many updates
-again. What is done is not done again; the table, with the spread over the seeds, is written to OUT/ablation.md. Options
-of the recipes, the same for all, stand behind ``--``.
+again. What is done is not done again; the table of a task, with the spread over the seeds, is written to OUT/TASK.md.
+Options of the recipes, the same for all tasks of a command, stand behind ``--``.
 """
 
 import argparse
 from pathlib import Path
-from statistics import mean
 
 from ablation import ROOT, add_options, parse, pretrain, run
-from compare_methods import read_scores
+from compare_methods import as_table, read_scores
 
 OBJECTIVES = ("ae", "ar", "par", "ae+ar", "ae+par")
 RECIPES = {"squad": ("squad",), "squad_qg": ("squad_qg", "--method", "pseudo_masked")}
 """Recipe of a task and its options; every other task is one of GLUE."""
 
 
-def fine_tune(task: str, raw: Path, encoder: Path, seed: int, options: argparse.Namespace) -> tuple[str, float]:
-    """Fine-tune and score; returns the name of the first score, and its value."""
+def fine_tune(task: str, raw: Path, encoder: Path, seed: int, options: argparse.Namespace) -> dict[str, float]:
+    """Fine-tune and score; returns the scores by their names."""
     name, *words = RECIPES.get(task, ("glue", "--glue-task", task))
     folder = options.output.resolve() / task / encoder.parent.name
     settings = ("--raw", raw.resolve(), "--output", folder, "--encoder", encoder, "--run", f"seed{seed}")
@@ -32,7 +31,7 @@ def fine_tune(task: str, raw: Path, encoder: Path, seed: int, options: argparse.
     run(["bash", recipe, *settings, *counts, *words, *options.of_recipe])
     # The newest, where several sets were scored.
     scored = max((folder / f"seed{seed}").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    return next(iter(read_scores(scored).items()))
+    return read_scores(scored)
 
 
 def main() -> None:
@@ -41,23 +40,21 @@ def main() -> None:
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES), help="(default: all)")
     options = parse(parser)
 
-    head, rows = ["objective"], []
-    for objective in options.objectives:
-        further = ("--language-model", objective)
-        encoder = pretrain("unilmv2-base", objective.replace("+", "-"), options, further=further)
-        cells = [objective]
-        for task, raw in options.tasks:
-            scores = [fine_tune(task, raw, encoder, seed, options) for seed in options.seeds]
-            values = [value for _, value in scores]
-            cells.append(f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})")
-            if not rows:
-                head.append(f"{task}, {scores[0][0]}")
-        rows.append(cells)
-    lines = (head, ["---"] * len(head), *rows)
-    table = "".join(f"| {' | '.join(row)} |\n" for row in lines)
-    path = options.output.resolve() / "ablation.md"
-    path.write_text(table, encoding="utf-8")
-    print(f"\n{table}\nwrote {path}", flush=True)
+    encoders = {
+        objective: pretrain(
+            "unilmv2-base", objective.replace("+", "-"), options, further=("--language-model", objective)
+        )
+        for objective in options.objectives
+    }
+    for task, raw in options.tasks:
+        found = {
+            objective: [fine_tune(task, raw, encoder, seed, options) for seed in options.seeds]
+            for objective, encoder in encoders.items()
+        }
+        table = as_table(found, compared="objective", ranked=False)
+        path = options.output.resolve() / f"{task}.md"
+        path.write_text(table, encoding="utf-8")
+        print(f"\n{table}\nwrote {path}", flush=True)
 
 
 if __name__ == "__main__":

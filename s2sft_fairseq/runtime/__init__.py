@@ -27,6 +27,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     numpy_names,
     resumed_task,
     warning_filters,
+    whole_copies,
 )
 
 _root.setLevel(_level)
@@ -37,6 +38,7 @@ MENDS = (
     warning_filters,
     numpy_names,
     checkpoint_errors,
+    whole_copies,
     resumed_task,
     damaged_datasets,
     interactive_input,
