@@ -25,18 +25,21 @@ def read_scores(path: Path) -> dict[str, float]:
     return {score["name"]: score["value"] for score in system["scores"]}
 
 
-def as_table(runs: Mapping[str, Sequence[Mapping[str, float]]], *, ranked: bool = True) -> str:
+def as_table(
+    runs: Mapping[str, Sequence[Mapping[str, float]]], *, compared: str = "method", ranked: bool = True
+) -> str:
     """A row a method: the mean of each score over the runs of the method, and the least and the greatest.
 
     Args:
         runs: the scores of each run of each method.
+        compared: head of the column of their names.
         ranked: order the methods by the mean of their first score, the best first.
     """
     names = list(next(iter(runs.values()))[0])
     methods = list(runs.items())
     if ranked:
         methods.sort(key=lambda item: -mean(scores[names[0]] for scores in item[1]))
-    rows = [["method", "seeds", *names], ["---"] * (len(names) + 2)]
+    rows = [[compared, "seeds", *names], ["---"] * (len(names) + 2)]
     for method, of_seeds in methods:
         cells = []
         for name in names:

@@ -1,23 +1,20 @@
-"""ERNIE-GEN's parts one by one, on real text: pre-train a tiny model, fine-tune it on two tasks, compare.
+"""ERNIE-GEN's parts one by one, on real text: pre-train a small model, fine-tune it on two tasks, compare.
 
-    python scripts/ernie_gen_ablation.py --text books --tokenizer-dir vocab --raw gigaword=DIR e2e=DIR --output out
+    python scripts/ernie_gen_ablation.py --text books --encoder minilm --raw gigaword=DIR e2e=DIR --output out
 
 `--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. Two models
-of `--arch` are pre-trained with equally many updates, word by word alone and span by span too. From the first causal,
-pseudo-masked and infilling fine-tuning begin, the last one with and without noise; from the second infilling with
-noise. Every training has the same number of updates for each seed. What is done is not done again; the table is written
-to OUT/TASK.md. Options of the recipes, the same for all, stand behind ``--``.
+are pre-trained with equally many updates, word by word alone and span by span too; they begin with `--encoder`, or,
+with `--tokenizer-dir`, with random weights. From the first causal, pseudo-masked and infilling fine-tuning begin, the
+last one with and without noise; from the second infilling with noise. Every training has the same number of updates for
+each seed. What is done is not done again; the table is written to OUT/TASK.md. Options of the recipes, the same for
+all, stand behind ``--``.
 """
 
 import argparse
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 
+from ablation import ROOT, add_options, parse, pretrain, run
 from compare_methods import as_table, read_scores
 
-ROOT = Path(__file__).resolve().parents[1]
 # Name of the row, the pre-training that it starts from, method, whether noise is added.
 ROWS = (
     ("causal", "word", "causal", False),
@@ -28,53 +25,26 @@ ROWS = (
 )
 
 
-def run(command: Sequence[object]) -> None:
-    print("$", *command, flush=True)
-    if status := subprocess.run([str(word) for word in command], cwd=ROOT).returncode:
-        sys.exit(status)
-
-
-def pretrain(flow: str, options: argparse.Namespace) -> Path:
-    """Pre-train with one or two flows; returns the folder of the encoder."""
-    output = options.output.resolve() / "text"
-    words = ["--text", options.text.resolve(), "--tokenizer-dir", options.tokenizer_dir.resolve(), "--output", output]
-    words += ["--run", flow, "--updates", options.pretraining_updates, *["--word-flow-only"] * (flow == "word")]
-    further = ("--arch", options.arch, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0)
-    further += ("--cpu", "--num-workers", 0)
-    run([sys.executable, ROOT / "scripts" / "pretrain.py", "ernie-gen-base", *words, "--", *further])
-    return output / flow / "encoder"
-
-
 def main() -> None:
-    words = sys.argv[1:]
-    place = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="for pre-training")
-    parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
-    parser.add_argument("--raw", nargs="+", required=True, metavar="TASK=DIR", help="recipes and their raw files")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--arch", default="unilm_tiny", help="(default: unilm_tiny)")
-    parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
-    parser.add_argument("--pretraining-lr", default="1e-3", metavar="X", help="(default: 1e-3)")
-    parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
+    add_options(parser)
     parser.add_argument("--noise-prob", default="0.5", metavar="X", help="of the rows with noise (default: 0.5)")
-    options = parser.parse_args(words[:place])
-    of_recipe = words[place + 1 :]
-    if wrong := [text for text in options.raw if "=" not in text]:
-        parser.error(f"--raw must be TASK=DIR, but is {', '.join(wrong)}")
+    options = parse(parser)
 
     output = options.output.resolve()
-    encoders = {flow: pretrain(flow, options) for flow in ("word", "span")}
-    for task, _, raw in (text.partition("=") for text in options.raw):
+    encoders = {
+        "word": pretrain("ernie-gen-base", "word", options, "--word-flow-only"),
+        "span": pretrain("ernie-gen-base", "span", options),
+    }
+    for task, raw in options.tasks:
         found: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in ROWS}
         for seed in options.seeds:
             for name, flow, method, noise in ROWS:
                 folder, run_name = output / f"{task}-{flow}", f"{method}{'-noise' * noise}-seed{seed}"
                 settings = ("--method", method, "--seed", seed, "--updates", options.updates, "--run", run_name)
                 further = ("--noise-prob", options.noise_prob) if noise else ()
-                run(["bash", ROOT / "scripts" / "recipes" / f"{task}.sh", "--raw", Path(raw).resolve(), "--output",
-                     folder, "--encoder", encoders[flow], *settings, *of_recipe, "--", *further])  # fmt: skip
+                run(["bash", ROOT / "scripts" / "recipes" / f"{task}.sh", "--raw", raw.resolve(), "--output",
+                     folder, "--encoder", encoders[flow], *settings, *options.of_recipe, "--", *further])  # fmt: skip
                 (scores,) = (folder / run_name).glob("*.json")
                 found[name].append(read_scores(scores))
         table = as_table(found, ranked=False)

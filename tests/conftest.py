@@ -19,11 +19,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
+from s2sft_fairseq import cli  # mends fairseq, and therefore comes before it
+from s2sft_fairseq.runtime import warning_filters
+
+# isort: split
 from fairseq import checkpoint_utils
 from fairseq.logging import metrics
-
-from s2sft_fairseq import cli
-from s2sft_fairseq.runtime import warning_filters
 
 # rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
 # would be the file that pytest collects output in.

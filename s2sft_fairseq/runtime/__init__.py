@@ -29,6 +29,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     settled_options,
     shared_source_keys,
     warning_filters,
+    whole_copies,
 )
 
 _root.setLevel(_level)
@@ -39,6 +40,7 @@ MENDS = (
     warning_filters,
     numpy_names,
     checkpoint_errors,
+    whole_copies,
     resumed_task,
     damaged_datasets,
     interactive_input,

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from unittest.mock import patch
 
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
@@ -13,6 +12,8 @@ def _hand_over_state(load_for_training: Callable) -> Callable:
     def load_checkpoint(
         trainer: Trainer, filename: str, reset_optimizer: bool = False, *args: object, **kwargs: object
     ) -> object:
+        if reset_optimizer:  # a new training, which only begins with these weights
+            return load_for_training(trainer, filename, reset_optimizer, *args, **kwargs)
         load_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
 
         def load_checkpoint_to_cpu(*args: object, **options: object) -> dict:
@@ -21,10 +22,11 @@ def _hand_over_state(load_for_training: Callable) -> Callable:
                 trainer.task.load_state_dict(state["task_state"])
             return state
 
-        # With another optimizer it is a new training, which only begins with these weights.
-        loader = load_to_cpu if reset_optimizer else load_checkpoint_to_cpu
-        with patch.object(checkpoint_utils, "load_checkpoint_to_cpu", loader):
+        checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+        try:
             return load_for_training(trainer, filename, reset_optimizer, *args, **kwargs)
+        finally:
+            checkpoint_utils.load_checkpoint_to_cpu = load_to_cpu
 
     return load_checkpoint
 

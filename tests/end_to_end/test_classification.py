@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import torch
 from command_output import last_value
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
@@ -52,6 +53,7 @@ def write_labels(folder, labels):
 def encoder(letters, tmp_path):
     """The folder of a random encoder."""
     sizes = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+    torch.manual_seed(1)
     cfg = UnilmConfig(**sizes, max_positions=64)
     complete_sizes(cfg)
     model = UnilmModel(cfg, vocab_size=len(letters.dictionary.read_text().splitlines()), pad=0)
@@ -80,11 +82,13 @@ def predictions(path):
 
 def test_classes(train, call_command, data, encoder, tmp_path):
     frozen = ("--freeze-embeddings", "--pretrained", encoder, "--dropout", 0, "--attention-dropout", 0)
-    log = train(*frozen, "--arch", "unilm", "--best-checkpoint-metric", "mcc", "--maximize-best-checkpoint-metric")
+    log = train(
+        *frozen, "--arch", "unilm", "--best-checkpoint-metric", "mcc", "--maximize-best-checkpoint-metric", updates=150
+    )
     for name in ("accuracy", "f1", "mcc"):
         assert last_value(log.stdout, name, "valid on 'valid' subset") == 100
     (data / "labels.txt").write_text("yes\nno\n")
-    failed = train(*frozen, "--arch", "unilm", updates=70, status=2)
+    failed = train(*frozen, "--arch", "unilm", updates=160, status=2)
     assert "the model was trained with the classes no, yes, but --classes or " in failed.stderr
     (data / "labels.txt").write_text("no\nyes\n")
     shutil.rmtree(encoder)

@@ -1,0 +1,71 @@
+"""What the ablations of pre-training have in common: their options, and a training by ``pretrain.py``."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(command: Sequence[object]) -> None:
+    """Run a command; ends the process if it fails."""
+    print("$", *command, flush=True)
+    if status := subprocess.run([str(word) for word in command], cwd=ROOT).returncode:
+        sys.exit(status)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add where text and raw files are, what pre-training begins with, and how long both trainings are."""
+    parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="for pre-training")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--encoder", type=Path, metavar="DIR", help="pre-training begins with it")
+    start.add_argument("--tokenizer-dir", type=Path, metavar="DIR", help="such as BERT's vocab.txt: random weights")
+    parser.add_argument("--raw", nargs="+", required=True, metavar="TASK=DIR", help="tasks and their raw files")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--arch", default="unilm_tiny", help="of random weights (default: unilm_tiny)")
+    parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
+    parser.add_argument(
+        "--pretraining-tokens", type=int, default=8192, metavar="N", help="positions of an update (default: 8192)"
+    )
+    parser.add_argument("--pretraining-lr", default="1e-3", metavar="X", help="(default: 1e-3)")
+    parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line; ``of_recipe`` is what stands behind ``--``, ``tasks`` the pairs of ``--raw``."""
+    words = sys.argv[1:]
+    place = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:place])
+    options.of_recipe = words[place + 1 :]
+    if wrong := [text for text in options.raw if "=" not in text]:
+        parser.error(f"--raw must be TASK=DIR, but is {', '.join(wrong)}")
+    options.tasks = [(task, Path(raw)) for task, _, raw in (text.partition("=") for text in options.raw)]
+    return options
+
+
+def pretrain(
+    preset: str, name: str, options: argparse.Namespace, *words: object, further: Sequence[object] = ()
+) -> Path:
+    """Pre-train on the text, unless that is done; returns the folder of the encoder.
+
+    Args:
+        preset: of ``pretrain.py``.
+        name: folder of the training.
+        options: see `add_options`.
+        words: options of ``pretrain.py``.
+        further: options of ``s2sft train``.
+    """
+    output = options.output.resolve() / "text"
+    if options.encoder:
+        begin = ("--encoder", options.encoder.resolve())
+    else:
+        begin, further = ("--tokenizer-dir", options.tokenizer_dir.resolve()), ("--arch", options.arch, *further)
+    run([sys.executable, ROOT / "scripts" / "pretrain.py", preset, "--text", options.text.resolve(), *begin,
+         "--output", output, "--run", name, "--updates", options.pretraining_updates,
+         "--device-tokens", options.pretraining_tokens, *words,
+         "--", *further, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0,
+         "--cpu", "--num-workers", 0])  # fmt: skip
+    return output / name / "encoder"
