@@ -293,6 +293,11 @@ def squad_reading(folder: Path) -> None:
         write(folder / f"{split}-v2.0.json", json.dumps({"version": "v2.0", "data": data}))
 
 
+def wmt10(folder: Path) -> None:
+    for language in ("fr", "cs"):
+        line_aligned(f"{{split}}.{language}-en.{{column}}", language, "en")(folder)
+
+
 # For each recipe of generation, what writes its raw files.
 RAW: dict[str, Callable[[Path], None]] = {
     "squad_qg": squad,
@@ -306,7 +311,7 @@ RAW: dict[str, Callable[[Path], None]] = {
     "persona_chat": persona_chat,
     "webnlg": webnlg,
     "wikilingua": line_aligned("es_en/{split}.{column}", "src", "tgt", valid="val"),
-    "wmt10": line_aligned("{split}.fr-en.{column}", "fr", "en"),
+    "wmt10": wmt10,
     "xgiga": line_aligned("{split}.{column}.fr", "x", "y", valid="dev"),
     "xqg": chinese,
 }

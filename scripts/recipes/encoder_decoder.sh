@@ -19,18 +19,22 @@ use_deltalm() {
 # An epoch has so many updates as its batches of tokens make: without --updates epochs are what is counted.
 deltalm_training() {
     local every=$((updates > 20 ? updates / 20 : updates)) ending
+    [ -z "$averaged" ] || [ "$every" != "$updates" ] || every=1
     if [ -n "$updates" ]; then
         ending=(--max-update "$updates" --validate-interval-updates "$every" --save-interval-updates "$every"
-            --keep-interval-updates 1 --validate-interval 1000000 --save-interval 1000000)
+            --keep-interval-updates "${averaged:-1}" --validate-interval 1000000 --save-interval 1000000
+            --no-epoch-checkpoints)
+    elif [ -n "$averaged" ]; then
+        ending=(--max-epoch "$epochs" --keep-last-epochs "$averaged")
     else
-        ending=(--max-epoch "$epochs")
+        ending=(--max-epoch "$epochs" --no-epoch-checkpoints)
     fi
     training=(train "$output/binarized" --task deltalm_seq2seq "${model[@]}" --seed "$seed" ${languages[@]+"${languages[@]}"}
         --max-source-positions "$max_source" --max-target-positions "$max_target"
         --criterion label_smoothed_cross_entropy --label-smoothing "$label_smoothing" --dropout "$dropout"
         --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-8 --weight-decay "$weight_decay"
         --clip-norm 1.0 --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((warmup > 0 ? warmup : 1)) "${ending[@]}"
-        --max-tokens "$device_tokens" --update-freq "$accumulate" --no-epoch-checkpoints
+        --max-tokens "$device_tokens" --update-freq "$accumulate"
         --save-dir "$work/checkpoints" --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json
         --log-file "$work/train.log" --no-progress-bar ${cpu:+--cpu} ${train_options[@]+"${train_options[@]}"})
 }

@@ -48,7 +48,9 @@ max_source=384 max_target=32 layout=()          # positions; further options of 
 lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_decay=0.01
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it, longest output
+averaged=""                                     # deltalm: the model is the average of so many last checkpoints
 of_deltalm=() languages=()                      # deltalm: settings of the recipe's own, names and values; languages
+parts=("") part=""                              # folders of corpus/ that are generated from and scored; that in turn
 preset=""                                       # the one where the command line names none
 manual=recipe                                   # the file whose head tells the options
 # What only the command line sets.
@@ -59,9 +61,11 @@ values="raw encoder output run method seed lr epochs warmup batch updates device
 values+=" limit workers device_tokens accumulate preset noise_prob noise_symbol max_source max_target decoding"
 switches="smoke skip_malformed fit_head cpu dry_run"
 
-# What depends on the command line, and what is binarized beside the pairs, into a folder; a recipe may have its own.
+# What depends on the command line; what is binarized beside the pairs, into a folder; what is made of all scores. A
+# recipe may have its own.
 settings() { :; }
 binarize_text() { :; }
+summarize() { :; }
 
 say() { echo "$task: $*"; }
 fail() { echo "$task: error: $*" >&2; exit 2; }
@@ -174,8 +178,8 @@ optimization() {
 # The words of the commands of training and generation.
 commands() {
     generation=(generate --path "$work/best.pt" --tokenizer-dir "$output/encoder" "${search[@]}"
-        ${separator:+--separator "$separator"} --input "$output/corpus/$set.src" --output "$work/$set.out"
-        --no-progress-bar ${cpu:+--cpu})
+        ${separator:+--separator "$separator"} ${part:+--target-lang "${part#*-}"}
+        --input "$output/corpus/${part:+$part/}$set.src" --output "$work/${part:+$part/}$set.out" --no-progress-bar ${cpu:+--cpu})
     if [ "$method" = deltalm ]; then deltalm_training; return; fi
     optimization
     training=(train "$output/binarized" "${model[@]}" --finetune-method "$method"
@@ -233,21 +237,23 @@ run_recipe() {
     [ -z "$hyp" ] || run=scored-$(basename "$hyp")
     work=$output/$run
     if [ -n "$smoke" ]; then
-        limit=${limit:-200} updates=${updates:-4} batch=$device_batch accumulate=1
+        limit=${limit:-200} updates=${updates:-4} batch=$device_batch accumulate=1 averaged=${averaged:+2}
     fi
     if [ -n "$dry_run" ]; then
         [ -n "$updates" ] || [ -f "$output/corpus/train.src" ] ||
             fail "--dry-run needs --updates, for no corpus is prepared in $output that the epochs could be counted of"
         plan
-        printf 's2sft%s\n' "$(printf ' %q' "${training[@]}")" "$(printf ' %q' "${generation[@]}")"
+        printf 's2sft%s\n' "$(printf ' %q' "${training[@]}")"
+        for part in "${parts[@]}"; do
+            commands
+            printf 's2sft%s\n' "$(printf ' %q' "${generation[@]}")"
+        done
         return
     fi
     remember "$output/corpus.settings" "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
         "--skip-malformed ${skip_malformed:-no}"
-    stage "$output/corpus/stats.json" "prepare" prepare_corpus
-    [ -f "$output/corpus/$set.src" ] || fail "--set must be one of the sets that are scored, but $set is none: $(
-        cd "$output/corpus" && ls -- *.refs.jsonl | sed 's/\.refs\.jsonl//' | xargs)"
-    [ -z "$sources" ] || choose_sources
+    stage "$output/corpus" "prepare" prepare_corpus
+    choose_set
     if [ -z "$hyp" ]; then
         plan
         local name others=()
@@ -267,11 +273,17 @@ run_recipe() {
         stage "$work/best.pt" "train, ${updates:-$epochs}$([ -n "$updates" ] && echo " updates" || echo " epochs")" train
         [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" \
             "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png"
-        stage "$work/$set.out" "generate" s2sft "${generation[@]}"
-        hyp=$work/$set.out
+        for part in "${parts[@]}"; do
+            commands
+            mkdir -p "$work/$part"
+            stage "$work/${part:+$part/}$set.out" "generate${part:+ $part}" s2sft "${generation[@]}"
+        done
     fi
-    mkdir -p "$work"
     # Never passed over: its options are what one changes last.
-    score | tee "$work/$set.scores"
+    for part in "${parts[@]}"; do
+        mkdir -p "$work/$part"
+        score | tee "$work/${part:+$part/}$set.scores"
+    done
+    summarize
     say "everything is in $work"
 }

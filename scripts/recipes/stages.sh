@@ -51,12 +51,18 @@ evenly() {
     awk -v kept="$1" -v all="$(wc -l <"$2")" 'all <= kept || int(NR * kept / all) > int((NR - 1) * kept / all)' "$2"
 }
 
-# The set to score becomes one of fewer sources, beside the whole.
-choose_sources() {
-    local all=$output/corpus/$set kind
-    set=$set-$sources
-    for kind in src refs.jsonl; do
-        evenly "$sources" "$all.$kind" >"$output/corpus/$set.$kind"
+# The set to score must be one; with --sources it becomes one of fewer sources, beside the whole.
+choose_set() {
+    local folder of=$set kind
+    for part in "${parts[@]}"; do
+        folder=$output/corpus/$part
+        [ -f "$folder/$of.src" ] || fail "--set must be one of the sets that are scored, but $of is none: $(
+            cd "$folder" && ls -- *.refs.jsonl | sed 's/\.refs\.jsonl//' | xargs)"
+        [ -n "$sources" ] || continue
+        set=$of-$sources
+        for kind in src refs.jsonl; do
+            evenly "$sources" "$folder/$of.$kind" >"$folder/$set.$kind"
+        done
     done
 }
 
@@ -91,11 +97,16 @@ binarize() {
 
 train() {
     s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "${updates:-0}"
-    mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
+    if [ -n "$averaged" ]; then
+        "$python" "$root/scripts/average_checkpoints.py" "$work/checkpoints" --last "$averaged" --output "$work/best.pt"
+    else
+        mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
+    fi
     rm -rf "$work/checkpoints"
 }
 
 score() {
-    s2sft evaluate "${evaluate[@]}" $scoring --hyp "$hyp" \
-        --src "$output/corpus/$set.src" --ref "$output/corpus/$set.refs.jsonl" --json "$work/$set.json"
+    local of=$output/corpus/${part:+$part/}$set out=$work/${part:+$part/}$set
+    s2sft evaluate "${evaluate[@]}" $scoring --hyp "${hyp:-$out.out}" --src "$of.src" --ref "$of.refs.jsonl" \
+        --json "$out.json"
 }

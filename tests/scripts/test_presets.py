@@ -171,7 +171,7 @@ def test_the_task_of_a_preset(tmp_path):
 GENERATING = sorted(path.stem for path in RECIPES.glob("*.sh") if path.read_text().endswith('\nrun_recipe "$@"\n'))
 
 
-@pytest.mark.parametrize("task", GENERATING)
+@pytest.mark.parametrize("task", [task for task in GENERATING if task != "wmt10"])
 def test_infilling_without_a_preset(tmp_path, task):
     words = ("--method", "infilling", "--noise-prob", 0.6, "--updates", 50)
     train, _ = commands(tmp_path, task, *words)
@@ -181,7 +181,8 @@ def test_infilling_without_a_preset(tmp_path, task):
 @pytest.mark.parametrize("task", ["wmt10", "wikilingua", "webnlg", "xgiga", "xqg", "multi30k"])
 def test_the_settings_of_deltalm(tmp_path, task):
     """Those of section 3.1 of its paper, in whichever recipe."""
-    train, generate = commands(tmp_path, task, "--method", "deltalm", "--updates", 60000)
+    method = ("--method", "deltalm", *(("--langs", "fr", "--direction", "to-english") if task == "wmt10" else ()))
+    train, generate = commands(tmp_path, task, *method, "--updates", 60000)
     assert (train["--task"], train["--arch"], train["--lr-scheduler"]) == ("deltalm_seq2seq", "deltalm", "inverse_sqrt")
     assert (train["--lr"], train["--warmup-updates"], train["--adam-betas"]) == ("3e-4", "4000", "(0.9, 0.98)")
     assert (train["--max-tokens"], train["--update-freq"], train["--label-smoothing"]) == ("4096", "128", "0.1")
@@ -189,10 +190,10 @@ def test_the_settings_of_deltalm(tmp_path, task):
     assert (generate["--beam"], generate["--max-len-b"], train["--max-update"]) == ("5", longest, "60000")
     assert "--finetune-method" not in train and "--length-penalty" not in generate
     options = ("--lr", "1e-4", "--warmup", 7, "--device-tokens", 99, "--accumulate", 2, "--updates", 9)
-    train, _ = commands(tmp_path, task, "--method", "deltalm", *options)
+    train, _ = commands(tmp_path, task, *method, *options)
     assert (train["--lr"], train["--warmup-updates"]) == ("1e-4", "7")
     assert (train["--max-tokens"], train["--update-freq"]) == ("99", "2")
-    message = commands(tmp_path, task, "--method", "deltalm", "--batch", 8, "--updates", 9, status=2)
+    message = commands(tmp_path, task, *method, "--batch", 8, "--updates", 9, status=2)
     assert message == f"{task}: error: --batch is of no use with --method deltalm\n"
 
 

@@ -18,10 +18,14 @@ from raw_corpora import RAW, UNDERSTANDING, line_aligned
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "scripts" / "recipes"
 STAGES = ("prepare", "convert", "tokenize", "binarize", "train, 4 updates", "plot", "generate")
+OPTIONS = {
+    "gigaword": ("--preset", "base/gigaword-10k", "--lr", "1e-3"),
+    # An epoch of several updates: fairseq saves none of those that end an epoch among them.
+    "wmt10": ("--langs", "fr,cs", "--device-tokens", 100),
+}
 # These two have presets by themselves.
-OPTIONS = {"gigaword": ("--preset", "base/gigaword-10k", "--lr", "1e-3")}
 METHOD = {"gigaword": "infilling", "persona_chat": "infilling", "coqa": "infilling"}
-METHOD |= {"webnlg": "deltalm", "wikilingua": "deltalm", "wmt10": "deltalm", "iwslt14": "deltalm"}
+METHOD |= {"webnlg": "deltalm", "wikilingua": "deltalm", "iwslt14": "deltalm"}
 TESTED = {"coqa": "dev", "webnlg": "dev", "wikilingua": "dev"}
 SMOKE = ("--smoke", "--cpu", "--workers", 1, "--held-out", 3, "--output", "out")
 # Their own metrics, which take Java and a large package, are tested with `s2sft evaluate`.
@@ -29,7 +33,6 @@ METRICS = {"squad_qg": "--metrics rouge", "xqg": "--metrics rouge sacrebleu"}
 SCORES = {
     "e2e": "BLEU",
     "multi30k": "BLEU",
-    "wmt10": "BLEU",
     "iwslt14": "BLEU",
     "persona_chat": "Distinct-1",
     "coqa": "F1",
@@ -66,7 +69,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
         yield result
 
 
-@pytest.mark.parametrize("task", RAW)
+@pytest.mark.parametrize("task", [task for task in RAW if task != "wmt10"])
 def test_smoke(smoke, task):
     out, printed = smoke(task)
     of_run = [line for line in printed.splitlines() if line.startswith(f"{task}: ")]
@@ -88,6 +91,49 @@ def test_smoke(smoke, task):
     assert all(record["status"] == 0 and record["seconds"] > 0 and record["peak_memory_gb"] > 0 for record in records)
     assert all((out / "tokens" / f"valid.{side}").read_text().count("\n") == 3 for side in ("src", "tgt"))
     assert (work / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_directions(smoke):
+    """One model, the average of its last checkpoints, which each direction is generated and scored with."""
+    out, printed = smoke("wmt10")
+    directions = ("fr-en", "en-fr", "cs-en", "en-cs")
+    stages = [line for line in printed.splitlines() if line.startswith("wmt10: ") and line.endswith(" ...")]
+    expected = [*STAGES[:-1], *(f"generate {direction}" for direction in directions)]
+    assert stages == [f"wmt10: {stage} ..." for stage in expected]
+    assert "best.pt: the average of checkpoint_1_3.pt, checkpoint_1_4.pt" in printed
+    work = out / "deltalm-seed1"
+    for direction in directions:
+        source, target = direction.split("-")
+        raw = out.parent / "raw" / f"test.{'fr' if 'fr' in direction else 'cs'}-en.{source}"
+        assert (out / "corpus" / direction / "test.src").read_text() == raw.read_text()
+        (reference, *_) = (out / "corpus" / direction / "test.refs.jsonl").read_text().splitlines()
+        assert json.loads(reference)["refs"] == raw.with_suffix(f".{target}").read_text().splitlines()[:1]
+        assert (work / direction / "test.out").read_text().count("\n") == 4
+    pairs = {f"{part}.{language}-en.{side}.bin" for part in ("train", "valid") for language in ("fr", "cs")
+             for side in (language, "en")}  # fmt: skip
+    assert {path.name for path in (out / "binarized").glob("*.bin")} == pairs
+    rows = [line.split(" | ")[0] for line in (work / "test.md").read_text().splitlines()]
+    names = ("direction", "---", *directions, "mean to English", "mean from English")
+    assert rows == [f"| {name}" for name in names]
+
+    wrong = run_recipe("wmt10", out.parent, "--raw", "raw", *SMOKE, "--direction", "to-france")
+    assert "wmt10: error: --direction must be both, to-english or from-english, but is to-france" in wrong.stderr
+    wrong = run_recipe("wmt10", out.parent, "--raw", "raw", *SMOKE, "--method", "causal")
+    assert "wmt10: error: --method must be deltalm, but is causal" in wrong.stderr
+
+
+def test_means_of_directions(tmp_path, monkeypatch):
+    scores = {"fr-en": 30.0, "en-fr": 20.0, "cs-en": 40.0}
+    for direction, value in scores.items():
+        (tmp_path / direction).mkdir()
+        systems = {"systems": {"x": {"scores": [{"name": "BLEU", "value": value}]}}}
+        (tmp_path / direction / "dev.json").write_text(json.dumps(systems))
+    table = runpy.run_path(str(RECIPES / "mean_of_directions.py"))
+    words = ["mean_of_directions.py", str(tmp_path), "--set", "dev", "--directions", *scores]
+    monkeypatch.setattr(sys, "argv", words)
+    table["main"]()
+    rows = ("fr-en | 30.00", "en-fr | 20.00", "cs-en | 40.00", "mean to English | 35.00", "mean from English | 20.00")
+    assert (tmp_path / "dev.md").read_text().splitlines()[2:] == [f"| {row} |" for row in rows]
 
 
 def test_zero_shot(tmp_path):
