@@ -21,12 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the --save-dir of the training")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="the last N, by updates or else by epochs")
+    which.add_argument("--last", type=int, metavar="N", help="the last N, whether of epochs or of updates")
     which.add_argument("--best", type=int, metavar="N", help="the best N of those that --keep-best-checkpoints kept")
     which.add_argument("--pattern", metavar="GLOB", help="all whose names match, such as 'checkpoint_*_?000.pt'")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the checkpoint to write")
     options = parser.parse_args(arguments)
     paths = choose(options.folder, options.last, options.best, options.pattern)
+    if not options.output.parent.is_dir():
+        raise UserError(f"--output {options.output}: its folder does not exist")
     if options.output in paths:
         raise UserError(f"--output must be another file than those that are averaged, but is {options.output}")
     state = average_checkpoints(paths)
@@ -47,6 +49,8 @@ def choose(folder: Path, last: int | None, best: int | None, pattern: str | None
         return last_checkpoints(folder, last)
     if best is not None:
         return best_checkpoints(folder, best)
+    if Path(pattern or "").is_absolute():
+        raise UserError(f"--pattern must be of names in the folder, but is {pattern}")
     if not (paths := sorted(folder.glob(pattern or ""))):
         raise UserError(f"{folder} has no file whose name matches --pattern {pattern}")
     return paths

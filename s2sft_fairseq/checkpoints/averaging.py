@@ -1,7 +1,8 @@
 """The average of the weights of checkpoints of one training, and which of a folder's are the last or the best."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,25 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
-# How fairseq names checkpoints of an epoch, of a number of updates, and those that --keep-best-checkpoints keeps.
-_OF_EPOCH = re.compile(r"checkpoint(\d+)\.pt")
-_OF_UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+# How fairseq names checkpoints, of the end of an epoch or of updates within it; those of --keep-best-checkpoints.
+_OF_TRAINING = re.compile(r"checkpoint(?P<epoch>\d+)\.pt|checkpoint_(?P<within>\d+)_(?P<updates>\d+)\.pt")
 _BEST = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d{3})\d*\.pt")
 
 
 def last_checkpoints(folder: Path, number: int) -> list[Path]:
-    """Return the last checkpoints of a training, the oldest first: those by updates, or else those of epochs.
+    """Return the last checkpoints of a training, the oldest first: those of epochs and of updates within them.
 
     Raises:
         UserError: if there are fewer.
     """
-    for pattern in (_OF_UPDATES, _OF_EPOCH):
-        if found := _numbered(folder, pattern):
-            break
-    return _some(folder, [path for _, path in found][-number:], number, "checkpoint3.pt or checkpoint_3_4000.pt")
+    found = _matching(folder, _OF_TRAINING, _place_in_training)
+    return _some(folder, found[-number:], number, "checkpoint3.pt or checkpoint_3_4000.pt")
+
+
+def _place_in_training(found: re.Match[str]) -> tuple[int, float]:
+    if found["epoch"]:
+        return int(found["epoch"]), math.inf
+    return int(found["within"]), int(found["updates"])
 
 
 def best_checkpoints(folder: Path, number: int) -> list[Path]:
@@ -35,11 +39,11 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
     Raises:
         UserError: if there are fewer.
     """
-    found = _numbered(folder, _BEST)
-    if found and _greater_is_better(load_checkpoint(found[0][1], lazily=True)):
+    found = _matching(folder, _BEST, lambda found: float(found[1]))
+    if found and _greater_is_better(load_checkpoint(found[0], lazily=True)):
         found.reverse()
     names = "checkpoint.best_loss_3.1234.pt, which --keep-best-checkpoints keeps"
-    return _some(folder, [path for _, path in found][:number], number, names)
+    return _some(folder, found[:number], number, names)
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
@@ -98,12 +102,12 @@ def _mean(values: Sequence[Tensor]) -> Tensor:
     return (total / len(values)).to(values[0].dtype)
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[float, Path]]:
-    """Return the files whose names match, in the order of their numbers."""
+def _matching(folder: Path, pattern: re.Pattern[str], place: Callable[[re.Match[str]], Any]) -> list[Path]:
+    """Return the files whose names match, in the order of what `place` makes of the match."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     matches = [(found, path) for path in folder.iterdir() if (found := pattern.fullmatch(path.name))]
-    return sorted((float(found[1]), path) for found, path in matches)
+    return [path for _, path in sorted((place(found), path) for found, path in matches)]
 
 
 def _some(folder: Path, paths: list[Path], number: int, names: str) -> list[Path]:

@@ -93,7 +93,8 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         for language in dict.fromkeys([*(pair.language for pair in self.pairs), *self.languages]):
             if (symbol := self.language_symbol(language)) and symbol not in self.dictionary:
                 problems.append(
-                    f"--language-token {self.language_token}: the dictionary lacks {symbol} (s2sft convert --add-token)"
+                    f"--language-token {self.language_token}: the dictionary lacks {symbol} (added by s2sft convert "
+                    "--add-token; in decoding the language is that of --target-lang)"
                 )
         if problems:
             raise UserError.of(problems)

@@ -18,6 +18,7 @@ from s2sft_fairseq.data.token_blocks import TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SENTINEL, SpanCorruption
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig, mixture_problems, temperature_schedule
+from s2sft_fairseq.tasks.train_split import require_train_split
 
 logger = logging.getLogger(__name__)
 
@@ -145,8 +146,13 @@ class MixtureTask(FairseqTask):
         return dataset
 
     def begin_epoch(self, epoch: int, model: BaseFairseqModel) -> None:
-        """Log what the epoch is made of."""
+        """Log what the epoch is made of.
+
+        Raises:
+            UserError: if the set that is trained on is none of ``train``.
+        """
         super().begin_epoch(epoch, model)
+        require_train_split(self.datasets)
         self.datasets["train"].log_counts()
 
     def max_positions(self) -> None:

@@ -21,7 +21,8 @@
 #   --lr, --epochs, --warmup, --batch    learning rate, epochs, warm-up updates, pairs an update (the paper's)
 #   --updates N         updates, in place of epochs
 #   --device-batch N    pairs at a time, of which an update adds up several (16)
-#   --device-tokens N, --accumulate N        deltalm: tokens at a time, and how often of it an update is (4096, 128)
+#   --device-tokens N, --accumulate N        deltalm: tokens at a time, and how often of it an update is (4096, 128, or
+#                       fewer where an epoch would have less than a hundred updates)
 #   --set NAME          which set to generate from and to score (mostly test; dev is the validation set)
 #   --sources N         so many sources of that set, evenly spaced, in place of all
 #   --hyp FILE          score this file, and train nothing
@@ -47,7 +48,7 @@ separator="" added_token="" kept=()             # between the fields of a source
 max_source=384 max_target=32 layout=()          # positions; further options of s2sft train, of model and layout
 lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_decay=0.01
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
-device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it, longest output
+device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it at most, longest output
 averaged=""                                     # deltalm: the model is the average of so many last checkpoints
 of_deltalm=() languages=()                      # deltalm: settings of the recipe's own, names and values; languages
 parts=("") part=""                              # folders of corpus/ that are generated from and scored; that in turn
@@ -98,7 +99,6 @@ parse() {
             *) fail "unknown option $1; --help tells the options" ;;
         esac
     done
-    on_command_line=$all_given  # presets add to what is given
 }
 
 # take NAME VALUE: what a preset says, unless the command line says something else; - stands for nothing.
@@ -191,14 +191,12 @@ commands() {
 # count_updates FILE: how many updates a training has, and how many of them warm it up; the file has its examples.
 count_updates() {
     local examples
-    if [ "$method" != deltalm ]; then
-        [ -n "$updates" ] || examples=$(wc -l <"$1")
-        updates=${updates:-$((epochs * ((examples + batch - 1) / batch)))}
-    fi
+    [ -n "$updates" ] || examples=$(wc -l <"$1")
+    updates=${updates:-$((epochs * ((examples + batch - 1) / batch)))}
     if ! given warmup && [ -n "$warmup_share" ]; then
         warmup=$(awk "BEGIN { print int($warmup_share * $updates + 0.5) }")
     # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
-    elif [ -n "$updates" ] && [[ $on_command_line != *" warmup "* ]] && [ $((4 * warmup)) -gt "$updates" ]; then
+    elif ! given warmup && [ $((4 * warmup)) -gt "$updates" ]; then
         warmup=$((updates / 10))
     fi
 }
@@ -206,7 +204,7 @@ count_updates() {
 # What follows from settings and corpus.
 plan() {
     local needed
-    count_updates "$output/corpus/train.src"
+    if [ "$method" = deltalm ]; then estimate_updates; else count_updates "${vocabulary[0]}"; fi
     # Most encoders have 512 positions. One more is for the start symbol of infilling: all methods share an encoder.
     needed=$((max_source + max_target + 1))
     [ "$method" != deltalm ] || needed=$((max_source > max_target ? max_source : max_target))
@@ -237,10 +235,11 @@ run_recipe() {
     [ -z "$hyp" ] || run=scored-$(basename "$hyp")
     work=$output/$run
     if [ -n "$smoke" ]; then
-        limit=${limit:-200} updates=${updates:-4} batch=$device_batch accumulate=1 averaged=${averaged:+2}
+        limit=${limit:-200} updates=${updates:-4} batch=$device_batch accumulate=1 all_given+=" accumulate "
     fi
+    [ ${#vocabulary[@]} != 0 ] || vocabulary=("$output"/corpus/train.{src,tgt})
     if [ -n "$dry_run" ]; then
-        [ -n "$updates" ] || [ -f "$output/corpus/train.src" ] ||
+        [ -n "$updates" ] || [ -f "${vocabulary[0]}" ] ||
             fail "--dry-run needs --updates, for no corpus is prepared in $output that the epochs could be counted of"
         plan
         printf 's2sft%s\n' "$(printf ' %q' "${training[@]}")"
@@ -257,7 +256,8 @@ run_recipe() {
     if [ -z "$hyp" ]; then
         plan
         local name others=()
-        [ "$method" != deltalm ] || others+=("--device-tokens $device_tokens" "--accumulate $accumulate")
+        [ "$method" != deltalm ] || others+=("--device-tokens $device_tokens" "--accumulate $accumulate"
+            "--epochs $epochs" "${languages[*]-}")
         for name in max_source max_target noise_prob noise_symbol dropout label_smoothing weight_decay; do
             ! given "$name" || others+=("--${name//_/-} ${!name}")
         done

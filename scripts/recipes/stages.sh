@@ -34,11 +34,16 @@ prepare_corpus() {
 
 convert() {
     rm -rf "$output/encoder.partial"
-    [ ${#vocabulary[@]} != 0 ] || vocabulary=("$output"/corpus/train.{src,tgt})
     if [ -z "$encoder" ]; then
         "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
             --input "${vocabulary[@]}" --keep ${added_token:+"$added_token"} ${kept[@]+"${kept[@]}"}
     elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
+        local token lacking=()
+        for token in ${added_token:+"$added_token"} ${kept[@]+"${kept[@]}"}; do
+            cut -d " " -f 1 "$encoder/dict.txt" | grep -xF -e "$token" >/dev/null || lacking+=("$token")
+        done
+        [ ${#lacking[@]} = 0 ] || fail "--encoder $encoder is converted, but without ${lacking[*]}: give the one that it" \
+            "was converted from, or convert that with s2sft convert ${conversion[*]}"
         ln -s "$(cd "$encoder" && pwd)" "$output/encoder.partial"
     else
         s2sft convert "$encoder" --to "$output/encoder.partial" ${conversion[@]+"${conversion[@]}"}

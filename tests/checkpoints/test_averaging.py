@@ -65,11 +65,13 @@ def test_the_last_ones(tmp_path):
     for name in ("checkpoint1", "checkpoint2", "checkpoint10", "checkpoint_last", "checkpoint_best"):
         write(tmp_path / f"{name}.pt", 1)
     assert [path.name for path in last_checkpoints(tmp_path, 2)] == ["checkpoint2.pt", "checkpoint10.pt"]
-    for name in ("checkpoint_1_900", "checkpoint_2_1000"):
+    # Within the epochs at whose ends the others were saved.
+    for name in ("checkpoint_2_900", "checkpoint_2_1000", "checkpoint_11_9000"):
         write(tmp_path / f"{name}.pt", 1)
-    assert [path.name for path in last_checkpoints(tmp_path, 1)] == ["checkpoint_2_1000.pt"]
-    with pytest.raises(UserError, match=r"must hold at least 3 checkpoints such as .*, but holds 2"):
-        last_checkpoints(tmp_path, 3)
+    names = ["checkpoint_2_1000.pt", "checkpoint2.pt", "checkpoint10.pt", "checkpoint_11_9000.pt"]
+    assert [path.name for path in last_checkpoints(tmp_path, 4)] == names
+    with pytest.raises(UserError, match=r"must hold at least 7 checkpoints such as .*, but holds 6"):
+        last_checkpoints(tmp_path, 7)
     with pytest.raises(UserError, match="nowhere: no such folder"):
         last_checkpoints(tmp_path / "nowhere", 1)
 
@@ -100,8 +102,11 @@ def test_mistakes_of_the_script(tmp_path, main):
     for words, text in (
         (["--last", "0"], "--last must be at least 1, but is 0"),
         (["--pattern", "none*"], "has no file whose name matches --pattern none"),
+        (["--pattern", "/*.pt"], r"--pattern must be of names in the folder, but is /\*\.pt"),
     ):
         with pytest.raises(UserError, match=text):
             main([str(tmp_path), *words, "--output", str(tmp_path / "average.pt")])
+    with pytest.raises(UserError, match=r"--output .*nowhere/average\.pt: its folder does not exist"):
+        main([str(tmp_path), "--last", "1", "--output", str(tmp_path / "nowhere" / "average.pt")])
     with pytest.raises(UserError, match="--output must be another file than those that are averaged"):
         main([str(tmp_path), "--last", "1", "--output", str(tmp_path / "checkpoint1.pt")])

@@ -84,9 +84,9 @@ def commands(folder, task, *words, status=0):
     assert done.returncode == status, done.stderr
     if status:
         return done.stderr
-    train, generate = (shlex.split(line) for line in done.stdout.splitlines())
-    assert (train[:2], generate[:2]) == (["s2sft", "train"], ["s2sft", "generate"])
-    return options_of(train[3:]), options_of(generate[2:])
+    train, *generate = (shlex.split(line) for line in done.stdout.splitlines())
+    assert train[:2] == ["s2sft", "train"] and all(words[:2] == ["s2sft", "generate"] for words in generate)
+    return options_of(train[3:]), *(options_of(words[2:]) for words in generate)
 
 
 def options_of(words):
@@ -195,6 +195,27 @@ def test_the_settings_of_deltalm(tmp_path, task):
     assert (train["--max-tokens"], train["--update-freq"]) == ("99", "2")
     message = commands(tmp_path, task, *method, "--batch", 8, "--updates", 9, status=2)
     assert message == f"{task}: error: --batch is of no use with --method deltalm\n"
+
+
+def test_deltalm_on_fewer_pairs_than_the_papers(tmp_path):
+    """Smaller batches, so that an epoch has a hundred updates, and a tenth of all for the warm-up."""
+    corpus = tmp_path / "out" / "corpus"
+    corpus.mkdir(parents=True)
+    (corpus / "train.src").write_text("a" * 39 + "\n")
+    (corpus / "train.tgt").write_text(("b" * 79 + "\n") * 100_000)  # 2,000,000 tokens
+    train, _ = commands(tmp_path, "webnlg", "--output", "out")
+    assert (train["--max-tokens"], train["--update-freq"], train["--max-epoch"]) == ("4096", "4", "10")
+    assert train["--warmup-updates"] == str(10 * (2_000_000 // (4 * 4096) + 1) // 10)
+    train, _ = commands(tmp_path, "webnlg", "--output", "out", "--accumulate", 128, "--warmup", 3)
+    assert (train["--update-freq"], train["--warmup-updates"]) == ("128", "3")
+    for direction, times in (("both", 2), ("to-english", 1)):
+        for side in ("src", "tgt"):
+            (corpus / "fr-en").mkdir(exist_ok=True)
+            (corpus / "fr-en" / f"train.{side}").write_text(("b" * 79 + "\n") * 100_000)
+        words = ("--langs", "fr", "--direction", direction, "--output", "out", "--epochs", 3)
+        train, *_ = commands(tmp_path, "wmt10", *words)
+        assert train["--update-freq"] == str(times * 2_000_000 // 409_600)
+        assert train["--keep-last-epochs"] == "3"  # the average is of as many as there are
 
 
 def test_the_table_of_the_documentation():

@@ -20,8 +20,7 @@ RECIPES = ROOT / "scripts" / "recipes"
 STAGES = ("prepare", "convert", "tokenize", "binarize", "train, 4 updates", "plot", "generate")
 OPTIONS = {
     "gigaword": ("--preset", "base/gigaword-10k", "--lr", "1e-3"),
-    # An epoch of several updates: fairseq saves none of those that end an epoch among them.
-    "wmt10": ("--langs", "fr,cs", "--device-tokens", 100),
+    "wmt10": ("--langs", "fr,cs"),
 }
 # These two have presets by themselves.
 METHOD = {"gigaword": "infilling", "persona_chat": "infilling", "coqa": "infilling"}
@@ -100,7 +99,8 @@ def test_several_directions(smoke):
     stages = [line for line in printed.splitlines() if line.startswith("wmt10: ") and line.endswith(" ...")]
     expected = [*STAGES[:-1], *(f"generate {direction}" for direction in directions)]
     assert stages == [f"wmt10: {stage} ..." for stage in expected]
-    assert "best.pt: the average of checkpoint_1_3.pt, checkpoint_1_4.pt" in printed
+    # An epoch is an update.
+    assert "best.pt: the average of checkpoint1.pt, checkpoint2.pt, checkpoint3.pt, checkpoint4.pt" in printed
     work = out / "deltalm-seed1"
     for direction in directions:
         source, target = direction.split("-")
@@ -115,6 +115,23 @@ def test_several_directions(smoke):
     rows = [line.split(" | ")[0] for line in (work / "test.md").read_text().splitlines()]
     names = ("direction", "---", *directions, "mean to English", "mean from English")
     assert rows == [f"| {name}" for name in names]
+
+    # A model that was trained for some directions is not taken for others.
+    words = ("--raw", "raw", *SMOKE, "--langs", "fr,cs")
+    other = run_recipe("wmt10", out.parent, *words, "--direction", "to-english")
+    assert other.returncode == 2
+    assert " now:    --lang-pairs fr-en,cs-en --language-token __{}__" in other.stderr
+    other = run_recipe("wmt10", out.parent, *words, "--epochs", 7)
+    assert " before: --epochs 10\n now:    --epochs 7" in other.stderr
+    # Nor is a converted encoder without the symbols of the languages.
+    words = ("--raw", "raw", *SMOKE[1:-1], "else", "--langs", "fr,cs", "--limit", 4, "--updates", 4)
+    (out.parent / "bare").mkdir()
+    for name in ("model.pt", "config.json", "dict.txt"):
+        (out.parent / "bare" / name).write_text("__en__ 1\n__fr__ 1\n")
+    other = run_recipe("wmt10", out.parent, *words, "--encoder", "bare")
+    assert (
+        "--encoder bare is converted, but without __cs__: give the one that it was converted from, or" in other.stderr
+    )
 
     wrong = run_recipe("wmt10", out.parent, "--raw", "raw", *SMOKE, "--direction", "to-france")
     assert "wmt10: error: --direction must be both, to-english or from-english, but is to-france" in wrong.stderr

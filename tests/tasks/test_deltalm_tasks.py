@@ -169,6 +169,25 @@ def test_shares_with_workers_and_after_a_resume(data, workers, shards):
     )
 
 
+def test_an_epoch_goes_on_where_it_was_left(data):
+    """The batches behind those that were seen, by the state that a checkpoint keeps of the iterator."""
+    options = {"lang_pairs": "en-de,en-fr", "epoch_examples": 400, "temperature_epochs": 2}
+    whole = [batch["id"].tolist() for batch in train_iterator(seq2seq(data, **options), 2, 0, 1, 0).next_epoch_itr()]
+    stopped = train_iterator(seq2seq(data, **options), 2, 0, 1, 0)
+    batches = stopped.next_epoch_itr()
+    seen = [next(batches)["id"].tolist() for _ in range(3)]
+    going_on = train_iterator(seq2seq(data, **options), 2, 0, 1, 0)
+    going_on.load_state_dict(stopped.state_dict())
+    assert seen + [batch["id"].tolist() for batch in going_on.next_epoch_itr()] == whole
+
+
+def test_no_other_set_is_trained_on(data):
+    task = seq2seq(data, lang_pairs="en-de")
+    task.load_dataset("valid")
+    with pytest.raises(UserError, match="--train-subset must be train, but the sets that are loaded are valid"):
+        task.begin_epoch(1, None)
+
+
 def train_iterator(task, epoch, workers, shards, shard):
     if "train" not in task.datasets:
         task.load_dataset("train", epoch)
