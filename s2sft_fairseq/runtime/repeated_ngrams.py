@@ -1,7 +1,7 @@
 """`--no-repeat-ngram-size` in fairseq's own search does nothing without its CUDA extension, which is mostly not built.
 
-What is compared then are the last tokens of the buffer for hypotheses of the greatest length, padding until the end, and
-not the last ones that were generated.
+What is compared then are the last tokens of a buffer for hypotheses of the greatest length, which is padding until the
+end, and not the last ones that were generated.
 """
 
 import functools

@@ -321,7 +321,8 @@ def test_problems_with_options(data):
     assert error.value.problems == [
         "--max-source-positions must be from 2 to --max-positions of the model (40), but is 41",
         "--max-target-positions must be from 2 to --max-positions of the model (40), but is 1",
-        "--language-token <{}>: the dictionary lacks <de> (s2sft convert --add-token)",
+        "--language-token <{}>: the dictionary lacks <de> (added by s2sft convert --add-token; in decoding the "
+        "language is that of --target-lang)",
     ]
 
 
