@@ -18,7 +18,6 @@ from s2sft_fairseq.data.token_blocks import TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SENTINEL, SpanCorruption
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig, mixture_problems, temperature_schedule
-from s2sft_fairseq.tasks.train_split import require_train_split
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +151,9 @@ class MixtureTask(FairseqTask):
             UserError: if the set that is trained on is none of ``train``.
         """
         super().begin_epoch(epoch, model)
-        require_train_split(self.datasets)
+        if "train" not in self.datasets:
+            found = ", ".join(sorted(self.datasets))
+            raise UserError(f"--train-subset must be train, which alone is sampled, but the sets are {found}")
         self.datasets["train"].log_counts()
 
     def max_positions(self) -> None:

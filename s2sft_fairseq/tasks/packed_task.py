@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion
-from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.methods import Flow
-from s2sft_fairseq.tasks.train_split import require_train_split
 
 
 class PackedTask(FairseqTask):
@@ -48,15 +46,6 @@ class PackedTask(FairseqTask):
         if cfg._name != self.criterion:
             raise UserError(f"--criterion must be {self.criterion} for {self.cfg._name}, but is {cfg._name}")
         return super().build_criterion(cfg, from_checkpoint)
-
-    def begin_epoch(self, epoch: int, model: BaseFairseqModel) -> None:
-        """Train on the set ``train`` alone.
-
-        Raises:
-            UserError: if another one is trained on.
-        """
-        super().begin_epoch(epoch, model)
-        require_train_split(self.datasets)
 
     @property
     def source_dictionary(self) -> PretrainedDictionary:

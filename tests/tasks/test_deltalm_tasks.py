@@ -184,7 +184,7 @@ def test_an_epoch_goes_on_where_it_was_left(data):
 def test_no_other_set_is_trained_on(data):
     task = seq2seq(data, lang_pairs="en-de")
     task.load_dataset("valid")
-    with pytest.raises(UserError, match="--train-subset must be train, but the sets that are loaded are valid"):
+    with pytest.raises(UserError, match="--train-subset must be train, which alone is sampled, but the sets are valid"):
         task.begin_epoch(1, None)
 
 

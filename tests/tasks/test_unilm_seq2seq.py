@@ -103,13 +103,6 @@ def test_a_checkpoint_knows_its_layout(data):
     assert task.max_positions() == (40, 9)
 
 
-def test_no_other_set_is_trained_on(data):
-    task = built(data)
-    task.load_dataset("valid")
-    with pytest.raises(UserError, match="--train-subset must be train, but the sets that are loaded are valid"):
-        task.begin_epoch(1, None)
-
-
 def test_the_pretrained_encoder_suggests_a_layout(data, monkeypatch):
     """UniLM's segments, for example; it is known once the model is built."""
     suggested = {"source_segments": "4", "target_segment": 5}
