@@ -200,6 +200,7 @@ def train_iterator(task, epoch, workers, shards, shard):
         shard_id=shard,
         num_workers=workers,
         epoch=epoch,
+        data_buffer_size=1,  # as in training: whose thread reads to the end, with which the workers end
     )
     iterator.task = task
     return iterator
