@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+RECIPES = ROOT / "scripts" / "recipes"
 
 
 def run(command: Sequence[object]) -> None:
@@ -31,11 +32,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pretraining-lr", default="1e-3", metavar="X", help="(default: 1e-3)")
     parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
+    parser.add_argument("--cpu", action="store_true", help="pre-train and fine-tune without a GPU, though there is one")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Read the command line; ``of_recipe`` is what stands behind ``--``, ``tasks`` the pairs of ``--raw``."""
+def parse(parser: argparse.ArgumentParser, known: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; ``of_recipe`` is what stands behind ``--``, ``tasks`` the pairs of ``--raw``.
+
+    Args:
+        known: the names that tasks may have.
+    """
     words = sys.argv[1:]
     place = words.index("--") if "--" in words else len(words)
     options = parser.parse_args(words[:place])
@@ -43,6 +49,12 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if wrong := [text for text in options.raw if "=" not in text]:
         parser.error(f"--raw must be TASK=DIR, but is {', '.join(wrong)}")
     options.tasks = [(task, Path(raw)) for task, _, raw in (text.partition("=") for text in options.raw)]
+    problems = [f"{task} is none of {', '.join(known)}" for task, _ in options.tasks if task not in known]
+    problems += [f"{raw} is no folder" for _, raw in options.tasks if not raw.is_dir()]
+    if problems:
+        parser.error(f"--raw must be TASK=DIR, but {'; '.join(problems)}")
+    if options.cpu:
+        options.of_recipe.insert(0, "--cpu")
     return options
 
 
@@ -67,5 +79,5 @@ def pretrain(
          "--output", output, "--run", name, "--updates", options.pretraining_updates,
          "--device-tokens", options.pretraining_tokens, *words,
          "--", *further, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0,
-         "--cpu", "--num-workers", 0])  # fmt: skip
+         *(("--cpu",) if options.cpu else ()), "--num-workers", 0])  # fmt: skip
     return output / name / "encoder"

@@ -25,6 +25,11 @@ def read_scores(path: Path) -> dict[str, float]:
     return {score["name"]: score["value"] for score in system["scores"]}
 
 
+def newest_scores(folder: Path, pattern: str = "*.json") -> dict[str, float]:
+    """The scores of a run; the newest, where several sets were scored."""
+    return read_scores(max(folder.glob(pattern), key=lambda path: path.stat().st_mtime))
+
+
 def as_table(
     runs: Mapping[str, Sequence[Mapping[str, float]]], *, compared: str = "method", ranked: bool = True
 ) -> str:
@@ -70,9 +75,7 @@ def main() -> None:
             words = ["--output", str(options.output), "--run", run, "--method", method, "--seed", str(seed)]
             if status := subprocess.run(["bash", str(recipe), *words, *of_recipe]).returncode:
                 sys.exit(status)
-            # The newest, where several sets were scored.
-            scored = max((options.output / run).glob("*.json"), key=lambda path: path.stat().st_mtime)
-            runs[method].append(read_scores(scored))
+            runs[method].append(newest_scores(options.output / run))
     table = as_table(runs)
     (options.output / "comparison.md").write_text(table, encoding="utf-8")
     print(f"\n{table}\nwrote {options.output / 'comparison.md'}")

@@ -12,8 +12,8 @@ all, stand behind ``--``.
 
 import argparse
 
-from ablation import ROOT, add_options, parse, pretrain, run
-from compare_methods import as_table, read_scores
+from ablation import RECIPES, add_options, parse, pretrain, run
+from compare_methods import NOT_COMPARED, as_table, newest_scores
 
 # Name of the row, the pre-training that it starts from, method, whether noise is added.
 ROWS = (
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--noise-prob", default="0.5", metavar="X", help="of the rows with noise (default: 0.5)")
-    options = parse(parser)
+    options = parse(parser, sorted({path.stem for path in RECIPES.glob("*.sh")} - NOT_COMPARED))
 
     output = options.output.resolve()
     encoders = {
@@ -42,11 +42,11 @@ def main() -> None:
             for name, flow, method, noise in ROWS:
                 folder, run_name = output / f"{task}-{flow}", f"{method}{'-noise' * noise}-seed{seed}"
                 settings = ("--method", method, "--seed", seed, "--updates", options.updates, "--run", run_name)
-                further = ("--noise-prob", options.noise_prob) if noise else ()
-                run(["bash", ROOT / "scripts" / "recipes" / f"{task}.sh", "--raw", raw.resolve(), "--output",
-                     folder, "--encoder", encoders[flow], *settings, *options.of_recipe, "--", *further])  # fmt: skip
-                (scores,) = (folder / run_name).glob("*.json")
-                found[name].append(read_scores(scores))
+                if method == "infilling":  # the presets of some recipes have noise of their own
+                    settings += ("--noise-prob", options.noise_prob if noise else 0, "--noise-symbol", "")
+                run(["bash", RECIPES / f"{task}.sh", "--raw", raw.resolve(), "--output",
+                     folder, "--encoder", encoders[flow], *settings, *options.of_recipe])  # fmt: skip
+                found[name].append(newest_scores(folder / run_name))
         table = as_table(found, ranked=False)
         (output / f"{task}.md").write_text(table, encoding="utf-8")
         print(f"\n{table}\nwrote {output / f'{task}.md'}", flush=True)

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+SAVED_AFTER = 1000
+"""Updates that are lost at most when a training is stopped."""
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 
@@ -42,10 +44,10 @@ class Preset(NamedTuple):
 
 _BASE, _LARGE = ("--arch", "unilm_base"), ("--arch", "unilm_large")
 # UniLMv2, section 4.1: 7680 texts of 512 tokens, of which 15 % are there three times.
-_UNILMV2 = ("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--label-smoothing", "0")
+_UNILMV2 = ("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--label-smoothing", "0", "--clip-norm", "0")
 _RELATIVE = ("--relative-position-bins", "32", "--max-relative-position", "128")
-_ERNIE_GEN = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-9", "--label-smoothing", "0")
-# ERNIE-GEN, section 4.1; what it says nothing of (decay, smoothing, dropout) is BERT's.
+_ERNIE_GEN = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-9", "--label-smoothing", "0", "--clip-norm", "1.0")
+# ERNIE-GEN, section 4.1; what it says nothing of (decay, smoothing, dropout, clipping) is BERT's.
 PRESETS = {
     "unilmv2-base": Preset(
         "unilm_pretraining", (*_BASE, *_RELATIVE), "6e-4", 500_000, 24_000, 7680 * 666, _UNILMV2, spans=False
@@ -73,6 +75,9 @@ def main() -> None:
     options = parser.parse_args(words[:place])
     if problems := find_problems(options):
         parser.error("; ".join(problems))
+    for name in ("text", "encoder", "tokenizer_dir"):  # remembered, wherever the next command is run from
+        if path := getattr(options, name):
+            setattr(options, name, path.resolve())
     Pretraining(options, words[place + 1 :]).run()
 
 
@@ -181,32 +186,37 @@ class Pretraining:
         # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
         warmup = preset.warmup if 4 * preset.warmup <= updates else updates // 10
         begin = preset.model if options.encoder is None else ("--pretrained", self.output / "begin")
+        if options.encoder and "--relative-position-bins" in preset.model:
+            print("pretrain: relative positions are those of the encoder, if it has any", flush=True)
         return [
             *("train", self.output / "binarized", "--task", preset.task, *begin, "--seed", options.seed),
             *(("--span-vocab", self.output / "spans.txt") if self.spans else ()),
             *("--criterion", "mask_attention", "--optimizer", "fused_adamw", "--weight-decay", "0.01", *preset.options),
-            *("--dropout", "0.1", "--attention-dropout", "0.1", "--clip-norm", "1.0", "--lr", preset.lr),
+            *("--dropout", "0.1", "--attention-dropout", "0.1", "--lr", preset.lr),
             *("--lr-scheduler", "polynomial_decay", "--warmup-updates", warmup, "--max-update", updates),
             *("--max-tokens", options.device_tokens),
             *("--update-freq", max(1, round(preset.positions / (options.device_tokens * devices)))),
-            *("--validate-interval-updates", every, "--save-interval-updates", every, "--keep-interval-updates", "1"),
+            *("--validate-interval-updates", every, "--save-interval-updates", min(every, SAVED_AFTER)),
+            *("--keep-interval-updates", "1"),
             *("--validate-interval", "1000000", "--save-interval", "1000000", "--no-epoch-checkpoints"),
             *("--save-dir", checkpoints, "--log-interval", max(1, updates // 200), "--log-format", "json"),
             *("--log-file", self.folder / "train.log", "--no-progress-bar", *self.further),
         ]
 
     def train(self, made: Path) -> None:
-        """Train, draw the losses, and export the last checkpoint, converted again."""
+        """Train, export the last checkpoint, converted again, and draw the losses."""
         updates, checkpoints = self.options.updates or self.preset.updates, self.folder / "checkpoints"
         progress = [sys.executable, str(SCRIPTS / "training_log.py"), str(updates)]
         with subprocess.Popen(progress, stdin=subprocess.PIPE) as shown:
             self.s2sft(*self.training(checkpoints, updates), stdout=shown.stdin)
-        self.call(SCRIPTS / "loss_curves.py", self.folder / "train.log", self.folder / "loss.png")
         exported = self.folder / "exported"
         shutil.rmtree(exported, ignore_errors=True)
         last = checkpoints / "checkpoint_last.pt"
         self.s2sft("export", last, "--tokenizer-dir", self.tokenizer, "--to", exported)
         self.s2sft("convert", exported, "--to", made)
+        curves = (SCRIPTS / "loss_curves.py", self.folder / "train.log", self.folder / "loss.png")
+        if subprocess.run([sys.executable, *map(str, curves)]).returncode:
+            print("pretrain: no plot of the losses, see above", flush=True)  # without matplotlib, for example
 
 
 if __name__ == "__main__":

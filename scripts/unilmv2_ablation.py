@@ -13,32 +13,33 @@ Options of the recipes, the same for all tasks of a command, stand behind ``--``
 import argparse
 from pathlib import Path
 
-from ablation import ROOT, add_options, parse, pretrain, run
-from compare_methods import as_table, read_scores
+from ablation import RECIPES, add_options, parse, pretrain, run
+from compare_methods import as_table, newest_scores
+
+from s2sft_fairseq.corpora.glue import TASKS as GLUE
 
 OBJECTIVES = ("ae", "ar", "par", "ae+ar", "ae+par")
-RECIPES = {"squad": ("squad",), "squad_qg": ("squad_qg", "--method", "pseudo_masked")}
-"""Recipe of a task and its options; every other task is one of GLUE."""
+TASKS = {name: ("glue", "--glue-task", name) for name in GLUE}
+TASKS |= {"squad": ("squad",), "squad_qg": ("squad_qg", "--method", "pseudo_masked")}
+"""Recipe of a task and its options."""
 
 
 def fine_tune(task: str, raw: Path, encoder: Path, seed: int, options: argparse.Namespace) -> dict[str, float]:
     """Fine-tune and score; returns the scores by their names."""
-    name, *words = RECIPES.get(task, ("glue", "--glue-task", task))
+    name, *words = TASKS[task]
     folder = options.output.resolve() / task / encoder.parent.name
     settings = ("--raw", raw.resolve(), "--output", folder, "--encoder", encoder, "--run", f"seed{seed}")
     counts = ("--seed", seed, "--updates", options.updates)
-    recipe = ROOT / "scripts" / "recipes" / f"{name}.sh"
-    run(["bash", recipe, *settings, *counts, *words, *options.of_recipe])
-    # The newest, where several sets were scored.
-    scored = max((folder / f"seed{seed}").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    return read_scores(scored)
+    run(["bash", RECIPES / f"{name}.sh", *settings, *counts, *words, *options.of_recipe])
+    # Of MNLI's two sets the matched one.
+    return newest_scores(folder / f"seed{seed}", "*.json" if name == "squad_qg" else "valid.json")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES), help="(default: all)")
-    options = parse(parser)
+    options = parse(parser, list(TASKS))
 
     encoders = {
         objective: pretrain(

@@ -1,5 +1,6 @@
 """Tokens that are added to a vocabulary at conversion: new rows behind the pretrained ones."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 TOKENS, BIAS = "embeddings.tokens.weight", "lm_head.bias"
 
@@ -18,7 +21,8 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
         conversion: whose token embedding, and output bias where there is one, get a row for each.
         symbols: of the vocabulary so far, in the order of their ids.
         requests: ``NAME``, which starts as the mean of all rows, or ``NAME=OTHER``, which starts as a copy of another
-            symbol's row. From the mean, the new token's probability is near the average one (Hewitt 2021).
+            symbol's row. From the mean, the new token's probability is near the average one (Hewitt 2021). A ``NAME``
+            that is there already stays as it is.
 
     Returns:
         The new symbols.
@@ -36,6 +40,9 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
         name, copies, other = request.partition("=")
         if not name or any(character.isspace() for character in name):
             problems.append(f"--add-token must be NAME or NAME=OTHER, without white space, but is {request!r}")
+        elif name in rows and not copies:
+            logger.info(f"--add-token {name}: the vocabulary holds it already, as id {rows[name]}")
+            continue
         elif name in rows:
             problems.append(f"--add-token {name}: the vocabulary holds it already, as id {rows[name]}")
         elif name in names:

@@ -18,6 +18,7 @@ from s2sft_fairseq.corpora.malformed import Malformed
 from s2sft_fairseq.corpora.writing import finish, new_folder
 from s2sft_fairseq.data.labels import CLASSES
 from s2sft_fairseq.data.text_files import write_lines
+from s2sft_fairseq.errors import UserError
 
 
 def write_labelled(
@@ -36,15 +37,20 @@ def write_labelled(
         classes: names; () of numbers.
 
     Raises:
-        UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed.
+        UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed; in a test
+            set also with it, for the predictions of one are numbered by its rows.
     """
     with new_folder(folder) as partial:
         lines = {}
         for split, examples in splits.items():
             texts, labels = [], []
+            before, shown = malformed.records.total(), len(malformed.shown)
             for text, label in islice(_well_formed(examples, malformed), limit):
                 texts.append(text)
                 labels += label
+            if skip_malformed and split.startswith("test") and malformed.records.total() > before:
+                heading = f"--skip-malformed cannot leave rows of the {split} set out, whose predictions are numbered:"
+                raise UserError.of(malformed.shown[shown:] or malformed.lines(), heading)
             lines[split] = write_lines(partial / f"{split}.txt", texts)
             if labels:
                 write_lines(partial / f"{split}.label", labels)

@@ -14,6 +14,7 @@ from s2sft_fairseq.corpora.json_records import read_data_list
 from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError, take
 from s2sft_fairseq.corpora.raw_files import require
 from s2sft_fairseq.corpora.squad import read_answer, read_records
+from s2sft_fairseq.errors import UserError
 
 VERSIONS = ("1.1", "2.0")
 
@@ -48,6 +49,24 @@ def read_squad_questions(path: Path, malformed: Malformed) -> Iterator[SquadQues
         UserError: if it is no JSON.
     """
     return read_records(path, read_data_list(path), malformed, _question)
+
+
+def read_right_answers(path: Path) -> dict[str, tuple[str, ...]]:
+    """Read the texts of the answers to each question, by its id, and nothing else, as the official programs do.
+
+    Raises:
+        UserError: if it is no JSON, or a question lacks its id or its answers.
+    """
+    malformed, found = Malformed(), {}
+    for number, article in enumerate(read_data_list(path)):
+        with malformed.record(path, f"article {number}"):
+            for paragraph in take(article, "paragraphs", list):
+                for question in take(paragraph, "qas", list):
+                    answers = take(question, "answers", list)
+                    found[take(question, "id", str)] = tuple(take(answer, "text", str) for answer in answers)
+    if malformed.records:
+        raise UserError.of(malformed.lines(), f"{path} must be a file of SQuAD's:")
+    return found
 
 
 def write_squad_file(path: Path, questions: Iterable[SquadQuestion]) -> None:

@@ -43,10 +43,13 @@ def f1(examples: Sequence[Example], settings: Settings) -> Measured:
     """Compute F1 of the class 1.
 
     Raises:
-        UserError: scikit-learn is not installed.
+        UserError: scikit-learn is not installed, or the classes are others than 0 and 1.
     """
     sklearn = optional_module("sklearn.metrics", "scikit-learn", "f1")
-    labels, predictions = (texts == POSITIVE for texts in _texts(examples))
+    texts = _texts(examples)
+    if others := sorted(set(np.concatenate(texts).tolist()) - {"0", POSITIVE}):
+        raise UserError(f"--metrics f1 needs the classes 0 and {POSITIVE}, but there is {', '.join(others[:5])}")
+    labels, predictions = (side == POSITIVE for side in texts)
 
     def score(y: np.ndarray, x: np.ndarray) -> dict[str, float]:
         return {"F1": sklearn.f1_score(y, x, zero_division=0)}

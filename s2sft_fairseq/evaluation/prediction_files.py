@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.corpora.malformed import Malformed
-from s2sft_fairseq.corpora.squad_reading import read_squad_questions
+from s2sft_fairseq.corpora.squad_reading import read_right_answers
 from s2sft_fairseq.data.json_files import read_json_object
 from s2sft_fairseq.data.text_files import check_texts, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
@@ -42,24 +41,18 @@ def read_answers(predictions: Path, data: Path, null_odds: Path | None = None) -
     """
     answers = _values(predictions, str, "a text")
     odds = None if null_odds is None else _values(null_odds, (int, float), "a number")
-    malformed = Malformed()
-    questions = list(read_squad_questions(data, malformed))
-    malformed.raise_any()
+    right = read_right_answers(data)
     problems = []
     for path, values in ((predictions, answers), (null_odds, odds)):
-        lacking = [] if values is None else [question.id for question in questions if question.id not in values]
+        lacking = [] if values is None else [name for name in right if name not in values]
         if lacking:
             more = ", ..." if len(lacking) > _SHOWN else ""
             problems.append(f"{path} lacks {len(lacking):,} question(s) of {data}: {', '.join(lacking[:_SHOWN])}{more}")
     if problems:
         raise UserError.of(problems)
     return [
-        Example(
-            answers[question.id],
-            tuple(text for text, _ in question.answers) or ("",),
-            null_odds=None if odds is None else float(odds[question.id]),
-        )
-        for question in questions
+        Example(answers[name], texts or ("",), null_odds=None if odds is None else float(odds[name]))
+        for name, texts in right.items()
     ]
 
 

@@ -6,6 +6,7 @@ known at its factorization step, and a placeholder ``[P]`` for each, all with th
 from the context and the steps before it (partially autoregressive, PAR), in one and the same pass.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,8 @@ def pseudo_masked_lm(
     form: SequenceForm,
     corruption: Corruption,
     draws: Draws,
+    *,
+    mask: int,
 ) -> PackedExamples:
     """Return the context, and where there are placeholders the masked tokens and their placeholders.
 
@@ -68,13 +71,15 @@ def pseudo_masked_lm(
         form: special symbols and segments.
         corruption: how masked tokens are replaced.
         draws: random numbers for these texts.
+        mask: the symbol at ``[M]``; that at ``[P]`` is the placeholder of `form`.
     """
     is_word = (text.values != form.cls) & (text.values != form.sep)
     words = Ragged(text.values[is_word], np.bincount(text.row[is_word], minlength=len(text.lengths)))
     step = np.zeros_like(text.values)
     step[is_word] = masking.draw(words, draws)
     is_masked = step > 0
-    replaced = np.where(is_masked, corruption.draw(text, form, draws), text.values)
+    drawn = corruption.draw(text, replace(form, placeholder=mask), draws)
+    replaced = np.where(is_masked, drawn, text.values)
     context = context_block(text.with_values(replaced), form)._replace(segment=form.segment_column(text))
     if language_model.autoencodes:
         context = context._replace(label=np.where(is_masked, text.values, form.pad))
@@ -93,5 +98,7 @@ def pseudo_masked_lm(
         label=np.full_like(step, form.pad),
         lengths=masked.lengths,
     )
-    placeholder = original._replace(token=replaced[is_masked], group=step, label=masked.values)
+    tokens = replaced[is_masked]
+    tokens = np.where(tokens == mask, form.placeholder, tokens)
+    placeholder = original._replace(token=tokens, group=step, label=masked.values)
     return context, original, placeholder

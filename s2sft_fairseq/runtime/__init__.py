@@ -14,6 +14,7 @@ _level, _handlers = _root.level, _root.handlers[:]
 
 from s2sft_fairseq.runtime import (  # noqa: E402
     arch_option,
+    best_metric,
     bf16_option,
     checkpoint_errors,
     damaged_datasets,
@@ -46,6 +47,7 @@ MENDS = (
     damaged_datasets,
     interactive_input,
     arch_option,
+    best_metric,
     bf16_option,
     linear_schedule,
     repeated_ngrams,

@@ -65,6 +65,8 @@ def resolve_layout(
                 f"what the checkpoint was fine-tuned with, {saved[name]}"
             )
     layout = {**DEFAULTS, **suggested, **saved, **given}
+    if METHODS[layout["finetune_method"]].own_start and "max_source_positions" not in {**suggested, **saved, **given}:
+        layout["max_source_positions"] -= 1  # of the usual 512 the start of the target needs one
     if layout["source_segments"] == DIALOGUE:
         # The encoder speaks of segments, which a dialogue has none of.
         layout |= {**_DIALOGUE_DEFAULTS, **saved, **given}

@@ -12,6 +12,8 @@ from s2sft_fairseq.spans.span_file import load_spans
 
 # What does nothing with other methods, and has a value that says so.
 _OF_INFILLING = {"noise_prob": 0, "noise_symbol": None, "word_flow_weight": None}
+# And what does nothing with infilling.
+_OF_OTHERS = ("target_mask_prob", "max_masked_tokens")
 
 
 def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -> Corruption:
@@ -29,6 +31,11 @@ def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -
         f"--{option.replace('_', '-')} is for --finetune-method infilling, but that is {name}"
         for option, unused in _OF_INFILLING.items()
         if name != "infilling" and getattr(options, option) != unused
+    ]
+    problems += [
+        f"--{option.replace('_', '-')} does nothing with --finetune-method infilling: --noise-prob replaces targets"
+        for option in _OF_OTHERS
+        if name == "infilling" and getattr(options, option)
     ]
     symbol = options.noise_symbol
     if symbol is not None and symbol not in dictionary:

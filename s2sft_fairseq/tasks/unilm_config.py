@@ -83,7 +83,10 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
         metadata={"help": "infilling with --span-vocab: share of the word flow in the loss (default: 0.5)"},
     )
     max_source_positions: Optional[int] = field(
-        default=None, metadata={"help": "longest source, special symbols included; longer ones are cut (default: 464)"}
+        default=None,
+        metadata={
+            "help": "longest source, special symbols included; longer ones are cut (default: 464, of infilling 463)"
+        },
     )
     max_target_positions: Optional[int] = field(
         default=None, metadata={"help": "longest target, special symbols included; longer ones are cut (default: 48)"}

@@ -79,4 +79,6 @@ class UnilmPretrainingTask(TextPretrainingTask):
     def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
         """Make what the model is trained on of the ids of texts, a row for each."""
         laid_out = text.between([self.form.cls], [self.form.sep])
-        return pseudo_masked_lm(laid_out, self.language_model, self.masking, self.form, self.corruption, draws)
+        return pseudo_masked_lm(
+            laid_out, self.language_model, self.masking, self.form, self.corruption, draws, mask=self.dictionary.mask()
+        )

@@ -1,6 +1,7 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.methods import METHODS, Flow
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.tasks.layout import make_form, resolve_layout
+from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
 from s2sft_fairseq.tasks.packed_task import PackedTask
 from s2sft_fairseq.tasks.training import make_corruption, make_method
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
@@ -60,12 +61,10 @@ class UnilmSeq2SeqTask(PackedTask):
             UserError: if options, checkpoint, dictionary and model do not fit each other.
         """
         model = super().build_model(cfg, from_checkpoint)
-        layout = resolve_layout(
-            self.cfg,
-            self.state.state_dict.get("layout"),
-            model.pretrained_layout,
-            from_checkpoint=from_checkpoint,
-        )
+        # A model with roles is for dialogues.
+        suggested = {"source_segments": DIALOGUE} if model.cfg.num_roles else model.pretrained_layout
+        saved = self.state.state_dict.get("layout")
+        layout = resolve_layout(self.cfg, saved, suggested, from_checkpoint=from_checkpoint)
         form = make_form(layout, self.dictionary, model.cfg)
         if getattr(self, "form", form) != form:
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
@@ -148,7 +147,7 @@ class UnilmSeq2SeqTask(PackedTask):
             target,
             self.form,
             self.method,
-            self.corruption,
+            self.corruption if shuffle else replace(self.corruption, noise_prob=0.0),  # decoding meets none
             seed=self.cfg.seed,
             shuffle=shuffle,
             name=name,

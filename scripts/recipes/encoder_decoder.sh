@@ -39,6 +39,7 @@ estimate_updates() {
         fi
         expected=${updates:-$((epochs * (tokens / (device_tokens * accumulate) + 1)))}
     fi
+    accumulate=$(((accumulate + $(devices) - 1) / $(devices)))
     given warmup || warmup=$((16000 > expected ? expected / 10 : 4000))
     # As many checkpoints as there are.
     [ -z "$averaged" ] || [ "$averaged" -le "${updates:-$epochs}" ] || averaged=${updates:-$epochs}

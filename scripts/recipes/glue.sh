@@ -29,7 +29,7 @@ settings() {
 tokenize_texts() {
     rm -rf "$texts.partial"
     s2sft tokenize --tokenizer-dir "$output/encoder" --output-dir "$texts.partial" --separator " [SEP] " \
-        ${workers:+--workers "$workers"} --input $(find "$output/corpus" -name "*.txt" ! -name labels.txt | sort)
+        ${workers:+--workers "$workers"} --input $(find "$output/corpus" -name "*.txt" ! -name labels.txt | LC_ALL=C sort)
     mv "$texts.partial" "$texts"
 }
 

@@ -18,10 +18,10 @@
 #   --max-source N, --max-target N           positions, special symbols included
 #   --decoding "WORDS"  options of s2sft generate, in place of those of the recipe or the preset
 #   --seed N            (1)
-#   --lr, --epochs, --warmup, --batch    learning rate, epochs, warm-up updates, pairs an update (the paper's)
+#   --lr, --epochs, --warmup, --batch    learning rate, epochs, warm-up updates, pairs an update, of all GPUs (the paper's)
 #   --updates N         updates, in place of epochs
 #   --device-batch N    pairs at a time, of which an update adds up several (16)
-#   --device-tokens N, --accumulate N        deltalm: tokens at a time, and how often of it an update is (4096, 128, or
+#   --device-tokens N, --accumulate N        deltalm: tokens at a time, how often of it an update of all GPUs is (4096, 128, or
 #                       fewer where an epoch would have less than a hundred updates)
 #   --set NAME          which set to generate from and to score (mostly test; dev is the validation set)
 #   --sources N         so many sources of that set, evenly spaced, in place of all
@@ -161,14 +161,37 @@ check() {
     [ ${#problems[@]} = 0 ] || fail "$(printf '%s\n' "${problems[@]}")"
 }
 
+# How many GPUs fairseq trains on.
+devices() {
+    local visible=${CUDA_VISIBLE_DEVICES-all} count=0
+    if [ -n "$cpu" ]; then
+        count=1
+    elif [ "$visible" = all ]; then
+        count=$(nvidia-smi --list-gpus 2>/dev/null | wc -l) || true
+    elif [ -n "$visible" ]; then
+        count=$(tr ',' '\n' <<<"$visible" | wc -l)
+    fi
+    echo $((count > 0 ? count : 1))
+}
+
+# The batch is that of all GPUs, each of which adds up several of at most so many at a time.
+share_batch() {
+    local count share
+    count=$(devices)
+    share=$(((batch + count - 1) / count))
+    while [ "$device_batch" -gt "$share" ] || [ $((share % device_batch)) != 0 ]; do device_batch=$((device_batch - 1)); done
+    update_freq=$((share / device_batch))
+}
+
 # The words of a training command that all recipes share. 20 times in a training the held-out loss is computed and the
 # state is saved.
 optimization() {
-    local every=$((updates > 20 ? updates / 20 : updates))
+    local every=$((updates > 20 ? updates / 20 : updates)) update_freq
+    share_batch
     optimizing=(--seed "$seed" --dropout "$dropout" --attention-dropout 0.1
         --optimizer fused_adamw --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --weight-decay "$weight_decay"
         --clip-norm 1.0 --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --max-update "$updates"
-        --batch-size "$device_batch" --update-freq $(((batch + device_batch - 1) / device_batch))
+        --batch-size "$device_batch" --update-freq $update_freq
         --validate-interval-updates $every --save-interval-updates $every --keep-interval-updates 1
         --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$work/checkpoints"
         --log-interval $((updates > 200 ? updates / 200 : 1)) --log-format json --log-file "$work/train.log"
@@ -209,9 +232,7 @@ plan() {
     needed=$((max_source + max_target + 1))
     [ "$method" != deltalm ] || needed=$((max_source > max_target ? max_source : max_target))
     [ "$needed" -le 512 ] || conversion+=(--max-positions "$needed")
-    if [ -n "$added_token" ] && ! grep -qsxF -e "$added_token" "$encoder/vocab.txt"; then
-        conversion+=(--add-token "$added_token")
-    fi
+    [ -z "$added_token" ] || conversion+=(--add-token "$added_token")
     model=(--pretrained "$output/encoder")
     [ -z "$fit_head" ] || model=(--pretrained "$output/fitted")
     [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --max-positions "$needed")
@@ -271,8 +292,7 @@ run_recipe() {
         [ -z "$fit_head" ] || stage "$output/fitted" "compute the head" fit
         stage "$output/binarized" "binarize" binarize
         stage "$work/best.pt" "train, ${updates:-$epochs}$([ -n "$updates" ] && echo " updates" || echo " epochs")" train
-        [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" \
-            "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png"
+        [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" plot
         for part in "${parts[@]}"; do
             commands
             mkdir -p "$work/$part"

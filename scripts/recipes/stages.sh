@@ -110,6 +110,11 @@ train() {
     rm -rf "$work/checkpoints"
 }
 
+# Without matplotlib there is no picture, and nothing else is missing.
+plot() {
+    "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png" || say "no plot of the loss, see above"
+}
+
 score() {
     local of=$output/corpus/${part:+$part/}$set out=$work/${part:+$part/}$set
     s2sft evaluate "${evaluate[@]}" $scoring --hyp "${hyp:-$out.out}" --src "$of.src" --ref "$of.refs.jsonl" \

@@ -34,7 +34,7 @@ fairseq_task="" metric=accuracy texts=""
 prepare_texts() { fail "a recipe says how"; }
 predict_and_score() { fail "a recipe says how"; }
 
-prefixes() { find "$texts" -name "$1*.txt" | sort | paste -sd, -; }
+prefixes() { find "$texts" -name "$1*.txt" | LC_ALL=C sort | paste -sd, -; }
 
 binarize_texts() {
     local partial=$output/binarized.partial tests
@@ -93,8 +93,7 @@ run_understanding() {
         "train ${train_options[*]-}"
     stage "$output/binarized" "binarize" binarize_texts
     stage "$work/best.pt" "train, $updates updates" train
-    [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" \
-        "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png"
+    [ ! -e "$work/train.log" ] || stage "$work/loss.png" "plot" plot
     predict_and_score
     say "everything is in $work"
 }

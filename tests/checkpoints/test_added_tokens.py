@@ -45,7 +45,7 @@ def test_nothing_to_add():
 
 def test_all_that_is_wrong():
     with pytest.raises(UserError) as raised:
-        add_tokens(conversion(), list(SYMBOLS), ["end", "two words", "=end", "new=absent", "new"])
+        add_tokens(conversion(), list(SYMBOLS), ["end=[UNK]", "two words", "=end", "new=absent", "new"])
     assert raised.value.problems == [
         "--add-token end: the vocabulary holds it already, as id 4",
         "--add-token must be NAME or NAME=OTHER, without white space, but is 'two words'",

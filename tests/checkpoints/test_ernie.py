@@ -66,8 +66,15 @@ def test_same_logits(source, theirs, tmp_path, capsys):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def test_its_special_tokens(source, tmp_path):
+def test_its_segments(source, tmp_path):
     convert([str(source), "--to", str(tmp_path / "out")])
+    layout = json.loads((tmp_path / "out" / "config.json").read_text())["layout"]
+    assert layout == {"source_segments": "0,1,2", "target_segment": 3}
+
+
+def test_its_special_tokens(source, tmp_path):
+    # One that is there already is not added: the recipes name what they need of any encoder.
+    convert([str(source), "--to", str(tmp_path / "out"), "--add-token", "[NOISE]"])
     dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
     assert dictionary.symbols == VOCABULARY
     assert (dictionary.index("[ATTN]"), dictionary.index("[NOISE]"), dictionary.mask()) == (4, 5, 3)

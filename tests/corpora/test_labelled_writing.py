@@ -43,3 +43,12 @@ def test_malformed(tmp_path, malformed):
     write_labelled(splits, tmp_path / "out", malformed, classes=(), skip_malformed=True)
     assert (tmp_path / "out" / "train.txt").read_text() == "a\n"
     assert not (tmp_path / "out" / "labels.txt").exists()
+
+
+def test_no_row_of_a_test_set_is_left_out(tmp_path, malformed):
+    """Its predictions are numbered by its rows."""
+    many = examples(*[(("",), ("1",))] * 25, (("a",), ("1",)))
+    splits = {"train": many, "test": examples((("b",), ()), (("",), ()))}
+    with pytest.raises(UserError, match="--skip-malformed cannot leave rows of the test set out, whose predictions"):
+        write_labelled(splits, tmp_path / "out", malformed, classes=(), skip_malformed=True)
+    assert not list(tmp_path.iterdir())

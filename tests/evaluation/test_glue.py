@@ -30,6 +30,8 @@ def test_classes():
     assert score(accuracy, ["entailment", "neutral"], ["entailment ", "contradiction"]) == {"accuracy": 50}
     assert score(f1, "00", "00") == {"F1": 0}
     assert score(matthews, "10", "11") == {"MCC": 0}
+    with pytest.raises(UserError, match="--metrics f1 needs the classes 0 and 1, but there is no, yes"):
+        score(f1, ["yes", "no"], ["yes", "yes"])
 
 
 def test_numbers():

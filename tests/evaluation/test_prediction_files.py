@@ -78,6 +78,18 @@ def test_answers(squad_files, call_command):
     assert "--null-odds belongs to one file of answers: score one --hyp, and no --baseline-hyp" in wrong
 
 
+def test_what_the_official_programs_do_not_read(squad_files):
+    """Titles, passages and places of answers may be missing or wrong."""
+    questions = [{"id": "a", "answers": [{"text": "one"}, {"text": "two"}]}, {"id": "b", "answers": []}]
+    (squad_files / "bare.json").write_text(json.dumps({"data": [{"paragraphs": [{"qas": questions}]}]}))
+    (squad_files / "said.json").write_text('{"a": "two", "b": ""}')
+    found = read_answers(squad_files / "said.json", squad_files / "bare.json")
+    assert [(example.hypothesis, example.references) for example in found] == [("two", ("one", "two")), ("", ("",))]
+    (squad_files / "bare.json").write_text(json.dumps({"data": [{"paragraphs": [{"qas": [{"id": "a"}]}]}]}))
+    with pytest.raises(UserError, match=r"(?s)bare\.json must be a file of SQuAD's:.*lacks 'answers'"):
+        read_answers(squad_files / "said.json", squad_files / "bare.json")
+
+
 def test_missing_and_damaged_answers(squad_files):
     answers, data, odds = (squad_files / name for name in ("answers.json", "dev.json", "odds.json"))
     (squad_files / "few.json").write_text('{"Tower-0": "x"}')

@@ -34,7 +34,9 @@ def pack(language_model="ae+par", masking=None, corruption=NO_CORRUPTION, text=T
     form = tiny_form(**{"fields": SourceFields(segments=(0, 1)), **form})
     rows = Ragged(np.array(text), np.array([len(text)]))
     draws = Draws(seed, 1, np.array([0]))
-    return pseudo_masked_lm(rows, LANGUAGE_MODELS[language_model], masking or Fixed(), form, corruption, draws)
+    return pseudo_masked_lm(
+        rows, LANGUAGE_MODELS[language_model], masking or Fixed(), form, corruption, draws, mask=MASK
+    )
 
 
 def column(example, name):
@@ -135,7 +137,8 @@ def test_replacement():
     text = Ragged(np.full(20 * count, 30), np.full(count, 20))
     corruption = replace(NO_CORRUPTION, random_prob=0.1, keep_prob=0.1)
     context, original, placeholder = pseudo_masked_lm(
-        text, LANGUAGE_MODELS["ae+par"], BlockwiseMasking(), tiny_form(), corruption, Draws(2, 1, np.arange(count))
+        *(text, LANGUAGE_MODELS["ae+par"], BlockwiseMasking(), tiny_form(), corruption, Draws(2, 1, np.arange(count))),
+        mask=MASK,
     )
     masked = context.label != PAD
     np.testing.assert_array_equal(context.token[masked], placeholder.token)
@@ -144,6 +147,20 @@ def test_replacement():
     for token, expected in ((MASK, 0.8 + 0.1 / 50), (30, 0.1 + 0.1 / 50), (31, 0.1 / 50)):
         error = (expected * (1 - expected) / masked.sum()) ** 0.5
         assert abs((placeholder.token == token).mean() - expected) <= 3 * error
+
+
+def test_a_placeholder_of_its_own():
+    """[M] stays the mask symbol, [P] is the one that is named, and what is random or as it was is so at both."""
+    corruption = replace(NO_CORRUPTION, random_prob=0.2, keep_prob=0.2)
+    contexts, placeholders = set(), set()
+    for seed in range(20):
+        context, _, placeholder = pack(corruption=corruption, seed=seed, placeholder=49)
+        masked = context.token[context.label != PAD]
+        replaced = masked == MASK
+        np.testing.assert_array_equal(np.where(replaced, 49, masked), placeholder.token)
+        contexts.update(context.token.tolist())
+        placeholders.update(placeholder.token[replaced].tolist())
+    assert MASK in contexts and placeholders == {49}
 
 
 def losses_and_gradients(example, label):

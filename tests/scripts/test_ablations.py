@@ -34,7 +34,7 @@ def folder(tmp_path):
 @pytest.mark.slow  # two pre-trainings and five fine-tunings
 def test_parts_of_ernie_gen(folder):
     RAW["e2e"](folder / "raw")
-    words = (*SETTINGS, "--raw", "e2e=raw", "--", "--batch", 4, "--cpu", "--workers", 1)
+    words = (*SETTINGS, "--cpu", "--raw", "e2e=raw", "--", "--batch", 4, "--workers", 1)
     done = ablation("ernie_gen", folder, *words)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     head, _, *rows = (folder / "out" / "e2e.md").read_text().splitlines()
@@ -54,7 +54,7 @@ def test_parts_of_ernie_gen(folder):
 @pytest.mark.slow  # a pre-training and a fine-tuning
 def test_objectives_of_unilmv2(folder):
     UNDERSTANDING["glue"](folder / "raw")
-    words = (*SETTINGS, "--objectives", "ae+par", "--raw", "mnli=raw", "--", "--batch", 4, "--cpu", "--workers", 1)
+    words = (*SETTINGS, "--objectives", "ae+par", "--cpu", "--raw", "mnli=raw", "--", "--batch", 4, "--workers", 1)
     done = ablation("unilmv2", folder, *words)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     head, _, row = (folder / "out" / "mnli.md").read_text().splitlines()
@@ -67,6 +67,9 @@ def test_refuses_what_it_cannot_read(folder, name):
     refused = ablation(name, folder, *SETTINGS, "--raw", "e2e")
     assert refused.returncode == 2
     assert "--raw must be TASK=DIR, but is e2e" in refused.stderr
+    refused = ablation(name, folder, *SETTINGS, "--raw", "sst2=text", "squad_qg=nowhere")
+    assert "--raw must be TASK=DIR, but sst2 is none of c" in refused.stderr
+    assert "; nowhere is no folder" in refused.stderr
     begins = ablation(name, folder, *SETTINGS, "--raw", "e2e=raw", "--encoder", "minilm")
     assert "--encoder: not allowed with argument --tokenizer-dir" in begins.stderr
     assert not (folder / "out").exists()

@@ -197,6 +197,26 @@ def test_the_settings_of_deltalm(tmp_path, task):
     assert message == f"{task}: error: --batch is of no use with --method deltalm\n"
 
 
+@pytest.mark.parametrize(
+    ("devices", "words", "expected"),
+    [
+        ("0", (), ("16", "4")),
+        ("0,1", (), ("16", "2")),
+        ("0,1,2,3,4,5,6,7", (), ("8", "1")),
+        ("", ("--batch", 24), ("12", "2")),
+        ("0,1", ("--batch", 24, "--device-batch", 8), ("6", "2")),
+        ("0,1", ("--batch", 24, "--cpu"), ("12", "2")),
+        ("", ("--batch", 8), ("8", "1")),
+    ],
+)
+def test_a_batch_is_that_of_all_gpus(tmp_path, monkeypatch, devices, words, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    train, _ = commands(tmp_path, "e2e", "--updates", 50, "--batch", 64, *words)
+    assert (train["--batch-size"], train["--update-freq"]) == expected
+    train, _ = commands(tmp_path, "multi30k", "--method", "deltalm", "--updates", 50, "--accumulate", 6)
+    assert train["--update-freq"] == {"0": "6", "": "6", "0,1": "3"}.get(devices, "1")
+
+
 def test_deltalm_on_fewer_pairs_than_the_papers(tmp_path):
     """Smaller batches, so that an epoch has a hundred updates, and a tenth of all for the warm-up."""
     corpus = tmp_path / "out" / "corpus"

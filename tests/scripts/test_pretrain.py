@@ -2,6 +2,7 @@
 
 import os
 import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,9 @@ def test_from_text_to_encoder(folder):
         name: value.shape for name, value in trained["model"].items()
     }
 
-    again = pretrain(folder, *words, "--", *TINY)
+    # From another folder, which names the same files in another way.
+    words = ("ernie-gen-base", "--text", ".", "--tokenizer-dir", "../vocab", "--output", "../out", "--updates", 4)
+    again = pretrain(folder / "text", *words, "--", *TINY)
     assert again.returncode == 0
     assert again.stdout.count("done before") == 4
     # A second training shares the text, and begins with what the first one made.
@@ -67,6 +70,16 @@ def test_from_text_to_encoder(folder):
     assert changed.returncode == 1
     assert "holds files of other settings" in changed.stderr
     assert "  seed: before 1, now 2" in changed.stderr
+
+
+def test_the_preset_of_unilmv2():
+    """Table 7 of its paper, and section 4.1."""
+    preset = runpy.run_path(str(SCRIPT))["PRESETS"]["unilmv2-base"]
+    assert (preset.lr, preset.updates, preset.warmup) == ("6e-4", 500_000, 24_000)
+    options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
+    assert options["--adam-betas"] == "(0.9, 0.98)" and float(options["--adam-eps"]) == 1e-6
+    assert options["--clip-norm"] == "0"
+    assert preset.model[:2] == ("--arch", "unilm_base") and preset.model[2:4] == ("--relative-position-bins", "32")
 
 
 def test_mistakes(folder, tmp_path):

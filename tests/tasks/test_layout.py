@@ -33,6 +33,14 @@ def test_defaults_then_checkpoint_then_options(caplog):
     ]
 
 
+def test_infilling_leaves_a_position_for_its_start_symbol():
+    resolved = resolve_layout(options(finetune_method="infilling"), None, {}, from_checkpoint=False)
+    assert resolved == {**DEFAULTS, "finetune_method": "infilling", "max_source_positions": 463}
+    make_form(resolved, tiny_dictionary(), tiny_config(max_positions=512))
+    given = options(finetune_method="infilling", max_source_positions=464)
+    assert resolve_layout(given, None, {}, from_checkpoint=False)["max_source_positions"] == 464
+
+
 def test_the_pretrained_encoder_comes_between_checkpoint_and_defaults(caplog):
     suggested = {"source_segments": "4", "target_segment": 5}
     assert resolve_layout(options(), None, suggested, from_checkpoint=False) == {**DEFAULTS, **suggested}

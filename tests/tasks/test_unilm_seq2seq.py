@@ -150,13 +150,17 @@ def test_models_of_an_ensemble_must_be_alike(data):
 def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
     options = {"finetune_method": method, "corruption": preset, "max_target_positions": 20}
     assert built(data, **options).corruption == PRESETS[preset][method]
-    given = {
-        "target_mask_prob": 0.3,
-        "random_prob": 0.0,
-        "keep_prob": 0.5,
-        "source_mask_prob": 0.1,
-        "max_masked_tokens": 4,
-    }
+    given = {"random_prob": 0.0, "keep_prob": 0.5, "source_mask_prob": 0.1}
+    of_targets = {"target_mask_prob": 0.3, "max_masked_tokens": 4}
+    if method == "infilling":
+        with pytest.raises(UserError) as raised:
+            built(data, **options, **of_targets)
+        assert raised.value.problems == [
+            f"--{name} does nothing with --finetune-method infilling: --noise-prob replaces targets"
+            for name in ("target-mask-prob", "max-masked-tokens")
+        ]
+    else:
+        given |= of_targets
     corruption = built(data, **options, **given).corruption
     assert {name: getattr(corruption, name) for name in given} == given
     assert corruption.exact_count == PRESETS[preset][method].exact_count
@@ -165,6 +169,20 @@ def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
 def test_impossible_corruption(data):
     with pytest.raises(UserError, match=r"(?s)--random-prob must be between 0 and 1, but is 2.*--keep-prob must be"):
         built(data, random_prob=2.0, keep_prob=-1.0)
+
+
+def test_held_out_targets_have_no_noise(data):
+    task = built(data, finetune_method="infilling", noise_prob=0.5, max_target_positions=20)
+    task.load_dataset("train")
+    task.load_dataset("valid")
+    assert task.dataset("train").corruption.noise_prob == 0.5
+    assert task.dataset("valid").corruption == PRESETS["paper"]["infilling"]
+
+
+def test_a_model_with_roles_is_for_dialogues(data):
+    task = make_task(data)
+    task.build_model(model_options(**{**TINY_SIZES, "num_segments": 0, "num_roles": 3, "num_turns": 4}))
+    assert task.layout["source_segments"] == "dialogue" and task.form.fields.dialogue == (3, 4)
 
 
 def test_data_sets(data):

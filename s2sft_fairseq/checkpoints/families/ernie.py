@@ -52,8 +52,17 @@ def _transpose(weights: Weights, sizes: Sizes) -> None:
             weights[name] = torch.cat([part.t() for part in parts])
 
 
+def _segments(config: Mapping[str, Any]) -> int:
+    return config.get("type_vocab_size", config.get("sent_type_vocab_size", 2))
+
+
+def _segments_of_ernie_gen(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Give each field of the source a segment of its own and the target the last of the four, as its program does."""
+    return {"source_segments": "0,1,2", "target_segment": 3} if _segments(config) == 4 else {}
+
+
 def _paddle_sizes(config: Mapping[str, Any]) -> Sizes:
-    segments = config.get("type_vocab_size", config.get("sent_type_vocab_size", 2))
+    segments = _segments(config)
     settings = {
         "intermediate_size": 4 * config.get("hidden_size", 0),
         **config,
@@ -88,4 +97,5 @@ PADDLE_ERNIE = Family(
     sizes=_paddle_sizes,
     config=bert_config,
     adapt=_transpose,
+    layout=_segments_of_ernie_gen,
 )
