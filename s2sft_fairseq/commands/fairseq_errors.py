@@ -1,12 +1,8 @@
 """The exceptions, besides `UserError`, by which fairseq tells the user of a mistake."""
 
-import re
 import traceback
 
 from hydra.errors import ConfigCompositionException
-
-# How Hydra puts it that an option without a default, such as --total-num-update, was not given.
-_NOT_GIVEN = re.compile(r"Error merging override (\w+)\.(\w+)=null")
 
 
 def stated_by_fairseq(error: Exception) -> str | None:
@@ -18,9 +14,6 @@ def stated_by_fairseq(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
     if isinstance(error, ConfigCompositionException):
-        if not_given := _NOT_GIVEN.fullmatch(str(error)):
-            group, option = (name.replace("_", "-") for name in not_given.groups())
-            return f"--{option} is needed with this --{group}"
         return str(error)  # an override of s2sft hydra-train that Hydra does not understand
     frame, _ = list(traceback.walk_tb(error.__traceback__))[-1]
     raised = traceback.extract_tb(error.__traceback__)[-1].line or ""
