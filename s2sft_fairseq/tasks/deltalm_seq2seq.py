@@ -133,7 +133,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         """
         folder = self.folder(split, epoch)
         groups: list[list[Any]] = [[self._pair_part(folder, split, pair, combine) for pair in self.pairs]]
-        if split == "train" and self.languages:
+        if split == self.cfg.train_subset and self.languages:
             groups.append(
                 [
                     self.text_part(

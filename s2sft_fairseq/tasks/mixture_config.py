@@ -57,6 +57,7 @@ class MixtureConfig(FairseqDataclass):
         default=8, metadata={"help": "fewest tokens of a text; shorter documents are left out"}
     )
     seed: int = II("common.seed")
+    train_subset: str = II("dataset.train_subset")
     dataset_impl: Any = II("dataset.dataset_impl")
 
 

@@ -68,7 +68,7 @@ class MixtureTask(FairseqTask):
     def folder(self, split: str, epoch: int) -> Path:
         """Return the data folder; of several that whose turn it is in this epoch."""
         folders = utils.split_paths(self.cfg.data)
-        return Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
+        return Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
 
     def text_part(
         self, folder: Path, split: str, language: str, *, prefix: Sequence[int] = (), target_sentinels: bool = True
@@ -133,7 +133,7 @@ class MixtureTask(FairseqTask):
         """Make the data set of a split; only that of training is sampled."""
         dataset = MixtureDataset(
             groups,
-            temperature_schedule(self.cfg) if split == "train" else None,
+            temperature_schedule(self.cfg) if split == self.cfg.train_subset else None,
             pad=self.dictionary.pad(),
             eos=self.dictionary.eos(),
             vocab_size=len(self.dictionary),
@@ -145,16 +145,9 @@ class MixtureTask(FairseqTask):
         return dataset
 
     def begin_epoch(self, epoch: int, model: BaseFairseqModel) -> None:
-        """Log what the epoch is made of.
-
-        Raises:
-            UserError: if the set that is trained on is none of ``train``.
-        """
+        """Log what the epoch is made of."""
         super().begin_epoch(epoch, model)
-        if "train" not in self.datasets:
-            found = ", ".join(sorted(self.datasets))
-            raise UserError(f"--train-subset must be train, which alone is sampled, but the sets are {found}")
-        self.datasets["train"].log_counts()
+        self.datasets[self.cfg.train_subset].log_counts()
 
     def max_positions(self) -> None:
         """Return None: no example is too long, for longer ones are cut."""

@@ -38,6 +38,7 @@ class PretrainingConfig(FairseqDataclass):
         default=1, metadata={"help": "segment id of the target, or of the second text (default: 1)"}
     )
     seed: int = II("common.seed")
+    train_subset: str = II("dataset.train_subset")
     dataset_impl: Any = II("dataset.dataset_impl")
 
 

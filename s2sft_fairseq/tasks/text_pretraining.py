@@ -104,7 +104,7 @@ class TextPretrainingTask(PackedTask):
             UserError: if its files are missing or truncated, or hold no text that is long enough.
         """
         folders = utils.split_paths(self.cfg.data)
-        folder = Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
+        folder = Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
         lines = load_texts(folder, split, self.dictionary, self.cfg.dataset_impl)
         limits = {"most": self.cfg.tokens_per_sample, "least": self.cfg.min_tokens_per_sample}
         blocks = TokenBlocks(lines, **limits, divider=self.divider)
@@ -120,7 +120,7 @@ class TextPretrainingTask(PackedTask):
             self.pack,
             self.packed_sizes(blocks.sizes),
             seed=self.cfg.seed,
-            shuffle=split == "train",
+            shuffle=split == self.cfg.train_subset,
             name=split,
         )
 

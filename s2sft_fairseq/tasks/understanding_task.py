@@ -37,6 +37,7 @@ class UnderstandingConfig(FairseqDataclass):
         },
     )
     seed: int = II("common.seed")
+    train_subset: str = II("dataset.train_subset")
     dataset_impl: Any = II("dataset.dataset_impl")
 
 
@@ -98,7 +99,7 @@ class UnderstandingTask(PackedTask):
         """
         texts = load_texts(Path(self.cfg.data), split, self.dictionary, self.cfg.dataset_impl)
         labels = self.read_labels(split, len(texts))
-        is_training = split == "train"
+        is_training = split == self.cfg.train_subset
         if labels is None and is_training:
             raise UserError(f"{self.cfg.data} has no labels to train on for the split {split!r}")
         self.datasets[split] = LabelledDataset(

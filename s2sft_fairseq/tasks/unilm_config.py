@@ -181,4 +181,5 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     seed: int = II("common.seed")
     beam: int = II("generation.beam")
     score_reference: bool = II("generation.score_reference")
+    train_subset: str = II("dataset.train_subset")
     dataset_impl: Any = II("dataset.dataset_impl")

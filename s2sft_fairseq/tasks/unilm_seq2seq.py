@@ -97,7 +97,7 @@ class UnilmSeq2SeqTask(PackedTask):
             UserError: if its files are missing, truncated or of different lengths, or if it lacks targets to train on.
         """
         folders = utils.split_paths(self.cfg.data)
-        folder = Path(folders[(epoch - 1) % len(folders)] if split == "train" else folders[0])
+        folder = Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
         source, target = load_split(
             folder,
             split,
@@ -107,9 +107,9 @@ class UnilmSeq2SeqTask(PackedTask):
             self.cfg.dataset_impl,
             combine,
         )
-        if target is None and split == "train":
+        if target is None and split == self.cfg.train_subset:
             raise UserError(f"{folder} has no targets ({self.cfg.target_lang}) to train on for the split {split!r}")
-        self.datasets[split] = self._make_dataset(source, target, shuffle=split == "train", name=split)
+        self.datasets[split] = self._make_dataset(source, target, shuffle=split == self.cfg.train_subset, name=split)
 
     def build_dataset_for_inference(
         self, src_tokens: Sequence[Tensor], src_lengths: Sequence[int], constraints: Tensor | None = None

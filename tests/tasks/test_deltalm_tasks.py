@@ -64,7 +64,9 @@ def data(tmp_path_factory):
 
 
 def seq2seq(data, **options) -> DeltaLMSeq2SeqTask:
-    cfg = DeltaLMSeq2SeqConfig(**{"data": str(data), "seed": 3, "dataset_impl": None, **options})
+    cfg = DeltaLMSeq2SeqConfig(
+        **{"data": str(data), "seed": 3, "dataset_impl": None, "train_subset": "train", **options}
+    )
     cfg._name = "deltalm_seq2seq"
     task = DeltaLMSeq2SeqTask.setup_task(cfg)
     task.build_model(model_options())
@@ -72,7 +74,9 @@ def seq2seq(data, **options) -> DeltaLMSeq2SeqTask:
 
 
 def pretraining(data, **options) -> DeltaLMPretrainingTask:
-    cfg = DeltaLMPretrainingConfig(**{"data": str(data), "seed": 3, "dataset_impl": None, **options})
+    cfg = DeltaLMPretrainingConfig(
+        **{"data": str(data), "seed": 3, "dataset_impl": None, "train_subset": "train", **options}
+    )
     cfg._name = "deltalm_pretraining"
     task = DeltaLMPretrainingTask.setup_task(cfg)
     task.build_model(model_options())
@@ -181,11 +185,13 @@ def test_an_epoch_goes_on_where_it_was_left(data):
     assert seen + [batch["id"].tolist() for batch in going_on.next_epoch_itr()] == whole
 
 
-def test_no_other_set_is_trained_on(data):
-    task = seq2seq(data, lang_pairs="en-de")
+def test_another_set_is_trained_on(data):
+    task = seq2seq(data, lang_pairs="en-de", train_subset="valid")
     task.load_dataset("valid")
-    with pytest.raises(UserError, match="--train-subset must be train, which alone is sampled, but the sets are valid"):
-        task.begin_epoch(1, None)
+    assert task.datasets["valid"].schedule is not None
+    task.begin_epoch(1, None)  # logs what it is made of
+    task.load_dataset("train")
+    assert task.datasets["train"].schedule is None
 
 
 def train_iterator(task, epoch, workers, shards, shard):
@@ -270,7 +276,9 @@ def test_noise_changes_with_the_epoch_and_the_copy(data):
 def test_a_checkpoint_remembers_the_layout(data):
     task = seq2seq(data, lang_pairs="en-de", language_token="__{}__", max_target_positions=9)
     other = DeltaLMSeq2SeqTask.setup_task(
-        DeltaLMSeq2SeqConfig(data=str(data), source_lang="en", target_lang="fr", seed=1, dataset_impl=None)
+        DeltaLMSeq2SeqConfig(
+            data=str(data), source_lang="en", target_lang="fr", seed=1, dataset_impl=None, train_subset="train"
+        )
     )
     other.cfg._name = "deltalm_seq2seq"
     other.load_state_dict(task.state_dict())

@@ -42,7 +42,7 @@ def spans(tmp_path):
 
 
 def make_task(data, **options):
-    options = {"tokens_per_sample": 32, "dataset_impl": None, "seed": 1, **options}
+    options = {"tokens_per_sample": 32, "dataset_impl": None, "train_subset": "train", "seed": 1, **options}
     return ErnieGenPretrainingTask.setup_task(
         ErnieGenPretrainingConfig(_name="ernie_gen_pretraining", data=data, **options)
     )

@@ -26,7 +26,7 @@ def data(tmp_path):
 
 
 def make_task(data, **options):
-    options = {"tokens_per_sample": 40, "dataset_impl": None, "seed": 1, **options}
+    options = {"tokens_per_sample": 40, "dataset_impl": None, "train_subset": "train", "seed": 1, **options}
     return UnilmPretrainingTask.setup_task(UnilmPretrainingConfig(_name="unilm_pretraining", data=data, **options))
 
 
@@ -111,3 +111,11 @@ def test_what_the_model_has_no_room_for(data):
         "--tokens-per-sample must be at most 61, which leaves 3 of the --max-positions of the model (64) for special "
         "symbols, but is 62"
     ]
+
+
+def test_the_set_that_is_trained_on_is_shuffled(data):
+    for subset, shuffled in (("train", True), ("other", False)):
+        task = make_task(data, train_subset=subset)
+        built(task)
+        task.load_dataset("train")
+        assert task.datasets["train"].shuffle == shuffled

@@ -47,8 +47,8 @@ def data(tmp_path):
 
 
 def make_task(data, **options: Any) -> UnilmSeq2SeqTask:
-    layout = {"max_source_positions": 40, "max_target_positions": 24, **options}
-    return UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None, **layout))
+    given = {"max_source_positions": 40, "max_target_positions": 24, "train_subset": "train", **options}
+    return UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None, **given))
 
 
 def model_options(**sizes: Any) -> Any:
@@ -94,7 +94,7 @@ def test_a_checkpoint_knows_its_layout(data):
     )
     state = trained.state_dict()
     assert state["layout"]["finetune_method"] == "causal"
-    task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None))
+    task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None, train_subset="train"))
     task.load_state_dict(state)
     task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
     assert task.form == trained.form
@@ -133,8 +133,15 @@ def test_a_resumed_run_keeps_the_layout_it_was_given(data):
     assert now.form.max_target == now.state_dict()["layout"]["max_target_positions"] == 12
 
 
+def test_the_set_that_is_trained_on_is_shuffled(data):
+    task = built(data, train_subset="valid")
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+    assert [task.datasets[split].shuffle for split in ("train", "valid")] == [False, True]
+
+
 def test_models_of_an_ensemble_must_be_alike(data):
-    task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None))
+    task = UnilmSeq2SeqTask.setup_task(UnilmSeq2SeqConfig(data=data, seed=1, dataset_impl=None, train_subset="train"))
     for method in ("masked", "pseudo_masked"):
         task.load_state_dict(built(data, finetune_method=method).state_dict())
         task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
