@@ -263,7 +263,7 @@ def glue_file(path: Path, columns: str, labels: Iterable[str], header: bool = Tr
 
 
 def glue(folder: Path) -> None:
-    """All nine tasks: 12 examples to train on, 4 of each development set, 3 of each test set."""
+    """All nine tasks: 12 examples to train on, 4 of each development set, 3 of each test set, 2 of the last."""
     for task, (labelled, test) in GLUE_COLUMNS.items():
         labels = GLUE_LABELS.get(task, ("1", "0"))
         kinds = ("_matched", "_mismatched") if task == "MNLI" else ("",)
@@ -273,6 +273,7 @@ def glue(folder: Path) -> None:
             glue_file(folder / task / f"{name}.tsv", labelled, chosen, header=task != "CoLA")
         for kind in kinds:
             glue_file(folder / task / f"test{kind}.tsv", test, ["?"] * 3)
+    glue_file(folder / "diagnostic" / "diagnostic.tsv", "index,sentence1,sentence2", ["?"] * 2)
 
 
 def squad_with_impossible(title: str) -> dict:

@@ -1,10 +1,11 @@
 """GLUE: nine tasks of classifying sentences and pairs of sentences (Wang et al., 2019; https://gluebenchmark.com).
 
 Raw files: a folder for each task with ``train.tsv``, ``dev.tsv`` and ``test.tsv`` as the benchmark publishes them; of
-MNLI the last two are ``_matched`` and ``_mismatched``. Cells are separated by tabs and never quoted. Test sets have no
-labels, and may be missing. MRPC may come as ``msr_paraphrase_train.txt``, ``msr_paraphrase_test.txt`` and
-``dev_ids.tsv``, the pairs of the development set, too. Columns are found by their names, but for CoLA's training and
-development files, which have none.
+MNLI the last two are ``_matched`` and ``_mismatched``, and a third test set is ``diagnostic/diagnostic.tsv``, which the
+benchmark's server wants of a model of MNLI. Cells are separated by tabs and never quoted. Test sets have no labels, and
+may be missing: they are read up to the first that is. MRPC may come as ``msr_paraphrase_train.txt``,
+``msr_paraphrase_test.txt`` and ``dev_ids.tsv``, the pairs of the development set, too. Columns are found by their
+names, but for CoLA's training and development files, which have none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ _MNLI_FILES = {
     "valid1": "dev_mismatched.tsv",
     "test": "test_matched.tsv",
     "test1": "test_mismatched.tsv",
+    "test2": "../diagnostic/diagnostic.tsv",
 }
 _MRPC_IDS = "dev_ids.tsv"
 _BINARY = ("0", "1")
@@ -82,7 +84,10 @@ def read_glue(folder: Path, name: str, malformed: Malformed) -> dict[str, Iterat
     tests = [split for split in task.files if split.startswith("test")]
     required = [split for split in task.files if split not in tests]
     paths = dict(zip(required, require(folder, *(task.files[split] for split in required)), strict=True))
-    paths |= {split: path for split in tests if (path := find(folder, task.files[split]))}
+    for split in tests:
+        if (path := find(folder, task.files[split])) is None:
+            break
+        paths[split] = path
     return {
         split: read_rows(
             path, task, malformed, header=() if split in tests else task.header, labelled=split in required

@@ -2,7 +2,8 @@
 # GLUE: classification of sentences and of pairs of sentences, one of nine tasks at a time.
 #
 # Raw files: a folder for each task, CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI, with train.tsv, dev.tsv and
-# test.tsv (https://gluebenchmark.com). MNLI is scored on both of its development sets.
+# test.tsv (https://gluebenchmark.com). MNLI is scored on both of its development sets, and predicts the diagnostic set
+# too, if diagnostic/diagnostic.tsv is there.
 # Settings: UniLMv2, Table 9, which gives the ranges that were searched for each task: of the batch 16 or 32, of the
 # learning rate 5e-6 to 3e-5, of the epochs 10 or 15, of the warm-up 0.1 or 0.2, of the weight decay 0.01 or 0.1. Which
 # value was the best of a task it does not say: 32, 2e-5, 10, 0.1 and 0.01 are taken. 128 positions as in BERT.
@@ -46,6 +47,7 @@ server_name() {
         cola-*) echo CoLA ;;
         mnli-test) echo MNLI-m ;;
         mnli-test1) echo MNLI-mm ;;
+        mnli-test2) echo AX ;;
         *) echo "${glue_task^^}" ;;
     esac
 }

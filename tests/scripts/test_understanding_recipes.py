@@ -31,8 +31,8 @@ def stages(done: subprocess.CompletedProcess, task: str) -> list[str]:
         (
             *("glue", ("--glue-task", "mnli")),
             ["prepare", "convert", "tokenize", "binarize", "train, 4 updates", "plot"]
-            + [f"predict {name}" for name in ("test", "test1", "valid", "valid1")],
-            *({"MNLI-m.tsv": 4, "MNLI-mm.tsv": 4, "valid.tsv": 5, "valid1.tsv": 5}, "accuracy"),
+            + [f"predict {name}" for name in ("test", "test1", "test2", "valid", "valid1")],
+            *({"MNLI-m.tsv": 4, "MNLI-mm.tsv": 4, "AX.tsv": 3, "valid.tsv": 5, "valid1.tsv": 5}, "accuracy"),
         ),
         (
             *("squad", ("--version", "2.0", "--max-source", 24, "--max-query", 10, "--stride", 5)),
