@@ -122,8 +122,8 @@ class Experiment:
             self.s2sft("preprocess", "--only-source", *sets, *common, "--destdir", made / side)
 
     def encoder(self, made: Path) -> None:
-        """Random weights with the files of the tokenizer. XLM-R's begin with a standard deviation of 0.02 at a width of
-        768; of a narrower model they are larger, so that what comes out of a product is as large.
+        """Random weights with the files of the tokenizer. XLM-R's begin with a standard deviation of 0.02 whatever the
+        width; at this one what comes of the source would be too small to be learnt from in so few updates.
         """
         torch.manual_seed(1)
         dictionary = self.output / "tokens" / "dict.txt"
@@ -132,7 +132,7 @@ class Experiment:
         model = UnilmModel(cfg, vocab_size=len(dictionary.read_text(encoding="utf-8").splitlines()), pad=1)
         for value in model.parameters():
             if value.dim() == 2:
-                value.data *= (768 / cfg.encoder_embed_dim) ** 0.5
+                value.data.normal_(std=cfg.encoder_embed_dim**-0.5)
         sizes = {name: getattr(cfg, name) for name in SIZES}
         write_pretrained(made, Conversion("XLM-R", model.state_dict(), sizes))
         shutil.copy(dictionary, made)
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=4000, metavar="N", help="pieces (default: 4000)")
     parser.add_argument("--max-tokens", type=int, default=2048, metavar="N", help="of a batch (default: 2048)")
     parser.add_argument("--lr", default="2e-3", metavar="X", help="of both trainings (default: 2e-3)")
-    parser.add_argument("--pretraining-updates", type=int, default=1500, metavar="N", help="(default: 1500)")
+    parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
     parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
     options = parser.parse_args()
