@@ -21,6 +21,7 @@ from statistics import mean
 import torch
 from compare_methods import read_scores
 from sentencepiece import SentencePieceTrainer
+from torch import nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
@@ -122,17 +123,21 @@ class Experiment:
             self.s2sft("preprocess", "--only-source", *sets, *common, "--destdir", made / side)
 
     def encoder(self, made: Path) -> None:
-        """Random weights with the files of the tokenizer. XLM-R's begin with a standard deviation of 0.02 whatever the
-        width; at this one what comes of the source would be too small to be learnt from in so few updates.
+        """Random weights, drawn as fairseq's Transformer draws them, with the files of the tokenizer.
+
+        XLM-R begins with a standard deviation of 0.02 whatever the width; at this one what comes of the source would be
+        too small to be learnt from in so few updates.
         """
         torch.manual_seed(1)
         dictionary = self.output / "tokens" / "dict.txt"
         cfg = UnilmConfig(**MODEL, max_positions=POSITIONS, num_segments=0)
         complete_sizes(cfg)
         model = UnilmModel(cfg, vocab_size=len(dictionary.read_text(encoding="utf-8").splitlines()), pad=1)
-        for value in model.parameters():
-            if value.dim() == 2:
-                value.data.normal_(std=cfg.encoder_embed_dim**-0.5)
+        for name, value in model.named_parameters():
+            if name.startswith("embeddings.") and value.dim() == 2:
+                nn.init.normal_(value, std=cfg.encoder_embed_dim**-0.5)
+            elif value.dim() == 2:
+                nn.init.xavier_uniform_(value)
         sizes = {name: getattr(cfg, name) for name in SIZES}
         write_pretrained(made, Conversion("XLM-R", model.state_dict(), sizes))
         shutil.copy(dictionary, made)
