@@ -156,7 +156,7 @@ class Experiment:
     def pretrain(self, made: Path) -> None:
         words = ("--task", "deltalm_pretraining", "--arch", "deltalm", "--pretrained", self.output / "encoder")
         data = ("--text-languages", "src,tgt", "--lang-pairs", "src-tgt", "--tokens-per-sample", 100)
-        constant = ("--temperature", 1, "--lr", self.options.lr)
+        constant = ("--temperature", 1, "--lr", self.options.pretraining_lr)
         self.train(made, self.options.pretraining_updates, *words, *data, *constant)
 
     def fine_tune(self, made: Path, start: str, seed: int) -> None:
@@ -187,7 +187,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--vocab", type=int, default=4000, metavar="N", help="pieces (default: 4000)")
     parser.add_argument("--max-tokens", type=int, default=2048, metavar="N", help="of a batch (default: 2048)")
-    parser.add_argument("--lr", default="2e-3", metavar="X", help="of both trainings (default: 2e-3)")
+    parser.add_argument("--lr", default="2e-3", metavar="X", help="of fine-tuning (default: 2e-3)")
+    parser.add_argument("--pretraining-lr", default="5e-4", metavar="X", help="(default: 5e-4)")
     parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
     parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
