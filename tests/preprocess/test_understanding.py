@@ -19,7 +19,7 @@ def run(monkeypatch, folder, task, *words):
 def test_files_of_tasks(tmp_path, monkeypatch, capsys):
     glue(tmp_path / "raw")
     run(monkeypatch, tmp_path, "mnli", "--limit", 2)
-    assert capsys.readouterr().out == f"{tmp_path / 'mnli'}: train 2, valid 2, valid1 2, test 2, test1 2\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'mnli'}: train 2, valid 2, valid1 2, test 2, test1 2, test2 2\n"
     assert (tmp_path / "mnli" / "labels.txt").read_text() == "contradiction\nentailment\nneutral\n"
     assert (tmp_path / "mnli" / "valid1.label").read_text() == "neutral\nentailment\n"
     assert not (tmp_path / "mnli" / "test.label").exists()

@@ -26,7 +26,7 @@ OPTIONS = {
 METHOD = {"gigaword": "infilling", "persona_chat": "infilling", "coqa": "infilling"}
 METHOD |= {"webnlg": "deltalm", "wikilingua": "deltalm", "iwslt14": "deltalm"}
 # What is run by default has their stages and options too; that their raw files are read is tested in tests/preprocess.
-SLOW = {"cnn_dailymail", "xsum", "xqg", "wikilingua", "iwslt14"}
+SLOW = {"cnn_dailymail", "xsum", "xqg", "xgiga", "wikilingua", "iwslt14", "persona_chat"}
 TESTED = {"coqa": "dev", "webnlg": "dev", "wikilingua": "dev"}
 SMOKE = ("--smoke", "--cpu", "--workers", 1, "--held-out", 3, "--output", "out")
 # Their own metrics, which take Java and a large package, are tested with `s2sft evaluate`.
