@@ -3,11 +3,12 @@
 #
 #   bash scripts/setup.sh
 #
-# Needs Python 3.11 or 3.12 with its headers, pip and a C++ compiler. A set-up that is current is left as it is; one that
+# Needs Python 3.11 to 3.14 with its headers, pip and a C++ compiler. A set-up that is current is left as it is; one that
 # was interrupted, or is older than constraints.txt, setup.cfg, pyproject.toml or this script, is made anew. Several at
 # once wait for one another.
 #
 #   PYTHON=/path/to/python bash scripts/setup.sh    use this Python instead of the first suitable one found
+#   VENV=/path/to/folder bash scripts/setup.sh      make the environment there (relative to the root) instead of in .venv
 #
 # Packages come from wherever pip is configured to look. Which build of PyTorch that is, is decided there too: on Linux a
 # default configuration gives the CUDA build (over 2 GB). A CPU-only machine needs no more than the CPU build: name the
@@ -16,7 +17,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=$root/.venv
+venv=${VENV:-.venv}
+[[ $venv == /* ]] || venv=$root/$venv
 stamp=$venv/setup-stamp
 work=$venv/setup-work
 # These have no wheel on every platform, and are built here.
@@ -40,18 +42,20 @@ run() {
     say "$label: $((SECONDS - start)) s"
 }
 
-# The first suitable Python, as the interpreter behind any virtual environment (that of .venv first).
+# The first suitable Python, as the interpreter behind any virtual environment (that of the environment first).
 find_python() {
+    local candidates=("$venv/bin/python" python3.11 python3.12 python3.13 python3.14 python3)
     local candidate found version base seen=""
-    for candidate in ${PYTHON:+"$PYTHON"} $([ -n "${PYTHON:-}" ] || echo .venv/bin/python python3.11 python3.12 python3); do
+    [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+    for candidate in "${candidates[@]}"; do
         found=$("$candidate" -c 'import sys
 print("%d.%d.%d" % sys.version_info[:3], getattr(sys, "_base_executable", sys.executable))' 2>/dev/null) || continue
         version=${found%% *} base=${found#* }
-        case $version in 3.11.* | 3.12.*) echo "$base"; return ;; esac
+        case $version in 3.11.* | 3.12.* | 3.13.* | 3.14.*) echo "$base"; return ;; esac
         seen+="${seen:+, }$candidate is Python $version"
     done
-    [ -n "$seen" ] || seen="none of ${PYTHON:-python3.11, python3.12, python3} runs"
-    fail "Python 3.11 or 3.12 is needed, but $seen; install one, or name it: PYTHON=/path/to/python3.11"
+    [ -n "$seen" ] || seen="none of ${PYTHON:-python3.11, python3.12, python3.13, python3.14, python3} runs"
+    fail "Python 3.11 to 3.14 is needed, but $seen; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
 # What this machine lacks, a line each.
@@ -134,6 +138,10 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c
     exit 0
 fi
 
+# It is about to be deleted.
+if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && ! [ -e "$venv/setup.log" -o -e "$venv/setup-work" ]; then
+    fail "$venv was not made by this script: move it away, or name another folder: VENV=/path/to/folder"
+fi
 problems=$(find_problems)
 [ -z "$problems" ] || fail "this machine lacks something:"$'\n'"$problems"
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("constraints.txt", "setup.cfg", "pyproject.toml", "scripts/setup.sh")
 STAND_IN = """#!/usr/bin/env bash
 case "$*" in
-    *_base_executable*) echo "3.11.7 {path}" ;;
+    *_base_executable*) echo "${{VERSION:-3.11.7}} {path}" ;;
     "-m venv "*) echo venv >>"{calls}"; mkdir -p "$3/bin"; cp "{path}" "$3/bin/python" ;;
     "-m pip "*) echo "$*" >>"{calls}"; [[ $* != *"${{FAILS:-nothing}}"* ]] || {{ echo "cannot"; exit 1; }} ;;
     *"import s2sft_fairseq"* | *importlib.metadata*) echo ready ;;
@@ -117,19 +117,56 @@ def test_two_at_once_install_once(checkout):
     assert sum("is current" in output for output in outputs) == 1
 
 
-def test_error_of_an_unsuitable_python(checkout):
-    old = checkout.parent / "old"
-    old.write_text("#!/bin/sh\necho 3.10.4 /a/python\n")
-    old.chmod(0o755)
-    status, output = set_up(checkout, PYTHON=str(old))
+@pytest.mark.parametrize("version", ["3.11.0", "3.12.9", "3.13.0", "3.14.2"])
+def test_every_supported_python(checkout, version):
+    status, output = set_up(checkout, VERSION=version)
+    assert status == 0, output
+
+
+@pytest.mark.parametrize("version", ["3.10.4", "3.15.0", "3.1.4"])
+def test_error_of_an_unsuitable_python(checkout, version):
+    python = checkout.parent / "python"
+    status, output = set_up(checkout, VERSION=version)
     assert status == 1
-    assert f"setup: error: Python 3.11 or 3.12 is needed, but {old} is Python 3.10.4; install one" in output
+    assert f"setup: error: Python 3.11 to 3.14 is needed, but {python} is Python {version}; install one" in output
 
 
 def test_error_of_no_python(checkout):
     status, output = set_up(checkout, PYTHON="/no/such/python")
     assert status == 1
-    assert "setup: error: Python 3.11 or 3.12 is needed, but none of /no/such/python runs" in output
+    assert "setup: error: Python 3.11 to 3.14 is needed, but none of /no/such/python runs" in output
+
+
+def test_finds_the_only_suitable_python_by_its_name(checkout):
+    names = checkout.parent / "names"
+    names.mkdir()
+    for name, version in (("python3", "3.10.4"), ("python3.14", "3.14.2")):
+        (names / name).write_text(f"#!/bin/sh\nVERSION={version} exec {checkout.parent / 'python'} \"$@\"\n")
+        (names / name).chmod(0o755)
+    for name in ("python3.11", "python3.12", "python3.13"):
+        (names / name).write_text("#!/bin/sh\nexit 127\n")  # as pyenv's for a version that is not chosen
+        (names / name).chmod(0o755)
+    status, output = set_up(checkout, PYTHON="", PATH=f"{names}:{os.environ['PATH']}")
+    assert status == 0, output
+
+
+@pytest.mark.parametrize("folder", ["other", "{tmp_path}/a folder"])
+def test_another_folder_for_the_environment(checkout, tmp_path, folder):
+    folder = folder.format(tmp_path=tmp_path)
+    status, output = set_up(checkout, VENV=folder)
+    assert status == 0, output
+    assert (checkout / folder / "setup-stamp").exists() and not (checkout / ".venv").exists()
+    assert set_up(checkout, VENV=folder) == (0, f"setup: {checkout / folder} is current\n")
+    assert calls(checkout).count("venv") == 1
+
+
+def test_a_folder_that_it_did_not_make_is_left_as_it_is(checkout):
+    (checkout / "mine").mkdir()
+    (checkout / "mine" / "file").write_text("text")
+    status, output = set_up(checkout, VENV="mine")
+    assert status == 1
+    assert f"setup: error: {checkout / 'mine'} was not made by this script" in output and "VENV=" in output
+    assert (checkout / "mine" / "file").read_text() == "text"
 
 
 def test_error_of_no_compiler(checkout):
