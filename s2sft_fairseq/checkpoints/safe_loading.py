@@ -2,6 +2,7 @@
 
 Since PyTorch 2.6 `torch.load` builds plain values and tensors only, and refuses every other type by name. fairseq's own
 checkpoints hold a few types beyond these, all of them plain records; they are registered here, and nothing else is.
+What a configuration in a checkpoint may ask for is decided in `trusted_config`.
 """
 
 import argparse
@@ -22,27 +23,26 @@ from omegaconf.nodes import AnyNode
 from torch import _weights_only_unpickler
 from torch.serialization import add_safe_globals, get_unsafe_globals_in_checkpoint
 
+from s2sft_fairseq.checkpoints.numpy_pickles import RefusedValueError, numpy_types
 from s2sft_fairseq.errors import UserError
 
-_NUMPY_DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
 _METERS = (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter)
-_NUMPY_CORE = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
 
 
 def safe_types() -> list:
     """The types that fairseq checkpoints hold beyond PyTorch's own list: classes, or (class, its name in the file)."""
     return [
         argparse.Namespace,  # cfg["model"], and the whole configuration before fairseq 0.10
-        # Meters and scores kept as numpy values; numpy 2 moved numpy.core to numpy._core.
-        np.ndarray,
-        np.dtype,
-        *(type(np.dtype(name)) for name in _NUMPY_DTYPES),
-        *((_NUMPY_CORE._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
-        *((_NUMPY_CORE.scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+        *numpy_types(),  # meters and scores
         # Meters as objects, before fairseq 0.9; the module has moved since.
         *_METERS,
         *((meter, f"fairseq.meters.{meter.__name__}") for meter in _METERS),
-        # The state that rank 0 sends to the other ranks on resuming holds its configuration as omegaconf objects.
+    ]
+
+
+def types_between_ranks() -> list:
+    """The further types in the state that rank 0 sends to the other ranks on resuming; no file holds them."""
+    return [
         distributed_utils._TensorPlaceholder,
         DictConfig,
         ListConfig,
@@ -82,6 +82,8 @@ def load_checkpoint(path: str | os.PathLike, *, lazily: bool = False) -> dict:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except MemoryError:
         raise
+    except RefusedValueError as error:
+        raise UserError(_refusal(path, [f"a NumPy value that is no number ({error})"])) from error
     except Exception as error:  # a damaged pickle or archive fails in any way whatever, from KeyError to OSError
         refused = _refused_types(path, error)
         raise UserError(_refusal(path, refused) if refused else _unreadable(path, error)) from error
@@ -106,6 +108,8 @@ def load_pickle(path: str | os.PathLike) -> dict:
         return {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
     except MemoryError:
         raise
+    except RefusedValueError as error:
+        raise UserError(_refusal(path, [f"a NumPy value that is no number ({error})"])) from error
     except Exception as error:  # as above
         if refused := re.findall(r"GLOBAL (\S+)", str(error)):
             raise UserError(_refusal(path, refused)) from error

@@ -30,6 +30,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     resumed_task,
     settled_options,
     shared_source_keys,
+    trusted_checkpoints,
     warning_filters,
     whole_copies,
 )
@@ -41,6 +42,7 @@ MENDS = (
     memory_reuse,
     warning_filters,
     numpy_names,
+    trusted_checkpoints,
     checkpoint_errors,
     whole_copies,
     resumed_task,

@@ -1,4 +1,4 @@
-"""fairseq's own loading of checkpoints: safe types registered, and every bad file reported by name."""
+"""fairseq's own loading of checkpoints reports every bad file by name."""
 
 import functools
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
 
@@ -16,8 +16,10 @@ def _explain_bad_file(load_to_cpu: Callable) -> Callable:
     def load_checkpoint_to_cpu(path: str, *args: object, **kwargs: object) -> dict:
         try:
             return load_to_cpu(path, *args, **kwargs)
+        except UserError:  # of `trusted_checkpoints`
+            raise
         except Exception:
-            state = load_checkpoint(PathManager.get_local_path(path))  # a UserError where the file is to blame
+            state = load_checkpoint(PathManager.get_local_path(path))
             if "model" not in state or not (state.get("cfg") or state.get("args")):
                 entries = ", ".join(list(map(str, state))[:5]) or "nothing"
                 raise UserError(
@@ -59,8 +61,7 @@ def _require_restore_file(load_for_training: Callable) -> Callable:
 
 
 def apply() -> None:
-    """Register the safe types and put the explanations around fairseq's three loading functions."""
-    register_safe_types()
+    """Put the explanations around fairseq's three loading functions."""
     checkpoint_utils.load_checkpoint_to_cpu = _explain_bad_file(checkpoint_utils.load_checkpoint_to_cpu)
     checkpoint_utils.load_model_ensemble_and_task = _explain_missing_model(
         checkpoint_utils.load_model_ensemble_and_task

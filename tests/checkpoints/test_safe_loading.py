@@ -97,7 +97,9 @@ def test_state_that_rank_0_sends_to_the_others():
     buffer = io.BytesIO()
     torch.save(distributed_utils._split_tensors_from_obj(state, tensors), buffer)
     buffer.seek(0)
-    received = distributed_utils._put_tensors_in_obj(torch.load(buffer, map_location="cpu"), tensors)
+    with torch.serialization.safe_globals(safe_loading.types_between_ranks()):
+        loaded = torch.load(buffer, map_location="cpu", weights_only=True)
+    received = distributed_utils._put_tensors_in_obj(loaded, tensors)
     assert received["cfg"] == state["cfg"]
     assert received["cfg"].model.layers == [1, 2]
     assert received["model"]["weight"] is tensors[0]

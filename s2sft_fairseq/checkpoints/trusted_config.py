@@ -1,0 +1,162 @@
+"""What the configuration in a checkpoint may ask for.
+
+fairseq builds a model, a task, a criterion, a tokenizer and a BPE from the names in a checkpoint, and some of its
+classes pass options to Python's `eval`. A checkpoint comes from anywhere. So its configuration may name only
+
+* what this plugin registers, and what a plugin of the user's own registers (``--user-dir``): the user imported those,
+* a few classes of fairseq's, listed here, that do nothing with their options but compute;
+
+and no option may be a text that is Python code. What the user names on the command line is the user's own, and is not
+looked at here.
+"""
+
+import ast
+import warnings
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_REGISTRY
+
+from s2sft_fairseq.errors import UserError
+
+FROM_FAIRSEQ: dict[str, tuple[str, ...]] = {
+    "model": ("transformer", "transformer_align", "transformer_lm", "bart", "roberta"),
+    "task": (
+        *("translation", "translation_from_pretrained_bart", "language_modeling", "masked_lm", "denoising"),
+        "sentence_prediction",
+    ),
+    "criterion": (
+        *("cross_entropy", "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment"),
+        *("adaptive_loss", "masked_lm", "sentence_prediction"),
+    ),
+    "tokenizer": ("moses", "nltk", "space"),
+    "bpe": (
+        *("bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece", "subword_nmt"),
+    ),
+}
+"""By the part of the configuration, the names of fairseq's classes that a checkpoint may ask for."""
+
+# Where the class of a part is named: `_name` since fairseq 0.10, and before by the part itself, of a model as `arch`.
+_NAMES = {part: ("_name", "arch" if part == "model" else part) for part in FROM_FAIRSEQ}
+# Names of files and folders may look like code, such as runs(1), and nothing evaluates them.
+_PATHS = frozenset(("data", "pretrained", "save_dir", "restore_file", "finetune_from_model", "user_dir", "log_file"))
+_PLAIN = (type(None), bool, int, float)
+_HARMLESS_NODES = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set),
+    *(ast.UnaryOp, ast.unaryop, ast.BinOp, ast.Add, ast.Sub, ast.Div, ast.FloorDiv, ast.BitOr),
+)
+_SHOWN = 60
+
+_not_built: ContextVar[frozenset[str]] = ContextVar("_not_built", default=frozenset())
+
+
+@contextmanager
+def not_built(*parts: str) -> Iterator[None]:
+    """Within it, `check_config` does not look at these parts: nothing is built from them."""
+    token = _not_built.set(frozenset(parts))
+    try:
+        yield
+    finally:
+        _not_built.reset(token)
+
+
+def check_config(path: str, state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose configuration asks for code to be run.
+
+    Args:
+        path: of the checkpoint, for the message.
+        state: what the file holds.
+
+    Raises:
+        UserError: naming the file, each field, its value, and what is allowed.
+    """
+    skipped = _not_built.get()
+    if skipped.issuperset(FROM_FAIRSEQ):
+        return
+    try:
+        problems = [f"{path}: {problem}" for problem in _problems(state, skipped)]
+    except RecursionError:
+        raise UserError(f"{path}: cfg must be a dictionary of options, but is nested without end") from None
+    if problems:
+        raise UserError.of(problems[:20])
+
+
+def _problems(state: Mapping[str, Any], skipped: frozenset[str]) -> Iterator[str]:
+    # Before fairseq 0.10 all options are in one Namespace.
+    for name, kind in (("args", Namespace), ("cfg", dict)):
+        config = state.get(name)
+        if config is None:
+            continue
+        if not isinstance(config, kind):
+            yield f"{name} must be a {kind.__name__}, but is a {type(config).__name__}"
+            continue
+        for part in (part for part in FROM_FAIRSEQ if part not in skipped):
+            where, options = (name, config) if kind is Namespace else (f"{name}.{part}", config.get(part))
+            yield from _class_problems(part, options, where)
+        yield from _value_problems(config, name)
+
+
+def _class_problems(part: str, options: Any, where: str) -> Iterator[str]:
+    """Yield what is wrong with the class that a part of the configuration names."""
+    if options is None:
+        return
+    if isinstance(options, str):
+        named = {where: options}
+    else:
+        values = _values(options) if isinstance(options, dict | Namespace) else {}
+        named = {f"{where}.{key}": values[key] for key in _NAMES[part] if values.get(key) is not None}
+        if part == "model" and values and not named:  # fairseq would take the name of the first option
+            yield f"{where} must name its class by _name or arch, but has {', '.join(map(str, values))[:_SHOWN]}"
+    for field, name in named.items():
+        if not isinstance(name, str) or not _may_be_built(part, name):
+            yield (
+                f"{field} is {name!r:.{_SHOWN}}, but a checkpoint may name only a {part} of this plugin or of "
+                f"--user-dir, or one of {', '.join(FROM_FAIRSEQ[part])}"
+            )
+
+
+def _may_be_built(part: str, name: str) -> bool:
+    if part == "model":
+        cls, name = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name), ARCH_MODEL_NAME_REGISTRY.get(name, name)
+    else:
+        cls = (TASK_REGISTRY if part == "task" else REGISTRIES[part]["registry"]).get(name)
+    if cls is None:
+        return False
+    # fairseq imports nothing by itself but its own modules.
+    return cls.__module__.partition(".")[0] != "fairseq" or name in FROM_FAIRSEQ[part]
+
+
+def _value_problems(value: Any, field: str) -> Iterator[str]:
+    """Yield every text that is code, or refers to another value, and every value that no option has."""
+    if isinstance(value, dict | Namespace):
+        for key, inner in _values(value).items():
+            if key not in _PATHS or not isinstance(inner, str) or "${" in inner:
+                yield from _value_problems(inner, f"{field}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _value_problems(inner, f"{field}[{index}]")
+    elif isinstance(value, str):
+        if "${" in value or _is_code(value):
+            yield f"{field} is {value!r:.{_SHOWN}}, but an option must be a number, a word or a path, not Python code"
+    elif not isinstance(value, _PLAIN):
+        yield f"{field} must be a number, a text, or a list of them, but is a {type(value).__name__}"
+
+
+def _is_code(text: str) -> bool:
+    """Whether `eval` would do more with a text than read numbers and names."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.lstrip(" \t"), mode="eval")  # eval() strips the same
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False  # nor can it be evaluated
+    return not all(isinstance(node, _HARMLESS_NODES) for node in ast.walk(tree))
+
+
+def _values(options: dict[str, Any] | Namespace) -> dict[str, Any]:
+    return vars(options) if isinstance(options, Namespace) else options
