@@ -31,7 +31,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     settled_options,
     shared_source_keys,
     warning_filters,
-    whole_copies,
+    whole_checkpoints,
 )
 
 _root.setLevel(_level)
@@ -42,7 +42,7 @@ MENDS = (
     warning_filters,
     numpy_names,
     checkpoint_errors,
-    whole_copies,
+    whole_checkpoints,
     resumed_task,
     damaged_datasets,
     interactive_input,
