@@ -9,10 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from s2sft_fairseq.checkpoints.averaging import average_checkpoints, best_checkpoints, last_checkpoints
-from s2sft_fairseq.checkpoints.pretrained import write_whole
+from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.errors import UserError
 
 
@@ -32,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.output in paths:
         raise UserError(f"--output must be another file than those that are averaged, but is {options.output}")
     state = average_checkpoints(paths)
-    write_whole(options.output, lambda path: torch.save(state, path))
+    save_checkpoint(state, options.output)
     print(f"{options.output}: the average of {', '.join(path.name for path in paths)}")
 
 

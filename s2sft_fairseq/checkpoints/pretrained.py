@@ -11,18 +11,19 @@ others           the files of the tokenizer, as they came, and ``added_tokens.js
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -103,16 +104,6 @@ class PretrainedEncoder:
             logger.info(f"newly initialised, for the pretrained encoder lacks them: {', '.join(sorted(known))}")
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all: under a temporary name first, so that an older one is never lost."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] = ()) -> None:
     """Write ``model.pt`` and ``config.json``; ``files`` are the names of the others."""
     described = {
@@ -124,8 +115,7 @@ def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] 
         "files": sorted({MODEL, CONFIG, DICTIONARY, *files}),
     }
     text = json.dumps(described, indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / MODEL, lambda path: torch.save(_fairseq_checkpoint(conversion), path))
+    save_checkpoint(_fairseq_checkpoint(conversion), folder / MODEL)
     write_whole(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,16 +12,23 @@ from s2sft_fairseq.checkpoints.added_tokens import add_tokens
 from s2sft_fairseq.checkpoints.conversion import Conversion, read
 from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
-from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder, write_pretrained
+from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, open_source
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.tokenization.symbols import spare_symbols
-from s2sft_fairseq.tokenization.vocabulary import ADDED_TOKENS, Vocabulary, find_files, read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import (
+    ADDED_TOKENS,
+    Vocabulary,
+    find_files,
+    is_tokenizer_file,
+    read_vocabulary,
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +56,7 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
     Raises:
         UserError: naming what is missing or does not fit.
     """
-    previous = _check_destination(source, destination)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", dir=destination.parent) as temporary:
-        staging = Path(temporary)
+    with new_folder(destination, "--to", _earlier_conversion(source, destination)) as staging:
         checkpoint, vocabulary = _read(source, options, staging)
         family = recognize(checkpoint.weights, checkpoint.config)
         conversion = read(family, checkpoint.weights, checkpoint.config, parameter_shapes)
@@ -61,7 +64,6 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
         dictionary.save(str(staging / DICTIONARY))
         files = sorted(path.name for path in staging.iterdir())
         write_pretrained(staging, conversion, files)
-        _move(staging, destination, previous)
     report(destination, conversion, len(dictionary))
 
 
@@ -76,19 +78,17 @@ def report(destination: Path, conversion: Conversion, num_symbols: int) -> None:
         print(f"not in the source, initialised when training starts: {', '.join(conversion.missing)}")
 
 
-def _check_destination(source: Path, destination: Path) -> list[str]:
-    """Return the names of the files of an earlier conversion in the destination."""
+def _earlier_conversion(source: Path, destination: Path) -> set[str]:
+    """Return the names of the files in the destination that an earlier conversion wrote."""
     folder = source if source.is_dir() else source.parent
     if destination.resolve() == folder.resolve():
         raise UserError(f"--to must be another folder than the source, whose files it would overwrite: {folder}")
-    if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
-        return []
     try:
-        return PretrainedEncoder.open(destination).files
-    except UserError:
-        raise UserError(
-            f"--to {destination} must be new, or empty, or a folder that s2sft convert wrote, but is none of it"
-        ) from None
+        listed = PretrainedEncoder.open(destination).files
+    except UserError:  # no conversion
+        return set()
+    # What the list says is only believed of names that a conversion can have.
+    return {MODEL, CONFIG, DICTIONARY, *filter(is_tokenizer_file, listed)}
 
 
 def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceCheckpoint, Vocabulary]:
@@ -182,16 +182,6 @@ def _settle_method(conversion: Conversion, method: str | None) -> None:
     if method is not None:
         conversion.finetuned = True
         conversion.layout["finetune_method"] = method
-
-
-def _move(staging: Path, destination: Path, previous: Sequence[str]) -> None:
-    """Put the files where they belong, and take away those of an earlier conversion that are no longer needed."""
-    destination.mkdir(exist_ok=True)
-    new = {path.name for path in staging.iterdir()}
-    for name in set(previous) - new:
-        (destination / name).unlink(missing_ok=True)
-    for name in sorted(new):
-        (staging / name).replace(destination / name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

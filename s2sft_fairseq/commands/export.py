@@ -11,10 +11,11 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
-from s2sft_fairseq.checkpoints.pretrained import MODEL, write_whole
+from s2sft_fairseq.checkpoints.pretrained import MODEL
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters, open_encoder
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
@@ -36,8 +37,7 @@ def export(
     Raises:
         UserError: naming what is missing or does not fit.
     """
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise UserError(f"--to {destination} must be a new or an empty folder")
+    check_replaceable(destination, "--to")
     folder = tokenizer_dir or (checkpoint if checkpoint.is_dir() else None)
     if folder is None:
         raise UserError(
@@ -52,12 +52,10 @@ def export(
     config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
-    destination.mkdir(parents=True, exist_ok=True)
-    write_whole(destination / WEIGHTS, lambda path: _save(write(family, weights, sizes), path))
-    _write_tokenizer(folder, vocabulary, destination)
-    # Last: a folder that has it is whole.
-    text = json.dumps(config, indent=2) + "\n"
-    write_whole(destination / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    with new_folder(destination, "--to") as staging:
+        _save(write(family, weights, sizes), staging / WEIGHTS)
+        _write_tokenizer(folder, vocabulary, staging)
+        (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     print(f"wrote {destination}: {config['model_type']}, {len(weights)} parameters, {rows} symbols")
     if family.name == "UniLM":
         print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")

@@ -1,4 +1,7 @@
-"""`s2sft preprocess`: every mistake in the options and the text files is reported before anything is written."""
+"""`s2sft preprocess`: every mistake in the options and the text files is reported before anything is written.
+
+What it writes goes to the folder when all of it is complete.
+"""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -10,6 +13,9 @@ from fairseq.tasks import get_task
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import check_texts
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import added_files
+
+_LOG = "preprocess.log"
 
 
 def main(arguments: list[str]) -> None:
@@ -19,10 +25,16 @@ def main(arguments: list[str]) -> None:
         UserError: all problems of the options and of all files at once.
     """
     fairseq_command.set_arguments(fairseq_command.complete(arguments))
-    problems = find_problems(options.get_preprocessing_parser().parse_args())
-    if problems:
+    args = options.get_preprocessing_parser().parse_args()
+    if problems := find_problems(args):
         raise UserError.of(problems, heading="nothing was written:")
-    fairseq_command.run("preprocess", arguments)
+    destination = Path(args.destdir)
+    with added_files(destination) as made:
+        fairseq_command.run("preprocess", [*arguments, "--destdir", str(made)])  # the last one counts
+        log, earlier = made / _LOG, destination / _LOG
+        if earlier.exists():
+            log.write_bytes(earlier.read_bytes() + log.read_bytes())
+    print(f"{destination}: all files are there")
 
 
 def find_problems(args: argparse.Namespace) -> list[str]:

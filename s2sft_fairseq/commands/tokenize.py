@@ -9,6 +9,7 @@ from pathlib import Path
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import locked, remove_temporary
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
@@ -41,13 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     problems += check_outputs(jobs)
     if problems:
         raise UserError.of(problems)
+    groups = [] if options.source else [group for _, group in _by_stem(texts)]
+    with locked(options.output_dir):
+        names = {path.name for job in jobs for path in job.outputs}
+        remove_temporary(options.output_dir, names.__contains__)
+        _run(options, jobs, groups)
+
+
+def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequence[Path]]) -> None:
     if options.dict:
         dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
         options.dict.parent.mkdir(parents=True, exist_ok=True)
         dictionary.save(str(options.dict))
         print(f"{options.dict}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
-    groups = [] if options.source else [group for _, group in _by_stem(texts)]
     for path, stats in tokenize_files(text_tokenizer, jobs, options.workers, groups):
         print(f"{path}: {stats}")
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.malformed import Malformed
-from s2sft_fairseq.corpora.writing import finish, new_folder
+from s2sft_fairseq.corpora.writing import finish
 from s2sft_fairseq.data.labels import CLASSES
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import new_folder
 
 
 def write_labelled(
@@ -40,7 +41,7 @@ def write_labelled(
         UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed; in a test
             set also with it, for the predictions of one are numbered by its rows.
     """
-    with new_folder(folder) as partial:
+    with new_folder(folder, "--output") as partial:
         lines = {}
         for split, examples in splits.items():
             texts, labels = [], []

@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError
 from s2sft_fairseq.corpora.squad_reading import SquadQuestion, write_squad_file
-from s2sft_fairseq.corpora.writing import finish, new_folder
+from s2sft_fairseq.corpora.writing import finish
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.question_answering.questions import Question, questions_path
 from s2sft_fairseq.question_answering.windows import slide
 from s2sft_fairseq.tokenization.folder import Tokenizer
@@ -117,7 +118,7 @@ def write_windows(
     """
     if problems := windows.problems():
         raise UserError.of(problems)
-    with new_folder(folder) as partial:
+    with new_folder(folder, "--output") as partial:
         lines = {}
         for split, questions in splits.items():
             lines[split], kept = 0, []

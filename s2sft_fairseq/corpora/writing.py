@@ -11,9 +11,8 @@
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +20,7 @@ from typing import IO, Any
 from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.malformed import Malformed
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import new_folder
 
 
 def write_corpus(
@@ -45,30 +45,11 @@ def write_corpus(
     Raises:
         UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed.
     """
-    with new_folder(folder) as partial:
+    with new_folder(folder, "--output") as partial:
         lines: dict[str, int] = {}
         for split, examples in splits.items():
             lines |= _write_split(partial, split, islice(_well_formed(examples, malformed), limit))
         return finish(partial, lines, malformed, skip_malformed=skip_malformed, settings=settings)
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `folder` at the end, unless something is raised.
-
-    Raises:
-        UserError: if `folder` exists.
-    """
-    if folder.exists():
-        raise UserError(f"--output {folder} must be a new folder, but exists; remove it or name another")
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def finish(

@@ -8,7 +8,6 @@ Invalid UTF-8 makes it fail with a traceback that names no line.
 
 import gzip
 import logging
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines to a temporary name, then rename: an interrupted run leaves the former file whole.
+    """Write a file of lines; an interrupted run leaves the former file whole.
 
     Returns:
         The number of lines written.
@@ -179,17 +179,11 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
     Raises:
         ValueError: if a line holds a line end.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for line in lines:
-                if "\n" in line or "\r" in line:
-                    raise ValueError(f"line {count + 1} for {path} holds a line end: {line!r}")
-                file.write(line + "\n")
-                count += 1
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for line in lines:
+            if "\n" in line or "\r" in line:
+                raise ValueError(f"line {count + 1} for {path} holds a line end: {line!r}")
+            file.write(line + "\n")
+            count += 1
     return count

@@ -32,7 +32,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     shared_source_keys,
     trusted_checkpoints,
     warning_filters,
-    whole_copies,
+    whole_checkpoints,
 )
 
 _root.setLevel(_level)
@@ -44,7 +44,7 @@ MENDS = (
     numpy_names,
     trusted_checkpoints,
     checkpoint_errors,
-    whole_copies,
+    whole_checkpoints,
     resumed_task,
     damaged_datasets,
     interactive_input,

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from s2sft_fairseq.data.json_files import read_json_object
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import sync, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class ResumableOutput:
                 self._check_settings()
                 self._keep_windows()
             else:
-                _write_safely(self.record, json.dumps(self.settings, indent=1).encode())
+                text = json.dumps(self.settings, indent=1)
+                write_whole(self.record, lambda path: path.write_text(text, encoding="utf-8"))
         except BaseException:
             self.file.close()
             raise
@@ -71,6 +73,7 @@ class ResumableOutput:
         """Give the output its name."""
         os.replace(self.part, self.path)
         self.record.unlink()
+        sync(self.path.parent)
 
     def _lock(self) -> None:
         try:
@@ -114,13 +117,3 @@ def _differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name:
             yield from _differences(before, now, f"{name}{key}, ")
         elif before != now:
             yield f"{name}{key} was {before}, now is {now}"
-
-
-def _write_safely(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
-    partial = path.with_name(f"{path.name}.new")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)

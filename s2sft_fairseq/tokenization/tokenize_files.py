@@ -1,6 +1,5 @@
 """Files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from s2sft_fairseq.data.text_files import (
     reading_problem,
 )
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.tokenization.examples import Field, json_columns, json_mistakes, text_column
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.symbols import write_symbol
@@ -107,25 +107,17 @@ def tokenize_files(
 
 def _run(pool: Workers, job: Job, lines: int) -> dict[Path, PieceStats]:
     stats = {path: PieceStats() for path in job.outputs}
-    partial = {path: path.with_name(path.name + ".partial") for path in job.outputs}
     name = ", ".join(path.name for path in job.outputs)
-    try:
+    with ExitStack() as outputs:
+        temporary = {path: outputs.enter_context(whole_file(path)) for path in job.outputs}
         with ExitStack() as stack:
-            files = {}
-            for path in job.outputs:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                files[path] = stack.enter_context(partial[path].open("wb"))
+            files = {path: stack.enter_context(temporary[path].open("wb")) for path in job.outputs}
             progress = stack.enter_context(tqdm(total=lines, desc=name, unit="line", unit_scale=True, mininterval=1))
             for parts in pool.map(_tokenize, ((job, chunk) for chunk in _chunks(job))):
                 for path, (text, counted) in zip(job.outputs, parts, strict=True):
                     files[path].write(text)
                     stats[path].add(counted)
                 progress.update(parts[0][1].lengths.total())
-        for path in job.outputs:
-            os.replace(partial[path], path)
-    finally:
-        for path in partial.values():
-            path.unlink(missing_ok=True)
     return stats
 
 

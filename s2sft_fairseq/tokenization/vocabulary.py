@@ -69,6 +69,12 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     )
 
 
+def is_tokenizer_file(name: str) -> bool:
+    """Tell whether a file of this name may be part of a tokenizer."""
+    names = {"vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.json", *COMPANIONS}
+    return name in names or name.endswith(".model") or _is_codes(name)
+
+
 def find_files(folder: Path) -> tuple[str | None, list[str]]:
     """Tell the scheme by the files of a folder, and the names of those that tokenize.
 
@@ -77,7 +83,7 @@ def find_files(folder: Path) -> tuple[str | None, list[str]]:
     """
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     models = [XLMR_MODEL] if XLMR_MODEL in names else [name for name in names if name.endswith(".model")]
-    codes = [name for name in names if name in ("codes", "bpecodes") or name.endswith((".codes", ".bpecodes"))]
+    codes = list(filter(_is_codes, names))
     for what, found in (("SentencePiece models", models), ("files of fastBPE codes", codes)):
         if len(found) > 1:
             raise UserError(f"tokenizer folder {folder} must hold one of its {len(found)} {what}: {', '.join(found)}")
@@ -98,6 +104,10 @@ def find_files(folder: Path) -> tuple[str | None, list[str]]:
     raise UserError.of(
         [*FILE_SETS, f"found {', '.join(names) or 'no file'}"], f"{folder} must hold a tokenizer, one of:"
     )
+
+
+def _is_codes(name: str) -> bool:
+    return name in ("codes", "bpecodes") or name.endswith((".codes", ".bpecodes"))
 
 
 def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str]:

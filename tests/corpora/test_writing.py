@@ -70,11 +70,9 @@ def test_empty_splits(tmp_path, malformed):
 
 
 def test_what_an_interrupted_run_left_is_no_hindrance(tmp_path, malformed):
-    (tmp_path / "corpus.partial").mkdir()
-    (tmp_path / "corpus.partial" / "train.src").write_text("old\n")
+    (tmp_path / ".corpus.12-0123abcd.tmp").mkdir()
+    (tmp_path / ".corpus.12-0123abcd.tmp" / "train.src").write_text("old\n")
     write_corpus(SPLITS, tmp_path / "corpus", malformed)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-    with pytest.raises(
-        UserError, match=r"--output .*corpus must be a new folder, but exists; remove it or name another"
-    ):
+    with pytest.raises(UserError, match=r"--output .*corpus must be new or empty, but holds dev\.refs\.jsonl"):
         write_corpus(SPLITS, tmp_path / "corpus", malformed)

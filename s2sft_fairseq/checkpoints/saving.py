@@ -1,0 +1,114 @@
+"""Saving checkpoints so that the one before is there until the new one is whole, on a disk that may be full."""
+
+import io
+import logging
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import write_whole
+
+logger = logging.getLogger(__name__)
+
+PAUSES = (2.0, 4.0)
+"""Seconds between one try and the next: a disk that is full for a few seconds does not end a training."""
+
+
+def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Save a checkpoint, in several tries; each writes a new file and checks it before it takes the name.
+
+    Raises:
+        UserError: if no try wrote the whole file, naming the space that is needed and the space that is free.
+    """
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+        check_whole(temporary)
+
+    _write_in_tries(Path(path), write, lambda: _saved_size(state))
+
+
+def copy_checkpoint(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Copy a checkpoint as `save_checkpoint` saves one.
+
+    A hard link would take no space, but whoever writes into one of the two files would then spoil the other.
+
+    Raises:
+        UserError: as `save_checkpoint`.
+    """
+
+    def write(temporary: Path) -> None:
+        shutil.copyfile(source, temporary)
+        if temporary.stat().st_size != os.path.getsize(source):
+            raise OSError(f"{temporary} is not as long as {source}")
+
+    _write_in_tries(Path(path), write, lambda: os.path.getsize(source))
+
+
+def check_whole(path: Path) -> None:
+    """Check that a file that was just written is an archive in which every entry is where its directory says.
+
+    The contents are not read again: the system reported no error when it took them.
+
+    Raises:
+        OSError: if not.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                archive.open(entry).close()
+    except zipfile.BadZipFile as error:
+        raise OSError(f"{path} is damaged: {error}") from None
+
+
+def _write_in_tries(path: Path, write: Callable[[Path], object], size: Callable[[], int]) -> None:
+    for pause in (*PAUSES, None):
+        try:
+            return write_whole(path, write)
+        except (OSError, RuntimeError) as error:
+            cause = _system_error(error)
+            if cause is None:  # not of the disk: PyTorch cannot save such a value
+                raise
+            if pause is None:
+                free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else 0
+                raise UserError(
+                    f"{path} could not be saved in {len(PAUSES) + 1} tries: {cause.strerror or cause}; it needs "
+                    f"{size():,} bytes, {free:,} are free. What was saved before is still there"
+                ) from error
+            logger.warning("%s could not be saved (%s); next try in %g s", path, cause.strerror or cause, pause)
+            time.sleep(pause)
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The error of the system behind `error`: PyTorch replaces it by one that does not tell the cause."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+class _Length(io.RawIOBase):
+    """A file that only counts what is written to it."""
+
+    length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self.length += size
+        return size
+
+
+def _saved_size(state: dict[str, Any]) -> int:
+    file = _Length()
+    torch.save(state, file)
+    return file.length

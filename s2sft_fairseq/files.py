@@ -1,0 +1,227 @@
+"""Files and folders that are there as a whole or not at all, and that one process alone writes.
+
+A process may be killed, a disk may be full and the power may fail at any moment. What is written here has another name
+until it is whole and on the disk; only then does it take the place of what was there before.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from s2sft_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".lock"
+_ADDED = "added"
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{8}\.tmp")
+_CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield the name to write a file under; it becomes `path` at the end, unless something is raised.
+
+    A pipe or a device is written into directly.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file, `write` under the name that it is given; see `whole_file`."""
+    with whole_file(path) as temporary:
+        write(temporary)
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a folder to write into; it becomes `folder` at the end, unless something is raised.
+
+    Args:
+        folder: must not exist or be empty, or hold only what may be replaced: it is replaced as a whole then.
+        option: that names it, for messages.
+        replaceable: names of files in `folder` that may be replaced.
+
+    Raises:
+        UserError: if the folder holds anything else, is no folder but a link or a file, or another process writes it.
+    """
+    folder = Path(os.path.abspath(folder))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder, folder.with_name(f".{folder.name}{LOCK}")):
+        check_replaceable(folder, option, replaceable)
+        remove_temporary(folder.parent, folder.name.__eq__)
+        temporary = _temporary(folder)
+        temporary.mkdir()
+        try:
+            yield temporary
+            for path in [*temporary.rglob("*"), temporary]:
+                sync(path)
+            check_replaceable(folder, option, replaceable)  # again: it may have taken hours
+            _move(temporary, folder)
+            sync(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def added_files(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write files into; all of them go to `folder` at the end, unless something is raised.
+
+    Files of the same names in `folder` are removed before: old and new ones, which may belong together, never mix.
+
+    Raises:
+        UserError: if another process writes `folder`.
+    """
+    with locked(folder):
+        remove_temporary(folder, _ADDED.__eq__)
+        temporary = _temporary(folder / _ADDED)
+        temporary.mkdir()
+        try:
+            yield temporary
+            names = sorted(path.name for path in temporary.iterdir())
+            for name in names:
+                sync(temporary / name)
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+            for name in names:
+                (temporary / name).rename(folder / name)
+            sync(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_replaceable(folder: Path, option: str, replaceable: Collection[str] = ()) -> None:
+    """Check that `new_folder` may write a folder.
+
+    Raises:
+        UserError: if not.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{option} {folder} must be a folder, but is a link or a file")
+    if not folder.exists():
+        return
+    entries = list(folder.iterdir())
+    kept = [path.name for path in entries if path.name not in replaceable or path.is_symlink() or path.is_dir()]
+    if kept:
+        names = ", ".join(sorted(kept)[:10]) + (", ..." if len(kept) > 10 else "")
+        raise UserError(f"{option} {folder} must be new or empty, but holds {names}: remove it, or name another folder")
+
+
+def _move(new: Path, folder: Path) -> None:
+    """Give a folder its name; what had the name before is found under the other one, if it was not empty."""
+    try:
+        new.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if not _exchange(new, folder):
+            before = _temporary(folder)
+            folder.rename(before)
+            new.rename(folder)
+            before.rename(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, where system and file system can do that."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = (_CURRENT_FOLDER, os.fsencode(one), _CURRENT_FOLDER, os.fsencode(other))
+    return rename is not None and rename(*names, _EXCHANGE) == 0
+
+
+@contextlib.contextmanager
+def locked(folder: Path, lock: Path | None = None) -> Iterator[None]:
+    """Keep other processes from writing a folder until the end of the block, or of this process.
+
+    Processes that this one starts do not hold the lock: what is killed leaves nothing locked. Network file systems have
+    locks where their lock service runs; a warning tells where locks do not work.
+
+    Args:
+        folder: the folder.
+        lock: the file to lock, which is removed at the end; ``.lock`` in the folder if None.
+
+    Raises:
+        UserError: if another process has locked it.
+    """
+    lock = lock or folder / LOCK
+    is_new = not lock.parent.exists()
+    descriptor = _open_lock(lock, folder)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # it is not there, or no longer empty
+                lock.parent.rmdir()
+        os.close(descriptor)
+
+
+def _open_lock(lock: Path, folder: Path) -> int:
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock.exists() and os.path.samestat(os.fstat(descriptor), lock.stat()):
+                return descriptor
+        except (BlockingIOError, PermissionError):
+            os.close(descriptor)
+            raise UserError(
+                f"{folder} is being written by another process: wait for its end, or name another folder"
+            ) from None
+        except OSError as error:
+            logger.warning(
+                "%s cannot be locked (%s): make sure that no other process writes it", folder, error.strerror
+            )
+            return descriptor
+        os.close(descriptor)  # of a process that has just ended, and removed it
+
+
+def remove_temporary(folder: Path, is_ours: Callable[[str], object]) -> None:
+    """Remove what killed processes left of files and folders that this process alone may write now.
+
+    Args:
+        folder: where they are.
+        is_ours: tells of the name of a file or folder whether it is one of those.
+    """
+    for path in folder.iterdir():
+        if (found := _TEMPORARY.fullmatch(path.name)) and is_ours(found["name"]):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of folders on some network file systems
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(path: Path) -> Path:
+    """A new name beside `path`, which `remove_temporary` knows again."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")

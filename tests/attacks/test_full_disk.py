@@ -1,0 +1,83 @@
+"""A disk that is full while a training saves: nothing that was whole before may be lost.
+
+Needs root, to mount a small file system. `pytest -m "" -s tests/attacks/test_full_disk.py` prints what was left.
+"""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import S2SFT, environment
+
+EVERY = 20  # updates from one save to the next
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 2 MB; a checkpoint of the tiny model has 60 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue
+
+
+def train_on_a_full_disk(disk: Path, words: tuple, seconds: float) -> tuple[int, str]:
+    """Train; the disk is full from the first save on, until `seconds` after the second one began.
+
+    Returns:
+        The exit status, and all output.
+    """
+    lines = []
+    command = [*S2SFT, "train", *map(str, words), "--save-dir", str(disk / "checkpoints")]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout:
+            lines.append(line)
+            if "| Saved checkpoint" in line and not (disk / "filler").exists():
+                fill(disk)
+            elif "| Saving checkpoint to" in line and (disk / "filler").exists():
+                time.sleep(seconds)
+                (disk / "filler").unlink()
+        return process.wait(), "".join(lines)
+
+
+def updates_of(path: Path) -> int | None:
+    """The update that a checkpoint was saved at; None where it cannot be read."""
+    try:
+        return torch.load(path, weights_only=True)["optimizer_history"][-1]["num_updates"]
+    except Exception:  # a damaged file fails in any way whatever
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1, 4, 20])
+def test_training(disk, tiny_data, tiny_options, seconds):
+    saves = ("--save-interval", 1000, "--save-interval-updates", EVERY, "--keep-interval-updates", 1)
+    words = (tiny_data, *tiny_options.training, *saves, "--max-update", 2 * EVERY)
+    status, output = train_on_a_full_disk(disk, words, seconds)
+    left = {path.name: updates_of(path) for path in sorted((disk / "checkpoints").iterdir())}
+    print(f"\nfull for {seconds} s: exit status {status}; {left}\n{output[-300:] if status else ''}")
+    assert None not in left.values()
+    if seconds < 5:
+        assert (status, left["checkpoint_last.pt"]) == (0, 2 * EVERY)
+        assert left[f"checkpoint_1_{EVERY}.pt" if 2 * EVERY not in left.values() else "checkpoint_best.pt"]
+    else:
+        assert status not in (0, None)
+        assert left["checkpoint_last.pt"] == EVERY
+        message = output[output.rindex("error: ") :]
+        assert str(disk / "checkpoints") in message and "needs" in message and "free" in message
