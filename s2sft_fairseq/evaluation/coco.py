@@ -19,6 +19,8 @@ from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.evaluation.statistics import Means, Measured, Sums
 
 _PACKAGE = "pycocoevalcap"
+# Of what METEOR counts in a segment: the words of hypothesis and reference, the chunks, and the words that match.
+_LENGTHS, _CHUNKS, _MATCHES = slice(0, 2), 20, slice(21, 23)
 
 
 def coco_bleu(examples: Sequence[Example], settings: Settings) -> Measured:
@@ -74,7 +76,7 @@ def meteor(examples: Sequence[Example], settings: Settings) -> Measured:
         )
     process = _Meteor(module.Meteor())
     counts = [process.counts(example) for example in examples]
-    signature = f"{tool(_PACKAGE)}|meteor:1.5|lang:en|norm:yes"
+    signature = f"{tool(_PACKAGE)}|meteor:1.5|lang:en|norm:yes|chunks:corpus"
     return Measured(Sums(counts, lambda sums: {"METEOR": 100 * process.score(sums)}), signature)
 
 
@@ -86,9 +88,15 @@ class _Meteor:
         self.process = meteor.meteor_p
 
     def counts(self, example: Example) -> list[float]:
-        """Return what METEOR counts in an example [23]."""
+        """Return what METEOR adds up over a corpus [23].
+
+        A segment of one chunk that matches as a whole has no fragmentation: METEOR counts no chunk of it.
+        """
         texts = [*example.references, example.hypothesis]
-        return [float(word) for word in self._answer("SCORE", *map(_line, texts)).split()]
+        counts = [float(word) for word in self._answer("SCORE", *map(_line, texts)).split()]
+        if counts[_CHUNKS] == 1 and counts[_MATCHES] == counts[_LENGTHS]:
+            counts[_CHUNKS] = 0.0
+        return counts
 
     def score(self, sums: np.ndarray) -> float:
         """Return the score that belongs to sums of counts."""
@@ -97,7 +105,7 @@ class _Meteor:
 
     def _answer(self, command: str, *fields: str) -> str:
         # The separator of fields must not be within one.
-        line = " ||| ".join([command, *(field.replace("|||", " ") for field in fields)])
+        line = " ||| ".join([command, *(field.replace("|||", "").replace("  ", " ") for field in fields)])
         with suppress(BrokenPipeError):  # it stopped; what it says is read below
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()

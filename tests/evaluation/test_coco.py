@@ -66,12 +66,58 @@ def test_rouge(fed):
     assert over(measured, 2) == pytest.approx(100 * single[2])
 
 
-@pytest.mark.slow  # METEOR reads its paraphrases, twice
-@needs_java
-def test_meteor(fed):
+@pytest.fixture(scope="module")
+def process():
+    """METEOR once for all tests, for it reads its paraphrases."""
     from pycocoevalcap.meteor.meteor import Meteor
 
-    score, single = Meteor().compute_score(*fed)
+    return Meteor()
+
+
+@pytest.fixture
+def one_process(process, monkeypatch):
+    from pycocoevalcap.meteor import meteor as module
+
+    monkeypatch.setattr(module, "Meteor", lambda: process)
+
+
+def compared(process, pairs):
+    """METEOR of pairs of hypothesis and reference by pycocoevalcap: of all, and of each."""
+    hypotheses, references = ({number: [texts[side]] for number, texts in enumerate(pairs)} for side in (0, 1))
+    return process.compute_score(references, hypotheses)
+
+
+@needs_java
+def test_meteor_of_a_corpus_with_an_equal_pair(process, one_process):
+    pairs = [
+        ("who wrote the book ?", "who wrote the book ?"),
+        ("what is the name of the tall red house ?", "what was the name of the red house in the town ?"),
+    ]
+    measured = meteor([Example(hypothesis, (reference,)) for hypothesis, reference in pairs], SETTINGS)
+    assert round(over(measured, 0, 1), 2) == 43.28
+    assert over(measured, 0, 1) == pytest.approx(100 * compared(process, pairs)[0], abs=1e-9)
+
+
+@needs_java
+def test_meteor_of_questions(process, one_process):
+    """Equal ones, reordered ones, ones that match by stems only, and ones of which one side matches as a whole."""
+    word = ["who", "wrote", "the", "old", "books", "about", "rivers", "?"]
+    pairs = [("who writes the book ?", "who wrote the books ?"), ("?", "?"), ("a", "b"), ("", "who ?")]
+    pairs += [(" ".join(word[:end]), " ".join(word)) for end in range(1, 9)]
+    pairs += [(" ".join(word[start:] + word[:start]), " ".join(word)) for start in range(1, 8)]
+    measured = meteor([Example(hypothesis, (reference,)) for hypothesis, reference in pairs], SETTINGS)
+    everything, single = compared(process, pairs)
+    assert over(measured, *range(len(pairs))) == pytest.approx(100 * everything, abs=1e-9)
+    for number, expected in enumerate(single):
+        assert over(measured, number) == pytest.approx(100 * expected, abs=1e-9)
+    drawn = [0, 5, 11, 11, 3, 18, 11]
+    again = compared(process, [pairs[number] for number in drawn])[0]
+    assert over(measured, *drawn) == pytest.approx(100 * again, abs=1e-9)
+
+
+@needs_java
+def test_meteor(fed, process, one_process):
+    score, single = process.compute_score(*fed)
     odd = [Example("", ("a cat",)), Example("a ||| cat", ("a cat",)), Example("a cat\nsat", ("a cat\nsat",))]
     measured = meteor([*EXAMPLES, *odd], SETTINGS)
     assert over(measured, 0, 1, 2) == pytest.approx(100 * score)
@@ -80,7 +126,7 @@ def test_meteor(fed):
     assert over(measured, 0, 1, 1, 2) != over(measured, 0, 1, 2)
     assert over(measured, 3) == 0
     assert over(measured, 4) == over(measured, 5) == pytest.approx(100)
-    assert measured.signature.endswith("|meteor:1.5|lang:en|norm:yes")
+    assert measured.signature.endswith("|meteor:1.5|lang:en|norm:yes|chunks:corpus")
 
 
 def test_meteor_without_java(monkeypatch):
