@@ -29,6 +29,10 @@ class DeltaLMConfig(FairseqDataclass):
             "and, two by two, decoder; or a checkpoint file of DeltaLM, the official ones or one of fairseq"
         },
     )
+    random_init: bool = field(
+        default=False,
+        metadata={"help": "begin with random weights: fine-tuning without --pretrained is refused otherwise"},
+    )
     encoder_layers: Optional[int] = field(default=None, metadata={"help": "layers of the encoder (default: 12)"})
     decoder_layers: Optional[int] = field(
         default=None, metadata={"help": "layers of the decoder (default: half of those of the encoder)"}
@@ -117,6 +121,8 @@ def _problems(cfg: DeltaLMConfig) -> list[str]:
         for name, words in WORDS.items()
         if str(getattr(cfg, name)) not in words
     ]
+    if cfg.pretrained and getattr(cfg, "random_init", False):
+        problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
     if heads > 0 and width % heads:
         problems.append(

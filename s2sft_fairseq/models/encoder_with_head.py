@@ -29,6 +29,7 @@ class EncoderWithHead(BaseFairseqModel):
         """
         super().__init__()
         encoder.lm_head = None
+        self.has_random_weights = encoder.has_random_weights
         self.encoder, self.head = encoder, head.apply(initialize)
         exempt_from_decay(parameter for parameter in head.parameters() if parameter.ndim == 1)
 

@@ -57,6 +57,7 @@ class UnilmModel(BaseFairseqModel):
     def __init__(self, cfg: UnilmConfig, *, vocab_size: int, pad: int) -> None:
         super().__init__()
         self.cfg = cfg
+        self.has_random_weights = False
         self.pretrained_layout: dict[str, Any] = {}
         self.embeddings = make_embeddings(cfg, vocab_size, pad)
         self.relative_position = make_relative_position(cfg)
@@ -88,6 +89,7 @@ class UnilmModel(BaseFairseqModel):
             pretrained = pretrained.with_roles(*roles_and_turns)
         complete_sizes(cfg, pretrained.sizes if pretrained else None)
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
+        model.has_random_weights = pretrained is None  # until a checkpoint is loaded
         if pretrained is not None:
             pretrained.load_into(model)
             model.pretrained_layout = pretrained.layout
