@@ -25,8 +25,9 @@ class DeltaLMConfig(FairseqDataclass):
     pretrained: Optional[str] = field(
         default=None,
         metadata={
-            "help": "what to start from, training only: the folder of a converted encoder, whose layers become encoder "
-            "and, two by two, decoder; or a checkpoint file of DeltaLM, the official ones or one of fairseq"
+            "help": "what to start from, training only: the folder of a converted encoder or the checkpoint of one, "
+            "whose layers become encoder and, two by two, decoder; or a checkpoint file of DeltaLM, an official one or "
+            "one of fairseq"
         },
     )
     random_init: bool = field(

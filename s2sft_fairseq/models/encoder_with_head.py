@@ -64,8 +64,8 @@ class EncoderWithHead(BaseFairseqModel):
             parts.get(part, {})[rest] = value
         if not all(parts.values()):
             raise UserError(
-                "the checkpoint has no head for this task: to start from a generator, give its encoder as --pretrained "
-                "(s2sft export, then s2sft convert)"
+                "the checkpoint has no head for this task: to start from a generator, give its checkpoint as "
+                "--pretrained"
             )
         self.encoder.load_state_dict(parts["encoder"], strict=strict, model_cfg=model_cfg)
         check_fit({name: value.shape for name, value in self.head.state_dict().items()}, parts["head"])

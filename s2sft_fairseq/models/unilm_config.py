@@ -27,8 +27,8 @@ class UnilmConfig(FairseqDataclass):
     pretrained: Optional[str] = field(
         default=None,
         metadata={
-            "help": "folder of a converted encoder (model.pt, config.json) to start from: gives sizes and weights; "
-            "training only, a fine-tuned checkpoint does not need it"
+            "help": "folder of a converted encoder (model.pt, config.json), or checkpoint of a training, to start "
+            "from: gives sizes and weights; training only, a fine-tuned checkpoint does not need it"
         },
     )
     random_init: bool = field(
