@@ -162,7 +162,7 @@ class Experiment:
     def fine_tune(self, made: Path, start: str, seed: int) -> None:
         sizes = [word for name, value in MODEL.items() for word in (f"--{name.replace('_', '-')}", value)]
         begin = {
-            "random": ("--arch", "deltalm_tiny", *sizes, "--max-positions", POSITIONS),
+            "random": ("--arch", "deltalm_tiny", "--random-init", *sizes, "--max-positions", POSITIONS),
             "encoder": ("--arch", "deltalm", "--pretrained", self.output / "encoder"),
             "pre-trained": ("--arch", "deltalm", "--pretrained", self.output / "deltalm" / "checkpoint_last.pt"),
         }[start]

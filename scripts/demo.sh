@@ -101,7 +101,7 @@ step "$work/binarized" "fairseq-preprocess" preprocess
 
 train() {
     local start=(--arch unilm --pretrained "$work/encoder")
-    [ -z "$scratch" ] || start=(--arch minilm_l6_h384)
+    [ -z "$scratch" ] || start=(--arch minilm_l6_h384 --random-init)
     s2sft train "$work/binarized" "${start[@]}" --finetune-method pseudo_masked \
         --max-source-positions $max_source --max-target-positions $max_target \
         --criterion mask_attention --label-smoothing 0.1 --dropout $dropout --attention-dropout $dropout \

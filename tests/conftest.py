@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 
 TINY_MODEL = (
-    *("--arch", "unilm_tiny", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
+    *("--arch", "unilm_tiny", "--random-init", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
     *("--encoder-ffn-embed-dim", "32", "--encoder-attention-heads", "2", "--max-positions", "64"),
 )
 # What a training on `tiny_data` needs beyond the data, a --save-dir and a --max-update; on the CPU, to be repeatable.

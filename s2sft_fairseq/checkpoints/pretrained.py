@@ -11,7 +11,7 @@ others           the files of the tokenizer, as they came, and ``added_tokens.js
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
-from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import write_whole
 
@@ -32,9 +32,10 @@ MODEL, CONFIG = "model.pt", "config.json"
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """A converted encoder on disk."""
+    """An encoder on disk: converted, in a folder, or in a checkpoint of a training."""
 
-    folder: Path
+    path: Path
+    """The folder, or the checkpoint file."""
     sizes: dict[str, Any]
     """By the names of `UnilmConfig`."""
     vocab_size: int
@@ -47,6 +48,10 @@ class PretrainedEncoder:
     """Names of the files that were written with it."""
     left_out: tuple[str, ...] = ()
     """Parameters of the encoder that the model has no use for."""
+    symbols: str = ""
+    """Fingerprint of the dictionary of a checkpoint file; empty: not known, or that of the folder."""
+    weights: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
+    """Those of a checkpoint file; None: those of the folder."""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "PretrainedEncoder":
@@ -86,18 +91,38 @@ class PretrainedEncoder:
             left_out=("embeddings.segments.weight",),
         )
 
+    def check_symbols(self, symbols: Sequence[str]) -> None:
+        """Compare the symbols of the data with those of a checkpoint, as far as it tells.
+
+        Raises:
+            UserError: if they are as many, but others or in another order; another number is told by the weights.
+        """
+        if self.symbols and len(symbols) == self.vocab_size and symbols_fingerprint(symbols) != self.symbols:
+            raise UserError(
+                f"--pretrained {self.path} was trained with other symbols than those of the data, or with the same in "
+                "another order: binarize the data with the dict.txt of its training"
+            )
+
+    def read_weights(self) -> dict[str, Tensor]:
+        """Return the parameters by name.
+
+        Raises:
+            UserError: if their file is missing or damaged.
+        """
+        return dict(self.weights or load_checkpoint(self.path / MODEL, lazily=True)["model"])
+
     def load_into(self, model: nn.Module) -> None:
         """Load the weights; what the encoder lacks keeps its initial values, and is named in the log.
 
         Raises:
             UserError: if the dictionary or the parameters do not fit, naming all that do not.
         """
-        weights: dict[str, Tensor] = load_checkpoint(self.folder / MODEL)["model"]
+        weights = self.read_weights()
         left_out = [name for name in self.left_out if weights.pop(name, None) is not None]
         own = model.state_dict()
         known = set(self.newly_initialized)
         model.load_state_dict({**{name: own[name] for name in own.keys() & known}, **weights})
-        logger.info(f"loaded {len(weights)} of {len(own)} parameters from {self.folder}")
+        logger.info(f"loaded {len(weights)} of {len(own)} parameters from {self.path}")
         if left_out:
             logger.info(f"left out, for the model has no such part: {', '.join(left_out)}")
         if known:

@@ -16,7 +16,8 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
-from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters, open_encoder
+from s2sft_fairseq.models.pretrained_checkpoint import open_encoder
+from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
 
@@ -82,9 +83,7 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
         raise UserError(f"{checkpoint} predicts labels: only encoders and generators can be exported")
     if values.get("lora_rank") and FINGERPRINT in weights:
         cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
-        encoder = open_encoder(cfg)
-        base = load_checkpoint(encoder.folder / MODEL, lazily=True)["model"]
-        weights = merge_adapters(weights, base, values, cfg.pretrained)
+        weights = merge_adapters(weights, open_encoder(cfg).read_weights(), values, cfg.pretrained)
     elif pretrained is not None:
         raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {checkpoint} has none")
     if "encoder_layers" not in values or "embeddings.tokens.weight" not in weights:

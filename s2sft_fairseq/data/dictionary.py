@@ -5,6 +5,7 @@ whose embeddings were trained with it, and wrong for others, where row *i* of th
 ``vocab.txt``. Which of the two a file holds is read off its symbols: one that names its padding symbol names them all.
 """
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>
 
 # What fairseq's own dictionaries begin with, and leave out of their files.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def symbols_fingerprint(symbols: Sequence[str]) -> str:
+    """Return a text that tells lists of symbols, and their orders, apart; checkpoints keep it."""
+    return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class PretrainedDictionary(Dictionary):

@@ -208,9 +208,10 @@ class MixtureDataset(FairseqDataset):
     ) -> list[np.ndarray]:
         sizes = self.num_tokens_vec(indices)
         if max_tokens is not None and sizes.max() > max_tokens:
+            option = "--max-tokens" if self.schedule is not None else "--max-tokens (--max-tokens-valid while training)"
             raise UserError(
-                f"--max-tokens must be at least {sizes.max()}, the positions of the longest example of {self.name}, "
-                f"but is {max_tokens}"
+                f"{option} must be at least {sizes.max()}, the positions of the longest example of {self.name} "
+                f"(number {indices[sizes.argmax()] % len(self) + 1} of {len(self):,}), but is {max_tokens}"
             )
         batches = data_utils.batch_by_size(
             indices,

@@ -124,6 +124,8 @@ class ConcatenatedPairs:
         self._kept = np.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
         self.source, self.target = source, target
         self.num_empty = len(lengths[0]) - len(self._kept)
+        is_cut = [np.asarray(side.sizes) - 1 > self.half for side in (source, target)]
+        self.num_cut = int((is_cut[0] | is_cut[1])[self._kept].sum())
         self.sizes = (lengths[0] + lengths[1])[self._kept]
 
     def __len__(self) -> int:

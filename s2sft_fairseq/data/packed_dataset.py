@@ -123,6 +123,13 @@ class PackedDataset(FairseqDataset):
             return np.argsort(self.sizes, kind="stable")
         return bucketed_order(self.sizes, np.random.default_rng((self.seed, int(self.epoch))))
 
+    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+        """Keep every example: all were cut to fit the layout, and none is left out because it is long.
+
+        fairseq would leave out, with a warning, those with a side that is longer than ``--max-tokens``.
+        """
+        return indices, []
+
     def batch_by_size(
         self,
         indices: np.ndarray,
@@ -142,9 +149,10 @@ class PackedDataset(FairseqDataset):
             return []
         sizes = self.sizes[indices]
         if max_tokens is not None and sizes.max() > max_tokens:
+            option = "--max-tokens" if self.shuffle else "--max-tokens (--max-tokens-valid while training)"
             raise UserError(
-                f"--max-tokens must be at least {sizes.max()}, the positions of the longest packed example of "
-                f"{self.name}, but is {max_tokens}"
+                f"{option} must be at least {sizes.max()}, the packed positions of the longest example of "
+                f"{self.name} (number {indices[sizes.argmax()] + 1} of {len(self):,}), but is {max_tokens}"
             )
         starts = cut_into_batches(sizes, max_tokens, max_sentences, required_batch_size_multiple)
         if not self._batches_logged:

@@ -67,10 +67,3 @@ class PackedTextDataset(PackedDataset):
     def size(self, index: int) -> int:
         """Return the positions of a packed block."""
         return self.num_tokens(index)
-
-    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: int) -> tuple[np.ndarray, list[int]]:
-        """Keep every block: it was cut to fit the model, which has one position for a token and its placeholders.
-
-        fairseq would leave out blocks that are longer than that with the placeholders counted.
-        """
-        return indices, []

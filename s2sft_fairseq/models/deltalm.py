@@ -81,6 +81,7 @@ class DeltaLMModel(TransformerModelBase):
         for module in model.modules():
             if type(module).__name__.endswith("LayerNorm"):  # PyTorch's, or NVIDIA's
                 module.eps = cfg.layer_norm_eps
+        model.has_random_weights = start is None  # until a checkpoint is loaded
         if start is not None:
             start.load_into(model, cfg.decoder_layers)
             cfg.pretrained = None

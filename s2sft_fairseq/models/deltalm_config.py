@@ -25,9 +25,14 @@ class DeltaLMConfig(FairseqDataclass):
     pretrained: Optional[str] = field(
         default=None,
         metadata={
-            "help": "what to start from, training only: the folder of a converted encoder, whose layers become encoder "
-            "and, two by two, decoder; or a checkpoint file of DeltaLM, the official ones or one of fairseq"
+            "help": "what to start from, training only: the folder of a converted encoder or the checkpoint of one, "
+            "whose layers become encoder and, two by two, decoder; or a checkpoint file of DeltaLM, an official one or "
+            "one of fairseq"
         },
+    )
+    random_init: bool = field(
+        default=False,
+        metadata={"help": "begin with random weights: fine-tuning without --pretrained is refused otherwise"},
     )
     encoder_layers: Optional[int] = field(default=None, metadata={"help": "layers of the encoder (default: 12)"})
     decoder_layers: Optional[int] = field(
@@ -117,6 +122,8 @@ def _problems(cfg: DeltaLMConfig) -> list[str]:
         for name, words in WORDS.items()
         if str(getattr(cfg, name)) not in words
     ]
+    if cfg.pretrained and getattr(cfg, "random_init", False):
+        problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
     if heads > 0 and width % heads:
         problems.append(

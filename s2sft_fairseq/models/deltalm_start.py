@@ -23,10 +23,11 @@ from s2sft_fairseq.checkpoints.deltalm import (
     sizes_of,
     tie,
 )
-from s2sft_fairseq.checkpoints.pretrained import MODEL, PretrainedEncoder
+from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.pretrained_checkpoint import encoder_of, is_encoder, is_model_of_folder, open_pretrained
 from s2sft_fairseq.models.unilm_config import SIZES as UNILM_SIZES
 
 logger = logging.getLogger(__name__)
@@ -98,11 +99,16 @@ def open_start(path: str, dictionary: Dictionary) -> Start:
     Raises:
         UserError: if it cannot be read, is nothing that the model can start from, or does not fit the dictionary.
     """
-    return _open_folder(path, dictionary) if Path(path).is_dir() else _open_file(Path(path), dictionary)
+    if Path(path).is_dir() or is_model_of_folder(Path(path)):
+        return _from_encoder(open_pretrained(path), dictionary)
+    state = load_checkpoint(path, lazily=True)
+    if is_encoder(state):
+        return _from_encoder(encoder_of(Path(path), state), dictionary)
+    return _from_checkpoint(Path(path), state, dictionary)
 
 
-def _open_folder(path: str, dictionary: Dictionary) -> Start:
-    encoder = PretrainedEncoder.open(path)
+def _from_encoder(encoder: PretrainedEncoder, dictionary: Dictionary) -> Start:
+    path = encoder.path
     sizes = {**UNILM_SIZES, **encoder.sizes}
     problems = [
         f"an encoder with {name} {UNILM_SIZES[name]} is needed, but that of {path} has {sizes[name]}"
@@ -112,27 +118,29 @@ def _open_folder(path: str, dictionary: Dictionary) -> Start:
     problems += _dictionary_problems(encoder, dictionary)
     if problems:
         raise UserError.of(problems)
-    weights = encoder_weights(load_checkpoint(encoder.folder / MODEL, lazily=True)["model"], dictionary.pad())
+    weights = encoder_weights(encoder.read_weights(), dictionary.pad())
     known = {name: sizes[name] for name in _FROM_ENCODER}
     suggested = {"max_positions": sizes["max_positions"]}
-    return Start(encoder.folder, weights, {**known, "layernorm_embedding": "yes"}, suggested, is_encoder=True)
+    return Start(path, weights, {**known, "layernorm_embedding": "yes"}, suggested, is_encoder=True)
 
 
 def _dictionary_problems(encoder: PretrainedEncoder, dictionary: Dictionary) -> list[str]:
     """Compare the symbols of the data with those of the encoder, as far as both go."""
-    symbols = PretrainedDictionary.load(str(encoder.folder / DICTIONARY)).symbols
+    if encoder.path.is_file():
+        encoder.check_symbols(dictionary.symbols)
+        return []
+    symbols = PretrainedDictionary.load(str(encoder.path / DICTIONARY)).symbols
     for number, (needed, found) in enumerate(zip(symbols, dictionary.symbols, strict=False)):
         if needed != found:
             return [
-                f"the dictionary must begin as {encoder.folder / DICTIONARY} does, but its symbol {number} is {found} "
+                f"the dictionary must begin as {encoder.path / DICTIONARY} does, but its symbol {number} is {found} "
                 f"in place of {needed}: binarize the data with that file and s2sft preprocess, and read it with a task "
                 "of this plugin (fairseq's own tasks put four symbols of their own before those of BERT)"
             ]
     return []
 
 
-def _open_file(path: Path, dictionary: Dictionary) -> Start:
-    state = load_checkpoint(path, lazily=True)
+def _from_checkpoint(path: Path, state: Mapping[str, Any], dictionary: Dictionary) -> Start:
     options: Mapping[str, Any] = {}
     if isinstance(state.get("weights"), dict):
         weights = official_weights(state["weights"])

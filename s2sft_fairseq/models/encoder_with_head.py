@@ -29,6 +29,7 @@ class EncoderWithHead(BaseFairseqModel):
         """
         super().__init__()
         encoder.lm_head = None
+        self.has_random_weights = encoder.has_random_weights
         self.encoder, self.head = encoder, head.apply(initialize)
         exempt_from_decay(parameter for parameter in head.parameters() if parameter.ndim == 1)
 
@@ -63,8 +64,8 @@ class EncoderWithHead(BaseFairseqModel):
             parts.get(part, {})[rest] = value
         if not all(parts.values()):
             raise UserError(
-                "the checkpoint has no head for this task: to start from a generator, give its encoder as --pretrained "
-                "(s2sft export, then s2sft convert)"
+                "the checkpoint has no head for this task: to start from a generator, give its checkpoint as "
+                "--pretrained"
             )
         self.encoder.load_state_dict(parts["encoder"], strict=strict, model_cfg=model_cfg)
         check_fit({name: value.shape for name, value in self.head.state_dict().items()}, parts["head"])

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.modules.lora import ADAPTERS, add_lora, merged_weight
@@ -63,20 +62,6 @@ def add_adapters(model: nn.Module, cfg: UnilmConfig, newly_initialized: Collecti
     kept = {FINGERPRINT, *newly_initialized}
     kept |= {name for name, _ in model.named_parameters() if name.rpartition(".")[2] in ADAPTERS}
     model.register_state_dict_post_hook(partial(_keep, frozenset(kept)))
-
-
-def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
-    """Read the description of the encoder that ``--pretrained`` names, if it names any.
-
-    Raises:
-        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another.
-    """
-    try:
-        return PretrainedEncoder.open(cfg.pretrained) if cfg.pretrained else None
-    except UserError as error:
-        if cfg.lora_rank:
-            raise UserError(f"{error}; adapters need the encoder that they were trained on ({WHERE})") from None
-        raise
 
 
 def has_adapters(model: nn.Module) -> bool:

@@ -13,12 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from s2sft_fairseq.models.checkpoint_fit import check_fit
 from s2sft_fairseq.models.inference import prepare_for_inference
+from s2sft_fairseq.models.pretrained_checkpoint import open_encoder
 from s2sft_fairseq.models.trained_parameters import (
     add_adapters,
     check_adapters,
     freeze,
     has_adapters,
-    open_encoder,
     trained_share,
 )
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
@@ -57,6 +57,7 @@ class UnilmModel(BaseFairseqModel):
     def __init__(self, cfg: UnilmConfig, *, vocab_size: int, pad: int) -> None:
         super().__init__()
         self.cfg = cfg
+        self.has_random_weights = False
         self.pretrained_layout: dict[str, Any] = {}
         self.embeddings = make_embeddings(cfg, vocab_size, pad)
         self.relative_position = make_relative_position(cfg)
@@ -82,18 +83,21 @@ class UnilmModel(BaseFairseqModel):
             UserError: if sizes, dictionary and pretrained encoder do not fit each other.
         """
         pretrained = open_encoder(cfg)
+        if pretrained is not None:
+            pretrained.check_symbols(task.source_dictionary.symbols)
         # A checkpoint may be older than these options.
         roles_and_turns = [getattr(cfg, name, None) or 0 for name in ("num_roles", "num_turns")]
         if pretrained is not None and any(roles_and_turns):
             pretrained = pretrained.with_roles(*roles_and_turns)
         complete_sizes(cfg, pretrained.sizes if pretrained else None)
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
+        model.has_random_weights = pretrained is None  # until a checkpoint is loaded
         if pretrained is not None:
             pretrained.load_into(model)
             model.pretrained_layout = pretrained.layout
             if cfg.lora_rank:
                 add_adapters(model, cfg, pretrained.newly_initialized)
-            cfg.pretrained = str(pretrained.folder.resolve()) if cfg.lora_rank else None
+            cfg.pretrained = str(pretrained.path.resolve()) if cfg.lora_rank else None
         model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", *SIZES)}
         freeze(model, cfg)
         if not all(parameter.requires_grad for parameter in model.parameters()):

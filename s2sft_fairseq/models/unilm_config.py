@@ -27,9 +27,13 @@ class UnilmConfig(FairseqDataclass):
     pretrained: Optional[str] = field(
         default=None,
         metadata={
-            "help": "folder of a converted encoder (model.pt, config.json) to start from: gives sizes and weights; "
-            "training only, a fine-tuned checkpoint does not need it"
+            "help": "folder of a converted encoder (model.pt, config.json), or checkpoint of a training, to start "
+            "from: gives sizes and weights; training only, a fine-tuned checkpoint does not need it"
         },
+    )
+    random_init: bool = field(
+        default=False,
+        metadata={"help": "begin with random weights: fine-tuning without --pretrained is refused otherwise"},
     )
     encoder_layers: Optional[int] = field(default=None, metadata={"help": "number of layers (default: 12)"})
     encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": "width of the layers (default: 768)"})
@@ -265,6 +269,8 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         for name in ("dropout", "attention_dropout", "activation_dropout", "lora_dropout")
         if not 0 <= getattr(cfg, name) < 1
     ]
+    if cfg.pretrained and getattr(cfg, "random_init", False):
+        problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     if cfg.lora_rank > 0 and not cfg.pretrained:
         problems.append(
             "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold"

@@ -69,8 +69,8 @@ class FusedAdamW(FairseqOptimizer):
             (exempt if getattr(parameter, GROUP_ATTRIBUTE, None) == NO_DECAY else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
             raise UserError(
-                "--optimizer fused_adamw needs --fp16-no-flatten-grads with --fp16, or --weight-decay 0: "
-                "flattened parameters cannot leave biases and layer norms out of the decay"
+                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened (--ddp-backend "
+                "fully_sharded): biases and layer norms cannot be left out of the decay then"
             )
         kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt)}
         self._fused = all(has_fused_kernels(*kind) for kind in kinds)

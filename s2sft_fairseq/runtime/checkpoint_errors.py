@@ -10,6 +10,9 @@ from fairseq.file_io import PathManager
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
+_LAST = "checkpoint_last.pt"
+"""What `--restore-file` is by default; it is then looked for in `--save-dir`."""
+
 
 def _explain_bad_file(load_to_cpu: Callable) -> Callable:
     @functools.wraps(load_to_cpu)
@@ -45,16 +48,26 @@ def _explain_missing_model(load_ensemble: Callable) -> Callable:
 
 
 def _require_restore_file(load_for_training: Callable) -> Callable:
-    """fairseq starts from scratch, with one line in the log, where a `--restore-file` that was asked for is missing."""
+    """fairseq starts from scratch, with one line in the log, where a checkpoint that was asked for is missing or is a
+    folder."""
 
     @functools.wraps(load_for_training)
     def load_checkpoint(cfg: object, trainer: object, **kwargs: object) -> tuple:
-        for option, path in (
-            ("--restore-file", cfg.restore_file if cfg.restore_file != "checkpoint_last.pt" else None),
-            ("--finetune-from-model", cfg.finetune_from_model),
-        ):
-            if path is not None and not trainer.checkpoint_suffix and not PathManager.exists(path):
-                raise UserError(f"{option} {path}: no such checkpoint file (from {os.getcwd()})")
+        suffix = f"{trainer.checkpoint_suffix or ''}.pt"  # of a shard
+        last = os.path.join(cfg.save_dir, _LAST).replace(".pt", suffix)
+        asked_for = {"--finetune-from-model": cfg.finetune_from_model}
+        if cfg.restore_file != _LAST:
+            asked_for["--restore-file"] = cfg.restore_file.replace(".pt", suffix)
+        elif not PathManager.exists(last):
+            asked_for["--continue-once"] = cfg.continue_once
+        else:
+            asked_for["--save-dir"] = last
+        for option, path in asked_for.items():
+            if path is None or PathManager.isfile(path):
+                continue
+            if PathManager.exists(path):
+                raise UserError(f"{option} {path}: a checkpoint file is needed, but this is a folder")
+            raise UserError(f"{option} {path}: no such checkpoint file (from {os.getcwd()})")
         return load_for_training(cfg, trainer, **kwargs)
 
     return load_checkpoint

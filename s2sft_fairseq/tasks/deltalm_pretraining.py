@@ -1,5 +1,6 @@
 """The task of pre-training DeltaLM: span corruption of texts, and translation span corruption of pairs."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig
 from s2sft_fairseq.tasks.mixture_task import MixtureTask
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -37,6 +40,8 @@ class DeltaLMPretrainingConfig(MixtureConfig):
 @register_task("deltalm_pretraining", dataclass=DeltaLMPretrainingConfig)
 class DeltaLMPretrainingTask(MixtureTask):
     """Spans of texts and of pairs, which are one text each; all languages and pairs are mixed by one temperature."""
+
+    may_begin_at_random = True
 
     def __init__(self, cfg: DeltaLMPretrainingConfig, dictionary: PretrainedDictionary) -> None:
         super().__init__(cfg, dictionary)
@@ -78,4 +83,9 @@ class DeltaLMPretrainingTask(MixtureTask):
         if target is None:
             raise UserError(f"{folder} has no targets ({pair.target}) for the split {split!r} of {pair}")
         texts = ConcatenatedPairs(source, target, self.cfg.tokens_per_sample)
+        if texts.num_cut or texts.num_empty:
+            logger.warning(
+                f"{split}, {pair}: {texts.num_cut:,} of {len(source):,} pairs have a side that is cut to {texts.half} "
+                f"tokens (half of --tokens-per-sample); {texts.num_empty:,} with an empty side are left out"
+            )
         return self.span_part(str(pair), texts, self.pair_corruption)

@@ -6,7 +6,7 @@ from typing import Any
 from fairseq.criterions import FairseqCriterion
 from fairseq.tasks import FairseqTask
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.dictionary import PretrainedDictionary, symbols_fingerprint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.methods import Flow
 
@@ -46,6 +46,10 @@ class PackedTask(FairseqTask):
         if cfg._name != self.criterion:
             raise UserError(f"--criterion must be {self.criterion} for {self.cfg._name}, but is {cfg._name}")
         return super().build_criterion(cfg, from_checkpoint)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the task: which symbols its embedding is of."""
+        return {**super().state_dict(), "symbols": symbols_fingerprint(self.dictionary.symbols)}
 
     @property
     def source_dictionary(self) -> PretrainedDictionary:

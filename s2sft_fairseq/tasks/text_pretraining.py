@@ -31,6 +31,8 @@ class TextPretrainingTask(PackedTask):
     form: SequenceForm
     special_symbols: int
     """Positions that an objective adds to a text, placeholders apart."""
+    may_begin_at_random = True
+    """Pre-training may begin from scratch, so that it needs neither ``--pretrained`` nor ``--random-init``."""
     divider: int | None = None
     """What stands between the two halves of a text, if it has such."""
 

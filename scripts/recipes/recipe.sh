@@ -235,10 +235,10 @@ plan() {
     [ -z "$added_token" ] || conversion+=(--add-token "$added_token")
     model=(--pretrained "$output/encoder")
     [ -z "$fit_head" ] || model=(--pretrained "$output/fitted")
-    [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --max-positions "$needed")
+    [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --random-init --max-positions "$needed")
     if [ "$method" = deltalm ]; then
         model=(--arch deltalm --pretrained "$output/encoder")
-        [ -n "$encoder$dry_run" ] || model=(--arch deltalm_tiny --max-positions "$needed")
+        [ -n "$encoder$dry_run" ] || model=(--arch deltalm_tiny --random-init --max-positions "$needed")
     fi
     commands
 }

@@ -51,7 +51,7 @@ binarize_texts() {
 plan_understanding() {
     count_updates "$texts/train.txt"
     model=(--pretrained "$output/encoder")
-    [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --max-positions "$max_source")
+    [ -n "$encoder$dry_run" ] || model=(--arch unilm_tiny --random-init --max-positions "$max_source")
     optimization
     training=(train "$output/binarized" --task "$fairseq_task" "${model[@]}" ${layout[@]+"${layout[@]}"}
         --best-checkpoint-metric "$metric" --maximize-best-checkpoint-metric

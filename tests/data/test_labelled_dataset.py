@@ -1,11 +1,13 @@
 """Batches of texts with labels."""
 
 import numpy as np
+import pytest
 import torch
 from fairseq.data import ListDataset
 from tiny import CLS, SEP, tiny_form
 
 from s2sft_fairseq.data.labelled_dataset import LabelledDataset
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 TEXTS = [[7, 8, SEP, 9, SEP], [10, SEP], [11] * 30 + [SEP, 12, SEP]]
@@ -38,3 +40,12 @@ def test_a_batch(caplog):
 def test_texts_alone():
     data = dataset(None)
     assert data.collater([data[1]])["labels"] is None
+
+
+def test_no_text_is_left_out_for_its_length():
+    """fairseq asks for no text that is longer than --max-tokens; the batches refuse it by name."""
+    data = dataset(None)
+    kept, ignored = data.filter_indices_by_size(np.arange(3), 4)
+    assert len(kept) == 3 and ignored == []
+    with pytest.raises(UserError, match=r"--max-tokens .*must be at least \d+, .* of some \(number 3 of 3\), but is 4"):
+        data.batch_by_size(kept, max_tokens=4)

@@ -200,13 +200,16 @@ def test_batches_by_tokens():
 
 
 def test_an_example_that_no_batch_can_hold():
-    data = dataset(name="valid")
+    data = dataset(name="train", shuffle=True)
     longest = max(data.sizes)
     message = (
-        f"^--max-tokens must be at least {longest}, the positions of the longest packed example of valid, but is 9$"
+        f"^--max-tokens must be at least {longest}, the packed positions of the longest example of train "
+        rf"\(number {data.sizes.argmax() + 1} of 4\), but is 9$"
     )
     with pytest.raises(UserError, match=message):
         data.batch_by_size(data.ordered_indices(), max_tokens=9)
+    with pytest.raises(UserError, match=r"^--max-tokens \(--max-tokens-valid while training\) must be at least"):
+        dataset(name="valid").batch_by_size(data.ordered_indices(), max_tokens=9)
     assert data.batch_by_size(data.ordered_indices(), max_tokens=longest)
 
 
@@ -223,6 +226,9 @@ def test_fairseq_leaves_out_nothing_for_its_length():
     kept, ignored = data.filter_indices_by_size(data.ordered_indices(), (data.form.max_source, data.form.max_target))
     assert len(kept) == 2
     assert ignored == []
+    # With --max-tokens 9 fairseq asks for no more than 9 positions of each side.
+    kept, ignored = data.filter_indices_by_size(data.ordered_indices(), (9, 9))
+    assert len(kept) == 2 and ignored == []
 
 
 def test_short_examples_come_first():

@@ -28,7 +28,8 @@ MIXED_TARGETS = ["b a", "a", "", "c d", "e f g", "h h", "", "a " * 20, "g f", "a
 # 200 updates at 3e-3 are enough for each of the methods.
 TOY_LAYOUT = ("--max-source-positions", "24", "--max-target-positions", "12")
 TOY_MODEL = (
-    *("--arch", "unilm_tiny", "--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--arch", "unilm_tiny", "--random-init", "--encoder-layers", "2", "--encoder-embed-dim", "32"),
+    *("--encoder-ffn-embed-dim", "64"),
     *("--encoder-attention-heads", "2", "--max-positions", "64", "--dropout", "0", "--attention-dropout", "0"),
 )
 TOY_TRAINING = (

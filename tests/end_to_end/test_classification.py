@@ -14,7 +14,8 @@ from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 
 TASK = ("--task", "unilm_classification", "--max-source-positions", 32)
 MODEL = (
-    *("--arch", "unilm_tiny", "--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--arch", "unilm_tiny", "--random-init", "--encoder-layers", "2", "--encoder-embed-dim", "32"),
+    *("--encoder-ffn-embed-dim", "64"),
     *("--max-positions", "64", "--dropout", "0", "--attention-dropout", "0"),
 )
 TRAINING = ("--lr", "0.003", "--cpu", "--num-workers", "0", "--no-epoch-checkpoints", "--log-format", "simple")

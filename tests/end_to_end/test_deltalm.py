@@ -152,6 +152,8 @@ def sizes(path) -> list:
 
 def test_lines_as_they_come(data, encoder, call_command, tmp_path, monkeypatch):
     tiny = ("--arch", "deltalm_tiny", "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--max-positions", 40)
+    assert "error: --pretrained is needed" in call_command("train", data, *tiny, *TRAINING, status=2).stderr
+    tiny = (*tiny, "--random-init")
     tuning = (*tiny, "--language-token", "__{}__", "--max-update", 2, "--save-dir", "saved")
     call_command("train", data, *tuning, *TRAINING)
     monkeypatch.setattr("sys.stdin", (tmp_path / "tokens" / "test.en").open())

@@ -8,7 +8,13 @@ from command_output import generated, last_value
 import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
-MODEL = {"encoder_layers": 1, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 32, "max_positions": 64}
+MODEL = {
+    "random_init": True,
+    "encoder_layers": 1,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "max_positions": 64,
+}
 SETTINGS = (
     *("optimization.lr=[0.001]", "optimization.max_update=2", "dataset.batch_size=8", "dataset.num_workers=0"),
     *("common.cpu=true", "checkpoint.save_dir=saved"),

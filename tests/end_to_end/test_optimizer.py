@@ -57,7 +57,7 @@ def test_accumulated_gradients_are_those_of_one_batch(train, one_batch, weightin
     "precision",
     [
         (),
-        ("--fp16", "--fp16-no-flatten-grads"),
+        ("--fp16",),
         ("--fp16", "--weight-decay", "0"),
         ("--bf16",),
         ("--memory-efficient-fp16",),

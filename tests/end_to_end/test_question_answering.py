@@ -10,7 +10,7 @@ from command_output import last_value
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
 MODEL = (
-    *("--task", "unilm_question_answering", "--arch", "unilm_tiny", "--encoder-layers", "2"),
+    *("--task", "unilm_question_answering", "--arch", "unilm_tiny", "--random-init", "--encoder-layers", "2"),
     *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64", "--max-positions", "32", "--dropout", "0"),
     *("--attention-dropout", "0", "--cpu", "--num-workers", "0", "--no-epoch-checkpoints", "--log-format", "simple"),
 )

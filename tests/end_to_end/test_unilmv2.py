@@ -64,16 +64,19 @@ def test_from_plain_text_to_generated_text(pretrain, call_command, toy, tmp_path
 
     tuning = ("--pretrained", "encoder", *toy.layout, "--finetune-method", "pseudo_masked")
     call_command("train", toy.data, *tuning, *TRAINING, "--max-update", "3", "--save-dir", "tuned")
+    # The checkpoint itself is the same start, without the folder.
+    tuning = ("--pretrained", "pretrained/checkpoint_last.pt", *tuning[2:])
+    call_command("train", toy.data, *tuning, *TRAINING, "--max-update", "3", "--save-dir", "at_once")
+    one, two = (load_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("tuned", "at_once"))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], value) for name, value in two.items())
     path = ("--path", "tuned/checkpoint_last.pt", "--cpu")
     assert sorted(generated(call_command("generate", toy.data, *path).stdout)) == list(range(5))
 
 
-def test_pre_training_goes_on_from_an_encoder(pretrain, call_command, toy):
+def test_pre_training_goes_on_from_a_checkpoint(pretrain):
     """A second objective from what the first one saved."""
     pretrain("--max-update", "2", "--save-dir", "first", "--language-model", "ae")
-    call_command("export", "first/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "exported")
-    call_command("convert", "exported", "--to", "encoder")
-    log = pretrain("--pretrained", "encoder", "--max-update", "2", "--save-dir", "second").stdout
+    log = pretrain("--pretrained", "first/checkpoint_last.pt", "--max-update", "2", "--save-dir", "second").stdout
     assert "par_loss=" in log
 
 

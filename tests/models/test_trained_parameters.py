@@ -227,5 +227,5 @@ def test_fingerprints():
 
 
 def test_the_fingerprint_is_that_of_the_file(folder):
-    weights = load_checkpoint(PretrainedEncoder.open(folder).folder / "model.pt")["model"]
+    weights = PretrainedEncoder.open(folder).read_weights()
     assert built(folder, lora_rank=2).base_fingerprint == fingerprint(weights)

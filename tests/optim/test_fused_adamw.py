@@ -76,7 +76,7 @@ def options(**common):
             fp16_scale_tolerance=0.0,
             threshold_loss_scale=None,
             min_loss_scale=1e-4,
-            fp16_no_flatten_grads=True,
+            fp16_no_flatten_grads=False,
             amp_scale_window=None,
         ),
         optimization=SimpleNamespace(update_freq=[1]),
@@ -304,7 +304,7 @@ def test_moments_of_other_parameters():
 
 def test_flattened_parameters():
     flat = nn.Parameter(torch.zeros(5))
-    with pytest.raises(UserError, match=r"^--optimizer fused_adamw needs --fp16-no-flatten-grads with --fp16, or"):
+    with pytest.raises(UserError, match=r"^--optimizer fused_adamw needs --weight-decay 0 where .*fully_sharded"):
         FusedAdamW(FusedAdamWConfig(**SETTINGS), [flat])
     assert FusedAdamW(FusedAdamWConfig(**{**SETTINGS, "weight_decay": 0.0}), [flat]).supports_flat_params
 

@@ -66,9 +66,31 @@ def test_names_a_missing_model(tmp_path):
         checkpoint_utils.load_model_ensemble([str(tmp_path / "nothing.pt")])
 
 
-@pytest.mark.parametrize("option", ["restore_file", "finetune_from_model"])
-def test_a_checkpoint_that_was_asked_for_must_exist(option):
-    cfg = SimpleNamespace(**{"restore_file": "checkpoint_last.pt", "finetune_from_model": None, option: "nothing.pt"})
+RESTORING = ["restore_file", "finetune_from_model", "continue_once"]
+
+
+def restore(tmp_path, **options):
+    """Look for the checkpoint of a training, as fairseq does at its beginning."""
+    defaults = {"restore_file": "checkpoint_last.pt", "finetune_from_model": None, "continue_once": None}
+    cfg = SimpleNamespace(**defaults | {"save_dir": str(tmp_path / "saved")} | options)
+    checkpoint_utils.load_checkpoint(cfg, SimpleNamespace(checkpoint_suffix=""))
+
+
+@pytest.mark.parametrize("option", RESTORING)
+def test_a_checkpoint_that_was_asked_for_must_exist(tmp_path, option):
     message = rf"--{option.replace('_', '-')} nothing\.pt: no such checkpoint file"
     with pytest.raises(UserError, match=message):
-        checkpoint_utils.load_checkpoint(cfg, SimpleNamespace(checkpoint_suffix=""))
+        restore(tmp_path, **{option: "nothing.pt"})
+
+
+@pytest.mark.parametrize("option", RESTORING)
+def test_a_checkpoint_is_no_folder(tmp_path, option):
+    message = rf"--{option.replace('_', '-')} {tmp_path}: a checkpoint file is needed, but this is a folder"
+    with pytest.raises(UserError, match=message):
+        restore(tmp_path, **{option: str(tmp_path)})
+
+
+def test_the_last_checkpoint_is_no_folder(tmp_path):
+    (tmp_path / "saved" / "checkpoint_last.pt").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"--save-dir .*saved/checkpoint_last\.pt: a checkpoint file is needed"):
+        restore(tmp_path)

@@ -1,6 +1,7 @@
 """Every precision that fairseq offers trains, resumes, validates and generates on the CPU."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,3 +61,26 @@ def test_resumes_validates_and_generates(train, call_command, tiny_data, precisi
     read = (tiny_data, "--path", "saved/checkpoint_last.pt", "--batch-size", 8, "--cpu", precision)
     assert "valid on 'valid' subset | loss" in call_command("validate", *read).stdout
     assert call_command("generate", *read, "--beam", 2).stdout.count("H-") == 10
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "fused_adamw"])
+@pytest.mark.parametrize("precision", ["--fp16", "--memory-efficient-fp16"])
+def test_a_gradient_that_overflows_is_left_out(call_command, tiny_data, tiny_options, optimizer, precision):
+    """On the CPU too, where fairseq would ask for a GPU; the loss scale falls until the updates go on."""
+    options = (*tiny_options.training, "--optimizer", optimizer, "--save-dir", "saved", "--disable-validation")
+    output = call_command("train", tiny_data, *options, precision, "--fp16-init-scale", 2**30, "--max-update", 3).stdout
+    assert output.count("gradient overflow detected") >= 5
+    scales = [float(scale) for scale in re.findall(r"setting loss scale to: ([\d.e+]+)", output)]
+    assert scales == [2 ** (30 - number) for number in range(1, len(scales) + 1)]
+    assert len(losses(output)) == 3
+    saved = load_checkpoint("saved/checkpoint_last.pt")["model"]
+    assert all(value.isfinite().all() for value in saved.values())
+
+
+def test_a_training_on_a_gpu_is_left_alone():
+    seen = []
+    step = fp16_cpu._overflow_on_cpu(lambda trainer: seen.append(torch.Tensor.cuda))
+    own = torch.Tensor.cuda
+    for on_gpu in (True, False):
+        step(SimpleNamespace(cuda=on_gpu))
+    assert seen[0] is own and seen[1] is not own and torch.Tensor.cuda is own

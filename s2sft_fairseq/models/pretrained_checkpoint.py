@@ -1,0 +1,132 @@
+"""What ``--pretrained`` names: the folder of a converted encoder, or a checkpoint of this plugin as it was saved.
+
+A checkpoint tells the sizes of its model itself. It may be one of pre-training, whose language model head is taken too,
+of fine-tuning, of classification and the like, whose head is left out, or of adapters, which are merged.
+"""
+
+import logging
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.trained_parameters import FINGERPRINT, WHERE, merge_adapters
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.models.unilm_parts import make_lm_head
+
+logger = logging.getLogger(__name__)
+
+TOKENS = "embeddings.tokens.weight"
+_ENCODER, _LM_HEAD = "encoder.", "lm_head."
+# What the weights learned of the layout. How long texts are, and how they are predicted, is up to the next training.
+_LEARNED_LAYOUT = ("source_segments", "target_segment", "placeholder_segment", "placeholder")
+# The same of pre-training, where it is among the options of the task.
+_PRETRAINED_LAYOUT = {
+    "ernie_gen_pretraining": ("target_segment", "placeholder"),
+    "unilm_pretraining": ("placeholder",),
+}
+
+
+def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
+    """Read the description of the encoder that ``--pretrained`` names, if it names any.
+
+    Raises:
+        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another.
+    """
+    try:
+        return open_pretrained(cfg.pretrained) if cfg.pretrained else None
+    except UserError as error:
+        if cfg.lora_rank:
+            raise UserError(f"{error}; adapters need the encoder that they were trained on ({WHERE})") from None
+        raise
+
+
+def open_pretrained(path: str | Path) -> PretrainedEncoder:
+    """Read the description of an encoder: of a folder, or of a checkpoint file.
+
+    Raises:
+        UserError: if it cannot be read, or is none.
+    """
+    path = Path(path)
+    if path.is_file() and not is_model_of_folder(path):
+        return encoder_of(path, load_checkpoint(path, lazily=True))
+    return PretrainedEncoder.open(path.parent if path.is_file() else path)
+
+
+def is_model_of_folder(path: Path) -> bool:
+    """Tell whether a file is the ``model.pt`` of a converted encoder, to which the files beside it belong."""
+    return path.name == MODEL and (path.parent / CONFIG).is_file()
+
+
+def is_encoder(state: Mapping[str, Any]) -> bool:
+    """Tell whether a checkpoint is one of this plugin's encoder-only models."""
+    weights = state.get("model")
+    return isinstance(weights, dict) and any(
+        name in weights for name in (TOKENS, _ENCODER + TOKENS, FINGERPRINT, _ENCODER + FINGERPRINT)
+    )
+
+
+def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
+    """Return the encoder that a checkpoint holds.
+
+    Args:
+        path: the file, for messages and as the name of the encoder.
+        state: what is in it.
+
+    Raises:
+        UserError: if it holds another kind of model, or is damaged.
+    """
+    cfg = state.get("cfg") or {}
+    options, task = (_plain(cfg.get(name)) for name in ("model", "task"))
+    if not is_encoder(state):
+        name = options.get("_name") or options.get("arch") or "another program"
+        raise UserError(
+            f"--pretrained {path} must be a checkpoint of a unilm model, but is one of {name}: s2sft convert makes an "
+            "encoder of checkpoints of other programs, and those of deltalm are for --arch deltalm"
+        )
+    weights = dict(state["model"])
+    if not any(name in weights for name in (TOKENS, FINGERPRINT)):
+        weights = {name.removeprefix(_ENCODER): value for name, value in weights.items() if name.startswith(_ENCODER)}
+    if FINGERPRINT in weights:
+        base = open_pretrained(options["pretrained"])
+        weights = merge_adapters(weights, base.read_weights(), options, options["pretrained"])
+    sizes = {name: default if options.get(name) is None else options[name] for name, default in SIZES.items()}
+    if damaged := [name for name, value in sizes.items() if not _is_like(value, SIZES[name])]:
+        raise UserError.of(f"--pretrained {path} is damaged: {name} is {sizes[name]!r}" for name in damaged)
+    lacking = sorted(_head_names(sizes) - weights.keys())
+    symbols = (state.get("task_state") or {}).get("symbols", "")
+    layout = _learned_layout(state, task)
+    return PretrainedEncoder(
+        path, sizes, len(weights[TOKENS]), lacking, layout=layout, symbols=symbols, weights=weights
+    )
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    return dict(vars(options)) if isinstance(options, Namespace) else dict(options or {})
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Tell whether a size is a number or a word as its default is."""
+    kinds = (int, float) if isinstance(default, float) else type(default)
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _head_names(sizes: Mapping[str, Any]) -> set[str]:
+    """Return the names of the parameters of the language model head."""
+    with torch.device("meta"):
+        head = make_lm_head(UnilmConfig(**sizes), vocab_size=1)
+    return {_LM_HEAD + name for name in head.state_dict()}
+
+
+def _learned_layout(state: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layout that fine-tuning should begin with."""
+    known = dict((state.get("task_state") or {}).get("layout") or {})
+    names: tuple[str, ...] = _LEARNED_LAYOUT
+    if not known:
+        known, names = dict(task), _PRETRAINED_LAYOUT.get(str(task.get("_name")), ())
+    return {name: known[name] for name in names if known.get(name) is not None}
