@@ -69,14 +69,20 @@ def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
     """Read the description of the encoder that ``--pretrained`` names, if it names any.
 
     Raises:
-        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another.
+        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another;
+            if it is an encoder-decoder.
     """
+    if not cfg.pretrained:
+        return None
     try:
-        return PretrainedEncoder.open(cfg.pretrained) if cfg.pretrained else None
+        encoder = PretrainedEncoder.open(cfg.pretrained)
     except UserError as error:
         if cfg.lora_rank:
             raise UserError(f"{error}; adapters need the encoder that they were trained on ({WHERE})") from None
         raise
+    if encoder.model != "unilm":
+        raise UserError(f"--pretrained {cfg.pretrained} holds DeltaLM: train it with --arch {encoder.model}")
+    return encoder
 
 
 def has_adapters(model: nn.Module) -> bool:
