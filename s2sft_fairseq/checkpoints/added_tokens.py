@@ -11,7 +11,7 @@ from s2sft_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-TOKENS, BIAS = "embeddings.tokens.weight", "lm_head.bias"
+BIAS = "lm_head.bias"
 
 
 def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[str]) -> list[str]:
@@ -53,7 +53,7 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
         sources.append(rows.get(other) if copies else None)
     if problems:
         raise UserError.of(problems)
-    for name in (TOKENS, BIAS):
+    for name in (conversion.tokens, BIAS):
         if (table := conversion.weights.get(name)) is not None and names:
             conversion.weights[name] = torch.cat([table, _new_rows(table, sources)])
     symbols += names

@@ -96,6 +96,10 @@ class Conversion:
     notes: list[str] = field(default_factory=list)
     """What else there is to know, a sentence each."""
     finetuned: bool = False
+    model: str = "unilm"
+    """The registered model that it becomes; the sizes are by the names of its options."""
+    tokens: str = "embeddings.tokens.weight"
+    """Name of the token embedding."""
 
 
 def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: ShapesOf) -> Conversion:

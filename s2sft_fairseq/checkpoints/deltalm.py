@@ -5,19 +5,25 @@ encoder, decoder and output share, there is one, ``encoder.embed_tokens.weight``
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.conversion import Weights
+from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
+from s2sft_fairseq.errors import UserError
 
+FAMILY = "DeltaLM"
 TOKENS = "encoder.embed_tokens.weight"
 COPIES = ("decoder.embed_tokens.weight", "decoder.output_projection.weight")
 """Other names of the token embedding."""
 POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 TABLES = (TOKENS, *POSITIONS)
 """What may have more rows than the model, or less."""
+SENTINELS = 100
+"""The last rows of the official token tables belong to so many sentinels (microsoft/unilm, issue 881)."""
+_VERSIONS = ("encoder.version", "decoder.version")  # buffers in which fairseq counts changes to its code
 
 # Parts of our encoder's names, and fairseq's.
 _ENCODER_NAMES = (
@@ -103,6 +109,54 @@ def interleave(encoder: Mapping[str, Tensor], decoder_layers: int) -> Weights:
     return weights
 
 
+def is_deltalm(names: Iterable[str]) -> bool:
+    """Tell whether these are the parameters of DeltaLM: two feed-forward networks in a layer of the decoder."""
+    return any(re.match(r"decoder\.layers\.\d+\.(ffn_1\.fc1|fc3)\.", name) for name in names)
+
+
+def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: int) -> Conversion:
+    """Convert a DeltaLM checkpoint: an official one, or one of fairseq's, by the official program or of this plugin.
+
+    The sizes are those that the shapes tell, and those that the options name; official files have no options.
+
+    Args:
+        source: the parameters by either's names.
+        options: of the model, as far as they are known.
+        pad: id of the padding.
+
+    Raises:
+        UserError: naming a table that is missing. Whether all else is there, :func:`fit_problems` tells.
+    """
+    weights = {name: value for name, value in official_weights(source).items() if name not in _VERSIONS}
+    tied = tie(weights)
+    try:
+        sizes: Sizes = sizes_of(weights, pad)
+    except KeyError as error:
+        raise UserError(f"this is no DeltaLM checkpoint: it lacks {error.args[0]}") from None
+    for name in ("encoder_attention_heads", "layer_norm_eps", "activation_fn"):
+        if (value := options.get(name)) is not None:
+            sizes[name] = value
+    notes = [] if tied else ["the token embeddings of source and target differ; both become the target's here"]
+    return Conversion(FAMILY, weights, sizes, notes=notes, model="deltalm", tokens=TOKENS)
+
+
+def fit_problems(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> list[str]:
+    """Compare parameters with the shapes that a model needs; of a table all but its rows.
+
+    Returns:
+        What is missing, unknown or of another shape, a sentence each.
+    """
+    own = {name: shape for name, shape in shapes.items() if name not in (*COPIES, *_VERSIONS)}
+    problems = [f"{name} is missing" for name in own.keys() - weights.keys()]
+    problems += [f"{name} is unknown" for name in weights.keys() - own.keys()]
+    problems += [
+        f"{name} must have the shape {tuple(own[name])}, but has {tuple(weights[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if _rowless(name, own[name]) != _rowless(name, weights[name].shape)
+    ]
+    return sorted(problems)
+
+
 def official_weights(weights: Mapping[str, Tensor]) -> Weights:
     """Return the parameters of an official checkpoint by fairseq's names."""
     return {_rename(name, _OFFICIAL_NAMES): value for name, value in weights.items()}
@@ -122,15 +176,21 @@ def tie(weights: Weights) -> bool:
     return all(table is tables[0] or torch.equal(table, tables[0]) for table in tables)
 
 
-def sizes_of(weights: Mapping[str, Tensor]) -> dict[str, int | str]:
-    """Return what the shapes of all parameters tell, by the names of `DeltaLMConfig`."""
+def sizes_of(weights: Mapping[str, Tensor], pad: int) -> dict[str, int | str]:
+    """Return what the shapes of all parameters tell, by the names of `DeltaLMConfig`; ``pad``: id of the padding."""
     return {
         "encoder_layers": _num_layers(weights, "encoder"),
         "decoder_layers": _num_layers(weights, "decoder"),
         "encoder_embed_dim": weights[TOKENS].size(1),
         "encoder_ffn_embed_dim": weights["encoder.layers.0.fc1.weight"].size(0),
         "layernorm_embedding": "yes" if "encoder.layernorm_embedding.weight" in weights else "no",
+        "max_positions": max(len(weights[name]) for name in POSITIONS) - pad - 1,
     }
+
+
+def _rowless(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape, that of a table without its rows."""
+    return tuple(shape[1:] if name in TABLES else shape)
 
 
 def _num_layers(weights: Mapping[str, Tensor], side: str) -> int:

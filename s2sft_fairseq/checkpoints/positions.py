@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.conversion import Sizes, Weights
+from s2sft_fairseq.checkpoints.deltalm import POSITIONS
 from s2sft_fairseq.errors import UserError
 
 TABLE = "embeddings.positions.weight"
@@ -39,7 +40,11 @@ def resize_positions(weights: Weights, sizes: Sizes, rows: int) -> str:
     if rows < 1:
         raise UserError(f"--max-positions must be at least 1, but is {rows}")
     old, sizes["max_positions"] = sizes["max_positions"], rows
-    if (table := weights.get(TABLE)) is None:
+    tables = [name for name in (TABLE, *POSITIONS) if name in weights]
+    if not tables:
         return f"positions: {rows} in place of {old}, as a limit only, for they are computed"
-    weights[TABLE] = table[torch.arange(rows) % len(table)]
+    first = max(len(weights[name]) for name in tables) - old  # rows that no position has: fairseq's, up to padding
+    for name in tables:
+        table = weights[name][first:]
+        weights[name] = torch.cat([weights[name][:first], table[torch.arange(rows) % len(table)]])
     return f"position table: {'tiled' if rows > old else 'cut'} from {old} to {rows} rows"

@@ -1,7 +1,7 @@
-"""The folder of a converted encoder: what ``s2sft convert`` writes and ``--pretrained`` reads.
+"""The folder of a converted encoder or DeltaLM: what ``s2sft convert`` writes and ``--pretrained`` reads.
 
 ===============  ====================================================================================================
-``model.pt``     a fairseq checkpoint: the weights by the names of the parameters of the `unilm` model, and its options
+``model.pt``     a fairseq checkpoint: the weights by the names of the parameters of the model, and its options
 ``config.json``  what `PretrainedEncoder` holds, and the names of the files that belong to the folder
 ``dict.txt``     the fairseq dictionary; symbol *i* is row *i* of the embedding
 others           the files of the tokenizer, as they came, and ``added_tokens.json``
@@ -32,12 +32,12 @@ MODEL, CONFIG = "model.pt", "config.json"
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder on disk: converted, in a folder, or in a checkpoint of a training."""
+    """An encoder or an encoder-decoder on disk: converted, in a folder, or an encoder in a checkpoint of a training."""
 
     path: Path
     """The folder, or the checkpoint file."""
     sizes: dict[str, Any]
-    """By the names of `UnilmConfig`."""
+    """By the names of `UnilmConfig`, or of `DeltaLMConfig`."""
     vocab_size: int
     newly_initialized: list[str]
     """Parameters that the encoder lacks."""
@@ -46,6 +46,8 @@ class PretrainedEncoder:
     family: str = ""
     files: list[str] = field(default_factory=list)
     """Names of the files that were written with it."""
+    model: str = "unilm"
+    """The registered model that it is, ``unilm`` or ``deltalm``."""
     left_out: tuple[str, ...] = ()
     """Parameters of the encoder that the model has no use for."""
     symbols: str = ""
@@ -76,6 +78,7 @@ class PretrainedEncoder:
                 described.get("layout", {}),
                 described.get("family", ""),
                 described.get("files", []),
+                described.get("model", "unilm"),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder / CONFIG} was not written by 's2sft convert': {error!r}") from None
@@ -133,8 +136,9 @@ def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] 
     """Write ``model.pt`` and ``config.json``; ``files`` are the names of the others."""
     described = {
         "family": conversion.family,
+        "model": conversion.model,
         "sizes": conversion.sizes,
-        "vocab_size": len(conversion.weights["embeddings.tokens.weight"]),
+        "vocab_size": len(conversion.weights[conversion.tokens]),
         "newly_initialized": conversion.missing,
         "layout": conversion.layout,
         "files": sorted({MODEL, CONFIG, DICTIONARY, *files}),
@@ -154,8 +158,8 @@ def _fairseq_checkpoint(conversion: Conversion) -> dict[str, Any]:
         "args": None,
         "cfg": {
             "_name": None,
-            "model": {"_name": "unilm", **conversion.sizes},
-            "task": {"_name": "unilm_seq2seq", "data": ""},
+            "model": {"_name": conversion.model, **conversion.sizes},
+            "task": {"_name": f"{conversion.model}_seq2seq", "data": ""},
         },
         "model": conversion.weights,
         "criterion": None,

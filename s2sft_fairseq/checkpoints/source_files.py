@@ -7,6 +7,7 @@ a folder, or a file in it                 beside it
 ``pytorch_model.bin``, or its index       ``config.json``
 ``NAME.bin`` of UniLM                     ``NAME-config.json``, ``NAME-vocab.txt``
 ``model.pt`` of fairseq                   ``dict.txt``; the configuration is in the file
+``deltalm-base.pt`` of DeltaLM              ``dict.txt``, ``spm.model``
 ``NAME.pdparams`` of Baidu's ERNIE        ``ernie_config.json`` or ``model_config.json``
 ========================================  ==========================================================================
 """
@@ -90,8 +91,16 @@ def find_weights(path: Path) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
+    named = sorted(path.glob("*.pt"))  # deltalm-base.pt
+    if len(named) > 1:
+        raise UserError(
+            f"{path} must hold the weights of one model, but holds {', '.join(file.name for file in named)}: name the "
+            "file in place of the folder"
+        )
+    if named:
+        return named[0]
     found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
-    raise UserError(f"{path} must hold {_or([*WEIGHTS, '*.pdparams'])}, but holds {found}")
+    raise UserError(f"{path} must hold {_or([*WEIGHTS, '*.pdparams', '*.pt'])}, but holds {found}")
 
 
 def find_config(file: Path) -> Path | None:
@@ -121,6 +130,8 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
         state = state["model"]
     elif isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
+    elif isinstance(state.get("weights"), dict):  # DeltaLM's own, which tells of its sizes by its shapes alone
+        state, inner = state["weights"], {"_name": "deltalm"}
     if strange := [
         f"{name} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
     ]:

@@ -1,4 +1,4 @@
-"""``s2sft convert``: make a pretrained encoder usable, whatever program it comes from."""
+"""``s2sft convert``: make a pretrained encoder, or DeltaLM, usable, whatever program it comes from."""
 
 import argparse
 import json
@@ -10,13 +10,16 @@ from pathlib import Path
 
 from s2sft_fairseq.checkpoints.added_tokens import add_tokens
 from s2sft_fairseq.checkpoints.conversion import Conversion, read
+from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, is_deltalm
 from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, open_source
-from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.models.deltalm_conversion import convert_deltalm
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.objectives.methods import METHODS
@@ -38,6 +41,7 @@ class ConvertOptions:
     config: Path | None = None
     tokenizer_dir: Path | None = None
     add_token: Sequence[str] = ()
+    add_language_tokens: str = ""
     sentinels: int = 0
     max_positions: int | None = None
     finetune_method: str | None = None
@@ -58,8 +62,12 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
     """
     with new_folder(destination, "--to", _earlier_conversion(source, destination)) as staging:
         checkpoint, vocabulary = _read(source, options, staging)
-        family = recognize(checkpoint.weights, checkpoint.config)
-        conversion = read(family, checkpoint.weights, checkpoint.config, parameter_shapes)
+        if is_deltalm(checkpoint.weights):
+            _refuse_deltalm(checkpoint.file, options)
+            conversion = convert_deltalm(checkpoint, vocabulary.symbols)
+        else:
+            family = recognize(checkpoint.weights, checkpoint.config)
+            conversion = read(family, checkpoint.weights, checkpoint.config, parameter_shapes)
         dictionary = _finish(conversion, vocabulary, options, staging)
         dictionary.save(str(staging / DICTIONARY))
         files = sorted(path.name for path in staging.iterdir())
@@ -127,18 +135,46 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
     return vocabulary
 
 
+def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
+    """Refuse options that say nothing of an encoder-decoder."""
+    names = ("finetune_method", "fit_head", "output_prior")
+    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]:
+        raise UserError(f"{', '.join(given)}: for encoders that generate by themselves, but {file} is DeltaLM")
+
+
+def _name_rows(conversion: Conversion, symbols: list[str]) -> list[str]:
+    """Return a symbol for every row: those of the tokenizer, and further ones where there are more rows.
+
+    Raises:
+        UserError: if there are fewer rows.
+    """
+    rows = len(conversion.weights[conversion.tokens])
+    if len(symbols) > rows:
+        raise UserError(f"the tokenizer has {len(symbols)} tokens, but the checkpoint was made with {rows}")
+    left = rows - len(symbols)
+    sentinels = sentinel_symbols(SENTINELS) if conversion.model == "deltalm" and left >= SENTINELS else []
+    spare = list(islice(spare_symbols(symbols), left - len(sentinels)))
+    if spare:
+        conversion.notes.append(f"{len(spare)} rows have no token; their symbols are {spare[0]} to {spare[-1]}")
+    if sentinels:
+        conversion.notes.append(
+            f"the last {SENTINELS} rows are sentinels, {sentinels[0]} (id {rows - SENTINELS}) to {sentinels[-1]}"
+        )
+    return [*symbols, *spare, *sentinels]
+
+
 def _finish(
     conversion: Conversion, vocabulary: Vocabulary, options: ConvertOptions, staging: Path
 ) -> PretrainedDictionary:
     """Do what the options ask for, and make the dictionary, with a symbol for every row."""
-    rows = len(conversion.weights["embeddings.tokens.weight"])
-    symbols = list(vocabulary.symbols)
-    if len(symbols) > rows:
-        raise UserError(f"the tokenizer has {len(symbols)} tokens, but the checkpoint was made with {rows}")
-    if len(symbols) < rows:
-        spare = list(islice(spare_symbols(symbols), rows - len(symbols)))
-        conversion.notes.append(f"{len(spare)} rows have no token; their symbols are {spare[0]} to {spare[-1]}")
-        symbols += spare
+    symbols, requests = list(vocabulary.symbols), list(options.add_token)
+    rows = len(conversion.weights[conversion.tokens])
+    if conversion.model == "deltalm" and symbols[rows:] == [ROBERTA_SYMBOLS.mask]:
+        # fairseq's translation needs no mask, and so a fine-tuned DeltaLM has no row for it.
+        requests.insert(0, symbols.pop())
+    requests += map(LANGUAGE_TOKEN.format, parse_languages(options.add_language_tokens, "--add-language-tokens"))
+    requests += sentinel_symbols(options.sentinels)
+    symbols = _name_rows(conversion, symbols)
     if vocabulary.scheme is None:
         conversion.notes.append(
             "no tokenizer: its files (encoder.json and vocab.bpe, or a SentencePiece model) belong beside dict.txt"
@@ -147,7 +183,7 @@ def _finish(
         conversion.notes.append(resize_positions(conversion.weights, conversion.sizes, options.max_positions))
     if options.sentinels < 0:
         raise UserError(f"--sentinels must be at least 0, but is {options.sentinels}")
-    if added := add_tokens(conversion, symbols, [*options.add_token, *sentinel_symbols(options.sentinels)]):
+    if added := add_tokens(conversion, symbols, requests):
         first = len(symbols) - len(added)
         ids = [f"{name} (id {first + at})" for at, name in enumerate(added)]
         shown = ids if len(ids) < 20 else [*ids[:3], f"{len(ids) - 4} more", ids[-1]]
@@ -158,6 +194,8 @@ def _finish(
     dictionary = PretrainedDictionary.of(symbols)
     _settle_method(conversion, options.finetune_method)
     initialize_head(conversion, dictionary, fit_head=options.fit_head, output_prior=options.output_prior)
+    if conversion.model == "deltalm":  # what a checkpoint of fairseq's holds too
+        conversion.weights |= {name: conversion.weights[conversion.tokens] for name in COPIES}
     return dictionary
 
 
@@ -192,9 +230,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         type=Path,
         help="a folder, or the file of the weights: Hugging Face's (config.json, tokenizer, model.safetensors or "
         "pytorch_model.bin, in shards too), UniLM's (NAME.bin, NAME-config.json, NAME-vocab.txt), fairseq's "
-        "(model.pt, dict.txt), Baidu's ERNIE (*.pdparams), or what s2s-ft fine-tuned",
+        "(model.pt, dict.txt), Baidu's ERNIE (*.pdparams), what s2s-ft fine-tuned, or DeltaLM (deltalm-base.pt, "
+        "spm.model, dict.txt)",
     )
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the converted encoder")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the folder")
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the configuration, where it is not beside the weights"
     )
@@ -213,6 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[],
         metavar="NAME[=OTHER]",
         help="add a token, which starts as the mean of all others, or as a copy of OTHER; may be given several times",
+    )
+    parser.add_argument(
+        "--add-language-tokens",
+        default="",
+        metavar="en,de,...",
+        help=f"add a token for each of these languages, {LANGUAGE_TOKEN.format('en')} and so on, which "
+        f"--language-token '{LANGUAGE_TOKEN}' of s2sft train puts before the sources",
     )
     parser.add_argument(
         "--sentinels",

@@ -74,6 +74,9 @@ def multi30k(source: str, target: str) -> Sequence[Layout]:
     )
 
 
+XGIGA_LANGUAGES = ("en", "fr", "zh")
+
+
 def xgiga(language: str) -> Sequence[Layout]:
     """Layouts of headline generation in English, French or Chinese (Chi et al., 2020; XNLG's ``xgiga.tar.gz``)."""
     return (layout("{split}.{column}." + language, "x", "y", valid="dev"),)
@@ -82,10 +85,11 @@ def xgiga(language: str) -> Sequence[Layout]:
 def xgiga_zero_shot(language: str, trained: str) -> Sequence[Layout]:
     """The layout of XGiga with the training pairs of one language and the test set of another.
 
-    ``text`` is the training set of the latter, of whose sources the plain text is made.
+    ``text-LANG`` is the training set of each language that is there, of whose sources the plain text is made.
     """
     (own,), (other,) = xgiga(language), xgiga(trained)
-    return (Layout({**other.splits, "test": own.splits["test"], "text": own.splits["train"]}),)
+    texts = {f"text-{name}": xgiga(name)[0].splits["train"] for name in XGIGA_LANGUAGES}
+    return (Layout({**other.splits, "test": own.splits["test"]}, texts),)
 
 
 def xqg(language: str) -> Sequence[Layout]:

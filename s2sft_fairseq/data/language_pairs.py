@@ -7,6 +7,9 @@ from pathlib import Path
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 
+LANGUAGE_TOKEN = "__{}__"
+"""The symbol that sources for targets in a language begin with, as ``s2sft convert --add-language-tokens`` adds it."""
+
 
 @dataclass(frozen=True)
 class LanguagePair:
@@ -47,7 +50,7 @@ def parse_pairs(text: str | None, option: str = "--lang-pairs") -> list[Language
     return pairs
 
 
-def parse_languages(text: str | None) -> list[str]:
+def parse_languages(text: str | None, option: str = "--text-languages") -> list[str]:
     """Read the names of languages, separated by commas; nothing of None.
 
     Raises:
@@ -55,7 +58,7 @@ def parse_languages(text: str | None) -> list[str]:
     """
     languages = text.split(",") if text else []
     if not all(languages) or len(set(languages)) < len(languages):
-        raise UserError(f"--text-languages must be different names, separated by commas, but is {text!r}")
+        raise UserError(f"{option} must be different names, separated by commas, but is {text!r}")
     return languages
 
 

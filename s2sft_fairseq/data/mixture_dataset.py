@@ -86,7 +86,8 @@ class MixtureDataset(FairseqDataset):
         Returns:
             ``net_input``: ``src_tokens`` (B, S), ``src_lengths`` (B,) and, where there are targets,
             ``prev_output_tokens`` (B, T), the target behind an eos; ``target`` (B, T) or None; all padded on the right.
-            ``ntokens``: tokens of the targets. B: examples, S, T: positions of the longest source and target.
+            ``ntokens``: tokens of the targets. ``part``: name of the part of the first
+            example. B: examples, S, T: positions of the longest source and target.
 
         Raises:
             UserError: if the data was binarized with a larger dictionary.
@@ -110,6 +111,7 @@ class MixtureDataset(FairseqDataset):
         batch = {
             "id": torch.from_numpy(ids),
             "nsentences": len(ids),
+            "part": self.parts[parts[0]].name,
             "ntokens": int(source.lengths.sum()),
             "net_input": {
                 "src_tokens": torch.from_numpy(source.padded(self.pad)),
@@ -188,15 +190,20 @@ class MixtureDataset(FairseqDataset):
     ) -> list[np.ndarray]:
         """Return the indices of each batch; a batch is of one group, and of two groups each has as many batches.
 
+        To validate or generate a batch is of one part, so that each can be scored by itself.
+
         The second group has as many as the first, a random choice of its batches, or some of them again.
         """
         if not len(indices):
             return []
-        groups = self.group_of_part[self.part_of(indices)]
+        parts = self.part_of(indices)
+        groups = parts if self.schedule is None else self.group_of_part[parts]
         first, *others = (
             self._batches(indices[groups == group], max_tokens, max_sentences, required_batch_size_multiple)
             for group in np.unique(groups)
         )
+        if self.schedule is None:
+            return [batch for batches in (first, *others) for batch in batches]
         rng = np.random.default_rng((self.seed, self.epoch, len(self.parts)))
         for batches in others:
             order = np.resize(rng.permutation(len(batches)), len(first))

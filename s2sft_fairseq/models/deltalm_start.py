@@ -9,18 +9,15 @@ from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from torch import Tensor, nn
+from torch import nn
 
 from s2sft_fairseq.checkpoints.conversion import Weights
 from s2sft_fairseq.checkpoints.deltalm import (
-    COPIES,
-    POSITIONS,
-    TABLES,
     TOKENS,
     encoder_weights,
+    fit_problems,
     interleave,
-    official_weights,
-    sizes_of,
+    read_deltalm,
     tie,
 )
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
@@ -42,7 +39,8 @@ _FROM_ENCODER = (
     *("layer_norm_eps", "activation_fn"),
 )
 _FAIRSEQ_PAD = 1
-_VERSIONS = ("encoder.version", "decoder.version")  # buffers in which fairseq counts changes to its code
+# Sizes of DeltaLM that options may contradict.
+_SUGGESTED = ("max_positions", "encoder_attention_heads", "layer_norm_eps", "activation_fn")
 
 
 @dataclass(frozen=True)
@@ -69,56 +67,51 @@ class Start:
             UserError: naming every parameter that is missing, unknown or of another shape.
         """
         weights = interleave(self.weights, decoder_layers) if self.is_encoder else self.weights
-        own = {
-            name: value for name, value in model.state_dict().items() if name not in COPIES and "version" not in name
-        }
-        problems = [f"{name} is missing" for name in own.keys() - weights.keys()]
-        problems += [f"{name} is unknown" for name in weights.keys() - own.keys()]
-        problems += [
-            f"{name} must have the shape {tuple(own[name].shape)}, but has {tuple(weights[name].shape)}"
-            for name in own.keys() & weights.keys()
-            if _rowless(name, own[name]) != _rowless(name, weights[name])
-        ]
-        if problems:
-            raise UserError.of(sorted(problems), f"{self.path} does not fit the model:")
+        own = model.state_dict()
+        if problems := fit_problems({name: tuple(value.shape) for name, value in own.items()}, weights):
+            raise UserError.of(problems, f"{self.path} does not fit the model:")
         with torch.no_grad():
             for name, value in weights.items():
                 rows = min(len(own[name]), len(value))
                 own[name][:rows].copy_(value[:rows])
                 _report_rows(name, len(own[name]), len(value))
-        logger.info(f"loaded all {len(own)} parameters from {self.path}")
+        logger.info(f"loaded all {len(weights)} parameters from {self.path}")
 
 
 def open_start(path: str, dictionary: Dictionary) -> Start:
     """Read what ``--pretrained`` names.
 
     Args:
-        path: the folder of a converted encoder, or the file of a checkpoint.
+        path: the folder of a converted encoder or of a converted DeltaLM, or the file of a checkpoint.
         dictionary: of the data.
 
     Raises:
         UserError: if it cannot be read, is nothing that the model can start from, or does not fit the dictionary.
     """
     if Path(path).is_dir() or is_model_of_folder(Path(path)):
-        return _from_encoder(open_pretrained(path), dictionary)
+        return _from_pretrained(open_pretrained(path), dictionary)
     state = load_checkpoint(path, lazily=True)
     if is_encoder(state):
-        return _from_encoder(encoder_of(Path(path), state), dictionary)
+        return _from_pretrained(encoder_of(Path(path), state), dictionary)
     return _from_checkpoint(Path(path), state, dictionary)
 
 
-def _from_encoder(encoder: PretrainedEncoder, dictionary: Dictionary) -> Start:
-    path = encoder.path
-    sizes = {**UNILM_SIZES, **encoder.sizes}
+def _from_pretrained(pretrained: PretrainedEncoder, dictionary: Dictionary) -> Start:
+    path, is_unilm = pretrained.path, pretrained.model == "unilm"
+    sizes = {**UNILM_SIZES, **pretrained.sizes} if is_unilm else pretrained.sizes
     problems = [
         f"an encoder with {name} {UNILM_SIZES[name]} is needed, but that of {path} has {sizes[name]}"
-        for name in _REQUIRED
+        for name in (_REQUIRED if is_unilm else ())
         if sizes[name] != UNILM_SIZES[name]
     ]
-    problems += _dictionary_problems(encoder, dictionary)
+    problems += _dictionary_problems(pretrained, dictionary)
     if problems:
         raise UserError.of(problems)
-    weights = encoder_weights(encoder.read_weights(), dictionary.pad())
+    weights = pretrained.read_weights()
+    if not is_unilm:
+        tie(weights)
+        return _start(path, weights, sizes)
+    weights = encoder_weights(weights, dictionary.pad())
     known = {name: sizes[name] for name in _FROM_ENCODER}
     suggested = {"max_positions": sizes["max_positions"]}
     return Start(path, weights, {**known, "layernorm_embedding": "yes"}, suggested, is_encoder=True)
@@ -141,47 +134,37 @@ def _dictionary_problems(encoder: PretrainedEncoder, dictionary: Dictionary) -> 
 
 
 def _from_checkpoint(path: Path, state: Mapping[str, Any], dictionary: Dictionary) -> Start:
-    options: Mapping[str, Any] = {}
-    if isinstance(state.get("weights"), dict):
-        weights = official_weights(state["weights"])
-    elif isinstance(state.get("model"), dict):
-        weights = dict(state["model"])
-        options = _model_options(state)
-    else:
+    given = next((kind for kind in ("weights", "model") if isinstance(state.get(kind), dict)), None)
+    if given is None:
         raise UserError(
             f"--pretrained {path} must hold 'weights', as DeltaLM's own checkpoints do, or 'model', as fairseq's do, "
             f"but holds {', '.join(map(str, state)) or 'nothing'}"
         )
-    weights = {name: value for name, value in weights.items() if name not in _VERSIONS}
-    tied = tie(weights)
-    try:
-        known = sizes_of(weights)
-        positions = max(len(weights[name]) for name in POSITIONS) - dictionary.pad() - 1
-    except KeyError as error:
-        raise UserError(f"--pretrained {path} is no DeltaLM checkpoint: it lacks {error.args[0]}") from None
+    options = _model_options(state) if given == "model" else {}
     if not options and dictionary.pad() != _FAIRSEQ_PAD:
         raise UserError(
             f"{path} needs a dictionary whose padding is symbol {_FAIRSEQ_PAD}, as fairseq's, but it is symbol "
             f"{dictionary.pad()}"
         )
-    if not tied:
-        logger.warning(f"{path}: the token embeddings of source and target differ; both become the target's here")
-    suggested = {"max_positions": positions}
-    for name in ("encoder_attention_heads", "layer_norm_eps", "activation_fn"):
-        if (value := options.get(name)) is not None:
-            suggested[name] = value
-    return Start(path, weights, known, suggested)
+    try:
+        found = read_deltalm(state[given], options, dictionary.pad())
+    except UserError as error:
+        raise UserError(f"--pretrained {path}: {error}") from None
+    for note in found.notes:
+        logger.warning(f"{path}: {note}")
+    return _start(path, found.weights, found.sizes)
+
+
+def _start(path: Path, weights: Weights, sizes: Mapping[str, Any]) -> Start:
+    """Return a whole DeltaLM to start from."""
+    known = {name: value for name, value in sizes.items() if name not in _SUGGESTED}
+    return Start(path, weights, known, {name: value for name, value in sizes.items() if name in _SUGGESTED})
 
 
 def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the model that a fairseq checkpoint holds."""
     options = (state.get("cfg") or {}).get("model") or state.get("args") or {}
     return vars(options) if isinstance(options, Namespace) else dict(options)
-
-
-def _rowless(name: str, value: Tensor) -> tuple[int, ...]:
-    """Return the shape, for a table without its rows."""
-    return tuple(value.shape[1:] if name in TABLES else value.shape)
 
 
 def _report_rows(name: str, own: int, given: int) -> None:

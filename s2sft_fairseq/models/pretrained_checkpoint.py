@@ -36,14 +36,20 @@ def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
     """Read the description of the encoder that ``--pretrained`` names, if it names any.
 
     Raises:
-        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another.
+        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another;
+            if it is an encoder-decoder.
     """
+    if not cfg.pretrained:
+        return None
     try:
-        return open_pretrained(cfg.pretrained) if cfg.pretrained else None
+        encoder = open_pretrained(cfg.pretrained)
     except UserError as error:
         if cfg.lora_rank:
             raise UserError(f"{error}; adapters need the encoder that they were trained on ({WHERE})") from None
         raise
+    if encoder.model != "unilm":
+        raise UserError(f"--pretrained {cfg.pretrained} holds DeltaLM: train it with --arch {encoder.model}")
+    return encoder
 
 
 def open_pretrained(path: str | Path) -> PretrainedEncoder:

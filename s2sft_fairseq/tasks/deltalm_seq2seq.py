@@ -1,11 +1,14 @@
 """The task of fine-tuning DeltaLM: one pair of languages or many, and zero-shot transfer beside plain text."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any, Optional
 
+import numpy as np
 import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion
@@ -13,7 +16,7 @@ from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 from sacrebleu.metrics import BLEU
 from torch import Tensor
 
@@ -90,20 +93,36 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
                 option = f"--{name.replace('_', '-')}-positions"
                 problems.append(f"{option} must be from 2 to --max-positions of the model ({of_model}), but is {given}")
             setattr(self, name, given)
-        for language in dict.fromkeys([*(pair.language for pair in self.pairs), *self.languages]):
-            if (symbol := self.language_symbol(language)) and symbol not in self.dictionary:
-                problems.append(
-                    f"--language-token {self.language_token}: the dictionary lacks {symbol} (added by s2sft convert "
-                    "--add-token; in decoding the language is that of --target-lang)"
-                )
+        problems += self._language_problems(saved.get("languages", []))
         if problems:
             raise UserError.of(problems)
         return model
+
+    def _written_languages(self) -> list[str]:
+        """Return the languages of all targets."""
+        return list(dict.fromkeys([*(pair.language for pair in self.pairs), *self.languages]))
+
+    def _language_problems(self, trained: list[str]) -> list[str]:
+        """Tell what languages have no token; ``trained``: those of the checkpoint that is decoded with."""
+        lacking = [
+            language
+            for language in self._written_languages()
+            if (symbol := self.language_symbol(language)) and symbol not in self.dictionary
+        ]
+        if lacking and trained:
+            found = self.cfg.target_lang or "not given"
+            return [f"--target-lang must be a language of the checkpoint, {', '.join(trained)}, but is {found}"]
+        return [
+            f"--language-token {self.language_token}: the dictionary lacks {self.language_symbol(language)} (s2sft "
+            "convert --add-language-tokens adds such)"
+            for language in lacking
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the task."""
         layout = {
             "language_token": self.language_token,
+            "languages": self._written_languages(),
             "max_source_positions": self.max_source,
             "max_target_positions": self.max_target,
         }
@@ -157,13 +176,31 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
             )
         return part
 
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
-        """Log what was measured; BLEU, with ``--eval-bleu``, is 0 where nothing at all is generated.
+    def valid_step(
+        self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Validate a batch; what is counted for BLEU counts for the direction of the batch too."""
+        loss, size, output = super().valid_step(sample, model, criterion)
+        if len(self.pairs) > 1:
+            counts = {name: value for name, value in output.items() if name.startswith("_bleu_")}
+            for pair in self.pairs:  # the others too: workers add up what all of them have
+                is_own = str(pair) == sample["part"]
+                output |= {f"{name}/{pair}": value if is_own else 0 for name, value in counts.items()}
+        return loss, size, output
 
-        fairseq would not log it then, and fail if it is the metric of the best checkpoint.
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
+        """Log what was measured: with ``--eval-bleu`` BLEU; of several directions ``bleu_en-de`` and so on, and as
+        ``bleu`` their mean.
+
+        It is 0 where nothing at all is generated: fairseq would not log it then, and fail if it is the metric of the
+        best checkpoint.
         """
         if self.cfg.eval_bleu and any("_bleu_sys_len" in output for output in logging_outputs):
-            metrics.log_derived("bleu", corpus_bleu)
+            directions = [f"/{pair}" for pair in self.pairs] if len(self.pairs) > 1 else []
+            for direction in directions:
+                log_bleu_counts(logging_outputs, direction)
+                metrics.log_derived(f"bleu_{direction[1:]}", partial(corpus_bleu, directions=(direction,)))
+            metrics.log_derived("bleu", partial(corpus_bleu, directions=tuple(directions) or ("",)))
         super().reduce_metrics(logging_outputs, criterion)
 
     def build_dataset_for_inference(
@@ -185,10 +222,30 @@ def chosen_pairs(cfg: DeltaLMSeq2SeqConfig) -> list[LanguagePair]:
     return pairs or [LanguagePair("src", "tgt", cfg.target_lang or "tgt")]
 
 
-def corpus_bleu(meters: Mapping[str, Any]) -> float:
-    """Return BLEU, by sacreBLEU, of the counts that were summed over batches and workers."""
-    if "_bleu_totals" not in meters:
-        return 0.0
-    counts, totals = (meters[name].sum.tolist() for name in ("_bleu_counts", "_bleu_totals"))
-    lengths = (int(meters[name].sum) for name in ("_bleu_sys_len", "_bleu_ref_len"))
-    return round(BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score, 2)
+def log_bleu_counts(outputs: list[dict[str, Any]], direction: str) -> None:
+    """Log the sums of what is counted for BLEU of a direction, ``/en-de``, as fairseq does for all of them."""
+
+    def total(name: str) -> int:
+        return int(sum(output.get(f"_bleu_{name}{direction}", 0) for output in outputs))
+
+    for name in ("counts", "totals"):
+        metrics.log_scalar(f"_bleu_{name}{direction}", np.array([total(f"{name}_{n}") for n in range(EVAL_BLEU_ORDER)]))
+    for name in ("sys_len", "ref_len"):
+        metrics.log_scalar(f"_bleu_{name}{direction}", total(name))
+
+
+def corpus_bleu(meters: Mapping[str, Any], directions: Sequence[str] = ("",)) -> float:
+    """Return BLEU, by sacreBLEU, of the counts that were summed over batches and workers.
+
+    Args:
+        meters: fairseq's.
+        directions: of whose BLEU the mean is returned; "" is what fairseq counts, all of them together.
+    """
+    scores = []
+    for direction in directions:
+        if f"_bleu_totals{direction}" not in meters:
+            return 0.0
+        counts, totals = (meters[f"_bleu_{name}{direction}"].sum.tolist() for name in ("counts", "totals"))
+        lengths = (int(meters[f"_bleu_{name}{direction}"].sum) for name in ("sys_len", "ref_len"))
+        scores.append(BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score)
+    return round(mean(scores), 2)

@@ -10,7 +10,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 
 own="source_lang target_lang" source_lang=en target_lang=de
-max_source=64 max_target=64
+max_source=64 max_target=64 of_deltalm=()
 lr=1e-4 epochs=20
 search=(--beam 5 --length-penalty gnmt --lenpen 1.0)
 evaluate=(--task bleu)

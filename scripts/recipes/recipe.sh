@@ -50,7 +50,8 @@ lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_de
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it at most, longest output
 averaged=""                                     # deltalm: the model is the average of so many last checkpoints
-of_deltalm=() languages=()                      # deltalm: settings of the recipe's own, names and values; languages
+of_deltalm=(max_source 512 max_target 512)      # deltalm: settings of the recipe's own, names and values: all positions
+languages=()                                    # deltalm: options of several languages
 parts=("") part=""                              # folders of corpus/ that are generated from and scored; that in turn
 preset=""                                       # the one where the command line names none
 manual=recipe                                   # the file whose head tells the options

@@ -10,7 +10,7 @@ set -euo pipefail
 
 own="lang" lang=en
 set=dev method=deltalm
-max_source=256 max_target=80
+max_source=256 max_target=80 of_deltalm=()
 settings() {
     prepare=(--lang "$lang")
     evaluate=(--task webnlg)

@@ -11,7 +11,7 @@ set -euo pipefail
 
 own="lang" lang=es
 set=dev method=deltalm
-max_source=512 max_target=80
+max_source=512 max_target=80 of_deltalm=()
 evaluate=(--task wikilingua)
 settings() { prepare=(--lang "$lang"); }
 run_recipe "$@"

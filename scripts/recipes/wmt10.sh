@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 
 own="langs direction" langs=fr,cs,de,fi,lv,et,ro,hi,tr,gu direction=both method=deltalm
-max_source=256 max_target=256 longest=255 averaged=5
+max_source=256 max_target=256 longest=255 averaged=5 of_deltalm=()
 evaluate=(--task bleu)
 
 settings() {
@@ -32,7 +32,7 @@ settings() {
         vocabulary+=("$output/corpus/$lang-en"/train.{src,tgt})
     done
     languages=(--lang-pairs "$(IFS=, && echo "${parts[*]}")" --language-token "__{}__")
-    conversion+=("${kept[@]/#/--add-token=}")
+    conversion+=(--add-language-tokens "en,$langs")
     prepare=(--langs "$langs")
 }
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from command_output import generated
 from hugging_face import save, their_model
+from official_deltalm import write_official
 
 from s2sft_fairseq.checkpoints.averaging import average_checkpoints
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
@@ -95,7 +96,7 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
         "tuned",
     )
     log = call_command(*words, "--max-update", 8).stdout
-    assert re.search(r"valid on 'valid' subset .* bleu [0-9.]+", log)
+    assert re.search(r"valid on 'valid' subset .* bleu_en-de [0-9.]+ \| bleu_de-en [0-9.]+ \| bleu [0-9.]+", log)
     log = call_command(*words, "--max-update", 10).stdout
     assert "Loaded checkpoint" in log and len(losses(log)) == 2
     (tmp_path / "deltalm.pt").unlink()
@@ -111,7 +112,7 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
     refused = call_command(
         "generate", *path, "--tokenizer-dir", encoder, "--input", "raw/test.de", "--output", "x", status=2
     )
-    assert "--language-token __{}__: the dictionary lacks __tgt__" in refused.stderr
+    assert "--target-lang must be a language of the checkpoint, de, en, but is not given" in refused.stderr
 
 
 def test_the_translation_task_of_fairseq(data, encoder, call_command, tmp_path):
@@ -161,3 +162,23 @@ def test_lines_as_they_come(data, encoder, call_command, tmp_path, monkeypatch):
         *("interactive", data, "--path", "saved/checkpoint_last.pt", "--cpu", "-s", "en", "-t", "de", "--max-len-b", 5)
     ).stdout
     assert sorted(generated(out)) == list(range(5)) and "__de__" in generated(out, "S")[0][0]
+
+
+def test_from_the_official_files_to_translations(data, call_command, tmp_path):
+    """Conversion, tokenization, fine-tuning and generation, with the tokens of both languages; and without -t."""
+    write_official(tmp_path / "official")
+    call_command("convert", "official", "--to", "deltalm", "--add-language-tokens", "en,de", "--sentinels", 100)
+    files = [f"raw/{split}.{language}" for split in ("train", "valid", "test") for language in ("en", "de")]
+    call_command("tokenize", "--tokenizer-dir", "deltalm", "--input", *files, "--output-dir", "pieces", "--workers", 1)
+    call_command(
+        *("preprocess", "-s", "en", "-t", "de", "--trainpref", "pieces/train", "--validpref", "pieces/valid"),
+        *("--joined-dictionary", "--srcdict", "deltalm/dict.txt", "--workers", 1, "--destdir", "official-data"),
+    )
+    words = ("train", "official-data", "--arch", "deltalm", "--pretrained", "deltalm", "--language-token", "__{}__")
+    words += ("--lang-pairs", "en-de,de-en", *TRAINING, "--max-update", 6, "--save-dir", "tuned")
+    log = call_command(*words).stdout
+    assert "loaded all 135 parameters from deltalm" in log and losses(log)[-1] < losses(log)[0]
+    (tmp_path / "deltalm" / "model.pt").unlink()  # the checkpoint holds everything
+    path = ("--path", "tuned/checkpoint_last.pt", "--tokenizer-dir", "deltalm", "--cpu", "--beam", 2, "--max-len-b", 5)
+    call_command("generate", *path, "-t", "de", "--input", "raw/test.en", "--output", "out.txt")
+    assert len((tmp_path / "out.txt").read_text().splitlines()) == 5

@@ -9,6 +9,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from recorded_deltalm import CHECKPOINTS, MODELS, PAD, SETTINGS, VOCAB_SIZE, Task, batch, config, model, weights
 
 from s2sft_fairseq.checkpoints.deltalm import interleave
+from s2sft_fairseq.commands.convert import convert
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.models.deltalm import DeltaLMModel
 
 CASES = SETTINGS["cases"]
@@ -115,6 +117,23 @@ def test_the_logits_of_a_checkpoint(tmp_path):
     recorded = batch("ckpt_exact", "left")
     with torch.no_grad():
         logits, nll = run(DeltaLMModel.build_model(config(pretrained=str(path)), Task()).eval(), recorded)
+    real = recorded["target"] != PAD
+    torch.testing.assert_close(logits[real], recorded["logits"][real], atol=1e-4, rtol=0)
+    assert nll.item() == pytest.approx(recorded["nll_sum"].item(), rel=1e-3)
+
+
+def test_the_logits_of_a_converted_checkpoint(tmp_path):
+    """The same through `s2sft convert` and the folder that it writes, where every row has a symbol."""
+    path, _ = recorded_checkpoint("ckpt_exact", tmp_path)
+    (tmp_path / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(50)))
+    convert(path, tmp_path / "folder")
+    symbols = PretrainedDictionary.load(str(tmp_path / "folder" / "dict.txt"))
+    assert len(symbols) == VOCAB_SIZE
+    task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
+    recorded = batch("ckpt_exact", "left")
+    built = DeltaLMModel.build_model(config(pretrained=str(tmp_path / "folder")), task).eval()
+    with torch.no_grad():
+        logits, nll = run(built, recorded)
     real = recorded["target"] != PAD
     torch.testing.assert_close(logits[real], recorded["logits"][real], atol=1e-4, rtol=0)
     assert nll.item() == pytest.approx(recorded["nll_sum"].item(), rel=1e-3)

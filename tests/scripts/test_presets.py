@@ -198,6 +198,41 @@ def test_the_settings_of_deltalm(tmp_path, task):
 
 
 @pytest.mark.parametrize(
+    ("task", "limits"),
+    [
+        ("xqg", ("512", "512")),
+        ("xgiga", ("512", "512")),
+        ("squad_qg", ("512", "512")),
+        ("cnn_dailymail", ("512", "512")),
+        ("webnlg", ("256", "80")),
+        ("wikilingua", ("512", "80")),
+        ("iwslt14", ("256", "256")),
+        ("wmt10", ("256", "256")),
+    ],
+)
+def test_the_lengths_of_deltalm(tmp_path, task, limits):
+    """What its paper says, or else all positions: the limits of the other methods are for source and target in one."""
+    train, *_ = commands(tmp_path, task, "--method", "deltalm", "--updates", 9)
+    assert (train["--max-source-positions"], train["--max-target-positions"]) == limits
+    train, *_ = commands(tmp_path, task, "--method", "deltalm", "--updates", 9, "--max-target", 48)
+    assert (train["--max-source-positions"], train["--max-target-positions"]) == (limits[0], "48")
+
+
+def test_the_languages_of_zero_shot_transfer(tmp_path):
+    """All that the paper trains and tests on (section 3.3), unless some are named."""
+    words = ("--method", "deltalm", "--train-lang", "en", "--updates", 9)
+    train, generate = commands(tmp_path, "xgiga", *words, "--lang", "zh")
+    assert (train["--lang-pairs"], train["--text-languages"], generate["--target-lang"]) == (
+        "src-tgt:en",
+        "en,fr,zh",
+        "zh",
+    )
+    assert (train["--tokens-per-sample"], train["--max-source-positions"]) == ("512", "512")
+    train, _ = commands(tmp_path, "xgiga", *words, "--text-langs", "en,fr")
+    assert train["--text-languages"] == "en,fr"
+
+
+@pytest.mark.parametrize(
     ("devices", "words", "expected"),
     [
         ("0", (), ("16", "4")),

@@ -5,11 +5,17 @@ import random
 import runpy
 import subprocess
 import sys
+from argparse import Namespace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
+from hugging_face import save, their_model
 
+from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pretrain.py"
 TINY = ("--arch", "unilm_tiny", "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 64, "--max-positions", 64)
@@ -82,6 +88,64 @@ def test_the_preset_of_unilmv2():
     assert preset.model[:2] == ("--arch", "unilm_base") and preset.model[2:4] == ("--relative-position-bins", "32")
 
 
+def test_deltalm_from_texts_and_pairs(folder, tmp_path):
+    """From an encoder as it is published to a folder that a translation begins with."""
+    save("xlm-roberta", their_model("xlm-roberta", num_hidden_layers=4), tmp_path / "encoder")
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
+    rng = random.Random(0)
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "text" / "fr").mkdir(parents=True)
+    for split, number in (("train", 12), ("valid", 3)):
+        text = "".join(f"{' '.join(rng.choices(words, k=6))}\n\n" for _ in range(number))
+        (tmp_path / "text" / "fr" / f"{split}.txt").write_text(text)
+        for language in ("de", "en"):
+            lines = "".join(f"{' '.join(rng.choices(words, k=4))}\n" for _ in range(number))
+            (tmp_path / "pairs" / f"{split}.en-de.{language}").write_text(lines)
+    command = ("deltalm-base", "--text", "text", "--pairs", "pairs", "--encoder", "encoder", "--output", "out")
+    further = ("--max-positions", 40, "--tokens-per-sample", 30, "--update-freq", 2, "--cpu", "--num-workers", 0)
+    done = pretrain(tmp_path, *command, "--updates", 3, "--", *further)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "update 3/3: held out loss" in done.stdout
+    made = tmp_path / "out" / "deltalm-base" / "deltalm"
+    assert done.stdout.endswith(f"pretrain: the deltalm is {made}\n")
+    trained = load_checkpoint(made.parent / "checkpoints" / "checkpoint_last.pt")
+    task = trained["cfg"]["task"]
+    assert (task["text_languages"], task["lang_pairs"]) == ("fr", "en-de")
+    assert (task["span_density"], task["translation_span_density"], task["mean_span_length"]) == (0.15, 0.5, 3.0)
+    opened = PretrainedEncoder.open(made)
+    assert (opened.model, opened.sizes["encoder_layers"], opened.sizes["max_positions"]) == ("deltalm", 4, 40)
+    found = load_checkpoint(made / "model.pt")["model"]
+    assert found.keys() == trained["model"].keys() - {"encoder.version", "decoder.version"}
+    assert all(torch.equal(value, trained["model"][name]) for name, value in found.items())
+    assert "<extra_id_99>" in open_tokenizer(made).dictionary
+
+
+def test_the_preset_of_deltalm(tmp_path, monkeypatch):
+    """Section 2.3 of its paper: batches of 2,048 texts on however many GPUs, and the rest."""
+    script = runpy.run_path(str(SCRIPT))
+    preset = script["PRESETS"]["deltalm-base"]
+    assert (preset.task, preset.updates, preset.warmup, preset.texts) == ("deltalm_pretraining", 600_000, 10_000, 2048)
+    for language in ("en", "fr"):
+        (tmp_path / "text" / language).mkdir(parents=True)
+    names = {"pairs": None, "run": None, "seed": 1, "tokenizer_dir": None, "updates": None, "word_flow_only": False}
+    for gpus, device_tokens, expected in (
+        (0, 8192, (16, 128)),
+        (8, 8192, (16, 16)),
+        (32, 16384, (32, 2)),
+        (3, 4096, (2, 341)),
+    ):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        options = Namespace(preset="deltalm-base", text=tmp_path / "text", encoder=tmp_path, output=tmp_path,
+                            device_tokens=device_tokens, **names)  # fmt: skip
+        words = script["DeltaLMPretraining"](options, []).training(tmp_path, preset.updates)
+        given = dict(pairwise(words))
+        assert (given["--batch-size"], given["--update-freq"]) == expected
+        assert (given["--arch"], given["--text-languages"], given["--warmup-updates"]) == ("deltalm", "en,fr", 10_000)
+        assert (given["--adam-betas"], given["--clip-norm"]) == ("(0.9, 0.999)", "1.0")
+        assert (given["--tokens-per-sample"], given["--lr-scheduler"]) == ("512", "polynomial_decay")
+        assert given["--max-update"] == 600_000 and "--lang-pairs" not in given
+
+
 def test_mistakes(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     words = ("ernie-gen-base", "--text", "empty", "--encoder", "none", "--output", "out", "--updates", 0)
@@ -89,6 +153,18 @@ def test_mistakes(folder, tmp_path):
     assert done.returncode == 2
     assert "--updates must be at least 1, but is 0; --encoder must be a folder, but none is none" in done.stderr
     assert "--text must hold train.txt and valid.txt, but empty does not" in done.stderr
+    done = pretrain(
+        tmp_path, "unilmv2-base", "--text", "empty", "--encoder", "empty", "--pairs", "empty", "--output", "o"
+    )
+    assert "--pairs is for deltalm-base, but the preset is unilmv2-base; --text must hold train.txt" in done.stderr
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "train.en-de.en").touch()
+    done = pretrain(
+        *(tmp_path, "deltalm-base", "--text", "empty", "--tokenizer-dir", "empty", "--pairs", "pairs", "--output", "o")
+    )
+    assert "deltalm-base needs --encoder, from whose layers DeltaLM begins, not --tokenizer-dir" in done.stderr
+    assert "--text must hold LANGUAGE/train.txt and LANGUAGE/valid.txt, but empty does not" in done.stderr
+    assert "--pairs must hold train.en-de.de and valid.en-de.en and valid.en-de.de, but pairs does not" in done.stderr
     failed = pretrain(
         folder, "ernie-gen-base", "--text", "text", "--tokenizer-dir", "vocab", "--output", "out", "--run", "wrong",
         "--", *TINY, "--fragment-budget", 2,

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from official_deltalm import write_official
 from raw_corpora import RAW, UNDERSTANDING, line_aligned
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +148,20 @@ def test_several_directions(smoke):
     assert "wmt10: error: --method must be deltalm, but is causal" in wrong.stderr
 
 
+def test_the_official_files_of_deltalm(tmp_path):
+    """They are an ``--encoder`` as any other, to which the recipe adds the tokens of its languages."""
+    RAW["wmt10"](tmp_path / "raw")
+    write_official(tmp_path / "official")
+    words = ("--raw", "raw", *SMOKE, "--encoder", "official", "--langs", "fr", "--direction", "to-english")
+    done = run_recipe("wmt10", tmp_path, *words, "--max-source", 40, "--max-target", 40)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    out = tmp_path / "out"
+    assert json.loads((out / "encoder" / "config.json").read_text())["family"] == "DeltaLM"
+    symbols = [line.split(" ")[0] for line in (out / "encoder" / "dict.txt").read_text().splitlines()]
+    assert symbols[-3:] == ["<extra_id_99>", "__en__", "__fr__"]
+    assert (out / "deltalm-seed1" / "fr-en" / "test.out").read_text().count("\n") == 4
+
+
 def test_means_of_directions(tmp_path, monkeypatch):
     scores = {"fr-en": 30.0, "en-fr": 20.0, "cs-en": 40.0}
     for direction, value in scores.items():
@@ -162,9 +177,10 @@ def test_means_of_directions(tmp_path, monkeypatch):
 
 
 def test_zero_shot(tmp_path):
-    """Pairs in English, plain text and the test set in French."""
+    """Pairs in English, the test set in French, and plain text of all three languages."""
     RAW["xgiga"](tmp_path / "raw")
     line_aligned("{split}.{column}.en", "x", "y", valid="dev")(tmp_path / "raw")
+    line_aligned("{split}.{column}.zh", "x", "y", valid="dev")(tmp_path / "raw")
     for path in (tmp_path / "raw").glob("*.en"):
         path.write_text("".join(f"English: {line}\n" for line in path.read_text().splitlines()))
     words = ("--raw", "raw", *SMOKE, "--method", "deltalm", "--train-lang", "en")
@@ -174,11 +190,12 @@ def test_zero_shot(tmp_path):
     assert (out / "deltalm-seed1" / "test.out").read_text().count("\n") > 0
     corpus = {path.name: path.read_text().splitlines() for path in (out / "corpus").glob("*.src")}
     assert corpus["train.src"] == (tmp_path / "raw" / "train.x.en").read_text().splitlines()
-    assert corpus["text.src"] == (tmp_path / "raw" / "train.x.fr").read_text().splitlines()
+    for language in ("en", "fr", "zh"):
+        assert corpus[f"text-{language}.src"] == (tmp_path / "raw" / f"train.x.{language}").read_text().splitlines()
+        assert (out / "binarized" / language / "train.bin").is_file()
     assert corpus["test.src"] == (tmp_path / "raw" / "test.x.fr").read_text().splitlines()
-    assert (out / "binarized" / "fr" / "train.bin").is_file()
     log = (out / "deltalm-seed1" / "commands.jsonl").read_text()
-    for words in ("--lang-pairs src-tgt:en --text-languages fr --language-token __{}__", "--target-lang fr"):
+    for words in ("--lang-pairs src-tgt:en --text-languages en,fr,zh --language-token __{}__", "--target-lang fr"):
         assert json.dumps(words.split())[1:-1] in log
 
     done = run_recipe("xgiga", tmp_path, "--raw", "raw", *SMOKE, "--train-lang", "en")

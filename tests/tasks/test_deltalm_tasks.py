@@ -8,6 +8,7 @@ import pytest
 import sacrebleu
 import torch
 from fairseq.data import indexed_dataset
+from fairseq.logging import metrics
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.mixture_dataset import MixtureDataset
@@ -287,6 +288,19 @@ def test_a_checkpoint_remembers_the_layout(data):
     assert [str(pair) for pair in other.pairs] == ["en-fr"]
 
 
+@pytest.mark.parametrize(("given", "found"), [(None, "not given"), ("it", "it")])
+def test_which_languages_a_checkpoint_writes(data, given, found):
+    """Decoding needs to be told one of them."""
+    task = seq2seq(data, lang_pairs="en-de,fr-en", text_languages="fr", language_token="__{}__")
+    cfg = DeltaLMSeq2SeqConfig(data=str(data), target_lang=given, seed=1, dataset_impl=None, train_subset="train")
+    cfg._name = "deltalm_seq2seq"
+    other = DeltaLMSeq2SeqTask(cfg, task.dictionary)
+    other.load_state_dict(task.state_dict())
+    with pytest.raises(UserError) as error:
+        other.build_model(model_options(), from_checkpoint=True)
+    assert str(error.value) == f"--target-lang must be a language of the checkpoint, de, en, fr, but is {found}"
+
+
 def test_bleu_of_summed_counts():
     """That of the whole, from the counts of two batches; 0 of a model that generates nothing."""
     hypotheses, references = ["the old town has a tower", "a b c d e"], ["the old town has one tower", "a b c d f"]
@@ -300,6 +314,53 @@ def test_bleu_of_summed_counts():
     whole = sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert corpus_bleu({name: SimpleNamespace(sum=value) for name, value in meters.items()}) == round(whole, 2) > 0
     assert corpus_bleu({}) == 0
+
+
+def test_bleu_of_each_direction(data):
+    """Over all batches of a validation: of each direction by itself, and the mean of them."""
+    task = seq2seq(data, lang_pairs="en-de,fr-en", eval_bleu=True)
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+
+    def write_worse(ids, number):
+        """Half of the hypotheses of one direction are the references, the others lack their second word."""
+        return ids if number % 2 or number >= 7 else torch.cat([ids[:1], ids[2:]])
+
+    def inference_step(generator, models, sample, prefix_tokens=None):
+        rows = zip(sample["id"].tolist(), sample["target"], strict=True)
+        return [[{"tokens": write_worse(row[row != PAD], number)}] for number, row in rows]
+
+    class Criterion:
+        def __call__(self, model, sample):
+            return torch.zeros(1), 1, {"ntokens": 1, "nsentences": len(sample["id"])}
+
+        @staticmethod
+        def reduce_metrics(outputs):
+            pass
+
+    task.inference_step, criterion, model = inference_step, Criterion(), SimpleNamespace(eval=lambda: None)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), 30, None, 1)
+    samples = [batch_of(dataset, batch) for batch in batches]
+    assert len(samples) > 4 and {sample["part"] for sample in samples} == {"en-de", "fr-en"}
+    outputs = [task.valid_step(sample, model, criterion)[2] for sample in samples]
+    assert len({frozenset(output) for output in outputs}) == 1
+    with metrics.aggregate(new_root=True) as logged:
+        for output in outputs:
+            task.reduce_metrics([output], criterion)
+    found = logged.get_smoothed_values()
+
+    expected = {}
+    for part, name in enumerate(("en-de", "fr-en")):
+        lines = [dataset[7 * part + line]["item"][1] for line in range(7)]
+        references = [task.dictionary.string(torch.from_numpy(line)) for line in lines]
+        hypotheses = [
+            task.dictionary.string(write_worse(torch.from_numpy(line), 7 * part + number))
+            for number, line in enumerate(lines)
+        ]
+        expected[f"bleu_{name}"] = round(sacrebleu.corpus_bleu(hypotheses, [references]).score, 2)
+    assert 0 < expected["bleu_en-de"] < expected["bleu_fr-en"] == 100
+    assert {name: found[name] for name in expected} == expected
+    assert found["bleu"] == pytest.approx(sum(expected.values()) / 2, abs=0.011)
 
 
 def test_what_an_epoch_is_made_of_is_logged(data, caplog):
@@ -330,8 +391,7 @@ def test_problems_with_options(data):
     assert error.value.problems == [
         "--max-source-positions must be from 2 to --max-positions of the model (40), but is 41",
         "--max-target-positions must be from 2 to --max-positions of the model (40), but is 1",
-        "--language-token <{}>: the dictionary lacks <de> (added by s2sft convert --add-token; in decoding the "
-        "language is that of --target-lang)",
+        "--language-token <{}>: the dictionary lacks <de> (s2sft convert --add-language-tokens adds such)",
     ]
 
 
