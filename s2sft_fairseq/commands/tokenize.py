@@ -43,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError.of(problems)
     if options.dict:
         dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
-        options.dict.parent.mkdir(parents=True, exist_ok=True)
         dictionary.save(str(options.dict))
         print(f"{options.dict}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
