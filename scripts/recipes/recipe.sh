@@ -270,7 +270,8 @@ run_recipe() {
         done
         return
     fi
-    remember "$output/corpus.settings" "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
+    remember "$output/corpus.settings" "corpus tokens binarized" \
+        "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
         "--skip-malformed ${skip_malformed:-no}"
     stage "$output/corpus" "prepare" prepare_corpus
     choose_set
@@ -282,10 +283,13 @@ run_recipe() {
         for name in max_source max_target noise_prob noise_symbol dropout label_smoothing weight_decay; do
             ! given "$name" || others+=("--${name//_/-} ${!name}")
         done
-        remember "$work/settings" "--method $method" "--seed $seed" "--lr $lr" "--updates $updates" \
-            "--warmup $warmup" "--batch $batch" "--device-batch $device_batch" "search ${search[*]}" \
+        remember "$work/settings" "checkpoints/checkpoint_last.pt best.pt" \
+            "--method $method" "--seed $seed" "--lr $lr" "--updates $updates" \
+            "--warmup $warmup" "--batch $batch" "--device-batch $device_batch" \
             "train ${train_options[*]-}" "--fit-head ${fit_head:-no}" ${others[@]+"${others[@]}"}
-        remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out" \
+        remember "$work/$set.settings" "${parts[*]/%//$set.out}" "search ${search[*]}"
+        remember "$output/encoder.settings" "encoder tokens fitted binarized" \
+            "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out" \
             ${conversion[@]+"${conversion[*]}"}
         stage "$output/encoder" "convert" convert
         stage "$output/tokens" "tokenize" tokenize

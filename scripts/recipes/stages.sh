@@ -10,12 +10,14 @@ stage() {
     say "$what: $((SECONDS - start)) s"
 }
 
-# remember FILE LINE...: what the files beside this one are made with, which may not change.
+# remember FILE "NAME ..." LINE...: what files of these names beside it are made with. It may not change once one of them
+# is there; settings that nothing was made with are forgotten.
 remember() {
-    local file=$1 changed
-    shift
+    local file=$1 names=$2 name changed bound=""
+    shift 2
     mkdir -p "$(dirname "$file")"
-    if [ -e "$file" ]; then
+    for name in $names; do [ ! -e "$(dirname "$file")/$name" ] || bound=yes; done
+    if [ -n "$bound" ] && [ -e "$file" ]; then
         changed=$(printf '%s\n' "$@" | diff "$file" - | sed -n 's/^</ before:/p; s/^>/ now:   /p') || true
         [ -z "$changed" ] || fail "$(dirname "$file") holds files of other settings; name another folder, or remove it
 $changed"
@@ -101,6 +103,7 @@ binarize() {
 }
 
 train() {
+    [ -e "$work/checkpoints/checkpoint_last.pt" ] || rm -f "$work/train.log"  # of a training that saved nothing
     s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "${updates:-0}"
     if [ -n "$averaged" ]; then
         "$python" "$root/scripts/average_checkpoints.py" "$work/checkpoints" --last "$averaged" --output "$work/best.pt"
