@@ -27,17 +27,17 @@ $changed"
 }
 
 # s2sft COMMAND...: each command with its seconds and its memory goes to commands.jsonl of the run.
-s2sft() { "$python" "$root/scripts/recipes/measured.py" "$work/commands.jsonl" "$python" -m s2sft_fairseq "$@"; }
+s2sft() { "$python" "$recipes/measured.py" "$work/commands.jsonl" "$python" -m s2sft_fairseq "$@"; }
 
 prepare_corpus() {
-    "$python" "$root/preprocess/$script.py" --raw "$raw" --output "$output/corpus" ${prepare[@]+"${prepare[@]}"} \
-        ${limit:+--limit "$limit"} ${skip_malformed:+--skip-malformed}
+    "$python" -m s2sft_fairseq prepare "$script" --raw "$raw" --output "$output/corpus" \
+        ${prepare[@]+"${prepare[@]}"} ${limit:+--limit "$limit"} ${skip_malformed:+--skip-malformed}
 }
 
 convert() {
     rm -rf "$output/encoder.partial"
     if [ -z "$encoder" ]; then
-        "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
+        "$python" "$recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
             --input "${vocabulary[@]}" --keep ${added_token:+"$added_token"} ${kept[@]+"${kept[@]}"}
     elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
         local token lacking=()
@@ -104,9 +104,9 @@ binarize() {
 
 train() {
     [ -e "$work/checkpoints/checkpoint_last.pt" ] || rm -f "$work/train.log"  # of a training that saved nothing
-    s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "${updates:-0}"
+    s2sft "${training[@]}" | "$python" "$recipes/training_log.py" "${updates:-0}"
     if [ -n "$averaged" ]; then
-        "$python" "$root/scripts/average_checkpoints.py" "$work/checkpoints" --last "$averaged" --output "$work/best.pt"
+        "$python" -m s2sft_fairseq average "$work/checkpoints" --last "$averaged" --output "$work/best.pt"
     else
         mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
     fi
@@ -115,7 +115,7 @@ train() {
 
 # Without matplotlib there is no picture, and nothing else is missing.
 plot() {
-    "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png" || say "no plot of the loss, see above"
+    "$python" "$recipes/loss_curves.py" "$work/train.log" "$work/loss.png" || say "no plot of the loss, see above"
 }
 
 score() {
