@@ -1,7 +1,6 @@
-"""CNN/DailyMail: DIR/{cnn,dailymail}/stories/*.story and DIR/all_{train,val,test}.txt to text files of pairs."""
+"""``s2sft prepare cnn_dailymail`` as a script."""
 
-from s2sft_fairseq.corpora.command_line import make_parser, run
-from s2sft_fairseq.corpora.stories import read_stories
+from s2sft_fairseq.cli import script
 
 if __name__ == "__main__":
-    run(make_parser(__doc__), lambda options, malformed: read_stories(options.raw, malformed))
+    script("prepare", "cnn_dailymail")

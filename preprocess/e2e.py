@@ -1,7 +1,6 @@
-"""E2E NLG challenge: DIR/{trainset,devset,testset_w_refs}.csv to text files of pairs."""
+"""``s2sft prepare e2e`` as a script."""
 
-from s2sft_fairseq.corpora.command_line import make_parser, run
-from s2sft_fairseq.corpora.e2e import read_e2e
+from s2sft_fairseq.cli import script
 
 if __name__ == "__main__":
-    run(make_parser(__doc__), lambda options, malformed: read_e2e(options.raw, malformed))
+    script("prepare", "e2e")

@@ -1,7 +1,6 @@
-"""Persona-Chat: DIR/{train,valid,test}_self_original.txt to text files of pairs."""
+"""``s2sft prepare persona_chat`` as a script."""
 
-from s2sft_fairseq.corpora.command_line import make_parser, run
-from s2sft_fairseq.corpora.persona_chat import read_persona_chat
+from s2sft_fairseq.cli import script
 
 if __name__ == "__main__":
-    run(make_parser(__doc__), lambda options, malformed: read_persona_chat(options.raw, malformed))
+    script("prepare", "persona_chat")

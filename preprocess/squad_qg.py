@@ -1,23 +1,6 @@
-"""SQuAD question generation: DIR/{train-v1.1.json,dev-v1.1.json,doclist-test.txt} to text files of pairs."""
+"""``s2sft prepare squad_qg`` as a script."""
 
-from s2sft_fairseq.corpora.command_line import make_parser, run
-from s2sft_fairseq.corpora.squad import read_squad
-
-
-def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--split",
-        choices=("official", "reversed"),
-        default="official",
-        help="official: tested on the 44 articles of doclist-test.txt (Du et al., 2017); reversed: tested on the "
-        "development file (Zhao et al., 2018) (default: official)",
-    )
-    run(
-        parser,
-        lambda options, malformed: read_squad(options.raw, malformed, reversed_split=options.split == "reversed"),
-    )
-
+from s2sft_fairseq.cli import script
 
 if __name__ == "__main__":
-    main()
+    script("prepare", "squad_qg")

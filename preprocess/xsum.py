@@ -1,7 +1,6 @@
-"""XSum: DIR/bbc-summary-data/*.summary and DIR/XSum-TRAINING-DEV-TEST-SPLIT-90-5-5.json to text files of pairs."""
+"""``s2sft prepare xsum`` as a script."""
 
-from s2sft_fairseq.corpora.command_line import make_parser, run
-from s2sft_fairseq.corpora.xsum import read_xsum
+from s2sft_fairseq.cli import script
 
 if __name__ == "__main__":
-    run(make_parser(__doc__), lambda options, malformed: read_xsum(options.raw, malformed))
+    script("prepare", "xsum")

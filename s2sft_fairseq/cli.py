@@ -13,12 +13,15 @@ from s2sft_fairseq.errors import user_error_text
 
 # A line per subcommand: its help, and the function of the remaining arguments, or the module that has it as `main`.
 COMMANDS = {
+    "prepare": ("turn a benchmark's raw files into text files", "s2sft_fairseq.commands.prepare"),
     "tokenize": ("split raw text into symbols of a vocabulary", "s2sft_fairseq.commands.tokenize"),
     "preprocess": ("binarize tokenized source and target files", "s2sft_fairseq.commands.preprocess"),
     "span-vocab": ("find the words of tokenized text that make spans", "s2sft_fairseq.commands.span_vocab"),
     "convert": ("make a pretrained encoder usable", "s2sft_fairseq.commands.convert"),
     "export": ("write a model in Hugging Face's format", "s2sft_fairseq.commands.export"),
+    "recipe": ("run a benchmark's recipe from raw files to scores", "s2sft_fairseq.commands.recipe"),
     "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
+    "average": ("average checkpoints of a training", "s2sft_fairseq.commands.average"),
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
     "generate": ("generate from raw text or binarized data", "s2sft_fairseq.commands.generate"),
     "interactive": ("generate from tokenized lines as they come", partial(fairseq_command.run, "interactive")),
@@ -57,6 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: s2sft has no command {name}: {', '.join(COMMANDS)}", file=sys.stderr)
         return USER_ERROR
     return _run(name, rest)
+
+
+def script(*words: str) -> None:
+    """Run a subcommand with these words before the process's own, for a script that stands for it."""
+    if status := main([*words, *sys.argv[1:]]):
+        sys.exit(status)
 
 
 def _run(name: str, arguments: list[str]) -> int:

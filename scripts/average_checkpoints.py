@@ -1,61 +1,6 @@
-"""Average the weights of checkpoints of one training: the last ones, the best ones, or any that a pattern matches.
+"""``s2sft average`` as a script."""
 
-python scripts/average_checkpoints.py checkpoints --last 5 --output checkpoints/average.pt
-python scripts/average_checkpoints.py checkpoints --pattern 'checkpoint_*_?000.pt' --output checkpoints/average.pt
-"""
-
-import argparse
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
-from s2sft_fairseq.checkpoints.averaging import average_checkpoints, best_checkpoints, last_checkpoints
-from s2sft_fairseq.checkpoints.saving import save_checkpoint
-from s2sft_fairseq.errors import UserError
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the --save-dir of the training")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="the last N, whether of epochs or of updates")
-    which.add_argument("--best", type=int, metavar="N", help="the best N of those that --keep-best-checkpoints kept")
-    which.add_argument("--pattern", metavar="GLOB", help="all whose names match, such as 'checkpoint_*_?000.pt'")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the checkpoint to write")
-    options = parser.parse_args(arguments)
-    paths = choose(options.folder, options.last, options.best, options.pattern)
-    if not options.output.parent.is_dir():
-        raise UserError(f"--output {options.output}: its folder does not exist")
-    if options.output in paths:
-        raise UserError(f"--output must be another file than those that are averaged, but is {options.output}")
-    state = average_checkpoints(paths)
-    save_checkpoint(state, options.output)
-    print(f"{options.output}: the average of {', '.join(path.name for path in paths)}")
-
-
-def choose(folder: Path, last: int | None, best: int | None, pattern: str | None) -> list[Path]:
-    """Return the checkpoints to average.
-
-    Raises:
-        UserError: if there are too few of them, or their number is none.
-    """
-    for option, number in (("--last", last), ("--best", best)):
-        if number is not None and number < 1:
-            raise UserError(f"{option} must be at least 1, but is {number}")
-    if last is not None:
-        return last_checkpoints(folder, last)
-    if best is not None:
-        return best_checkpoints(folder, best)
-    if Path(pattern or "").is_absolute():
-        raise UserError(f"--pattern must be of names in the folder, but is {pattern}")
-    if not (paths := sorted(folder.glob(pattern or ""))):
-        raise UserError(f"{folder} has no file whose name matches --pattern {pattern}")
-    return paths
-
+from s2sft_fairseq.cli import script
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    script("average")

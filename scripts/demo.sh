@@ -111,7 +111,7 @@ train() {
         --validate-interval 1000000 --save-interval 1000000 --keep-interval-updates 1 --no-epoch-checkpoints \
         --save-dir "$run" --seed 1 --num-workers 0 \
         --log-interval $((updates / 40)) --log-format json --log-file "$run/train.log" --no-progress-bar |
-        python scripts/training_log.py $updates
+        python scripts/recipes/training_log.py $updates
     mv "$run/checkpoint_last.pt" "$run/trained.pt"
     rm -f "$run"/checkpoint_*.pt
 }

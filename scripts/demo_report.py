@@ -5,11 +5,10 @@ import json
 import random
 from pathlib import Path
 
-from loss_curves import plot
-
 from s2sft_fairseq.evaluation.evaluate import evaluate
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.recipes.loss_curves import plot
 
 MEASURES = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
 LEAD_WORDS = 12

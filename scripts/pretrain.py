@@ -260,11 +260,11 @@ class Pretraining:
     def train(self, made: Path) -> None:
         """Train, write the folder of the last checkpoint, and draw the losses."""
         updates, checkpoints = self.options.updates or self.preset.updates, self.folder / "checkpoints"
-        progress = [sys.executable, str(SCRIPTS / "training_log.py"), str(updates)]
+        progress = [sys.executable, str(SCRIPTS / "recipes" / "training_log.py"), str(updates)]
         with subprocess.Popen(progress, stdin=subprocess.PIPE) as shown:
             self.s2sft(*self.training(checkpoints, updates), stdout=shown.stdin)
         self.write(checkpoints / "checkpoint_last.pt", made)
-        curves = (SCRIPTS / "loss_curves.py", self.folder / "train.log", self.folder / "loss.png")
+        curves = (SCRIPTS / "recipes" / "loss_curves.py", self.folder / "train.log", self.folder / "loss.png")
         if subprocess.run([sys.executable, *map(str, curves)]).returncode:
             print("pretrain: no plot of the losses, see above", flush=True)  # without matplotlib, for example
 

@@ -3,6 +3,7 @@
 import ast
 import email.parser
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from raw_corpora import RAW
 
 import s2sft_fairseq
 
@@ -29,8 +31,9 @@ def wheel(tmp_path_factory) -> zipfile.ZipFile:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, source)
+    ignored = shutil.ignore_patterns("__pycache__", "golden")
     for name in ("s2sft_fairseq", "tests", "scripts"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", out, source]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +96,44 @@ def test_only_what_everyone_needs_is_required(requirements):
 def test_wheel_holds_the_whole_package_and_nothing_else(wheel):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "s2sft_fairseq").rglob("*.py")}
-    assert packed == modules
+    recipes = {f"s2sft_fairseq/recipes/{path.name}" for path in (ROOT / "scripts" / "recipes").glob("*.*")}
+    assert packed == modules | recipes
+
+
+@pytest.fixture
+def call_installed(wheel, tmp_path):
+    """Run ``s2sft`` of the unpacked wheel, far from the repository."""
+    wheel.extractall(tmp_path / "installed")
+    (tmp_path / "work").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1"}
+
+    def call(*words: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "s2sft_fairseq", *words]
+        return subprocess.run(command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True)
+
+    return call
+
+
+def test_an_installed_package_has_all_commands(call_installed):
+    """Averages, raw files, pre-training and recipes need no checkout."""
+    asked = {
+        "average --help": "--pattern GLOB",
+        "prepare --list": "E2E NLG challenge: DIR/{trainset,devset,testset_w_refs}.csv",
+        "recipe gigaword --preset base/gigaword --dry-run --updates 9": "--finetune-method infilling",
+    }
+    for words, expected in asked.items():
+        done = call_installed(*words.split())
+        assert (done.returncode, done.stderr) == (0, "")
+        assert expected in done.stdout
+
+
+@pytest.mark.slow
+def test_a_recipe_of_an_installed_package(call_installed, tmp_path):
+    RAW["e2e"](tmp_path / "raw")
+    words = ("--smoke", "--cpu", "--workers", "1", "--held-out", "3", "--output", "out")
+    done = call_installed("recipe", "e2e", "--raw", str(tmp_path / "raw"), *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "BLEU" in (tmp_path / "work" / "out" / "pseudo_masked-seed1" / "test.scores").read_text()
 
 
 def test_console_command_exists(wheel):

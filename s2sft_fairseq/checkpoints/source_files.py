@@ -13,7 +13,7 @@ a folder, or a file in it                 beside it
 """
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,20 +87,31 @@ def find_weights(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder")
-    candidates = [path / name for name in WEIGHTS] + sorted(path.glob("*.pdparams"))
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    named = sorted(path.glob("*.pt"))  # deltalm-base.pt
-    if len(named) > 1:
-        raise UserError(
-            f"{path} must hold the weights of one model, but holds {', '.join(file.name for file in named)}: name the "
-            "file in place of the folder"
-        )
-    if named:
-        return named[0]
-    found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
-    raise UserError(f"{path} must hold {_or([*WEIGHTS, '*.pdparams', '*.pt'])}, but holds {found}")
+    found = _weights_of(path)
+    if len(found) > 1:
+        raise UserError(f"{path} must hold the weights of one model, but holds {_names(found)}: give the file itself")
+    if not found:
+        needed = _or([*WEIGHTS, "NAME.bin with NAME-config.json", "*.pdparams", "*.pt"])
+        raise UserError(f"{path} must hold {needed}, but holds {_names(path.iterdir()) or 'nothing'}")
+    return found[0]
+
+
+def _weights_of(folder: Path) -> list[Path]:
+    """Return the files of weights of the first kind that a folder has any of."""
+    named = [file for file in sorted(folder.glob("*.bin")) if file.with_name(_config_names(file)[0]).is_file()]
+    usual = [folder / name for name in WEIGHTS if (folder / name).is_file()]
+    return usual[:1] or named or sorted(folder.glob("*.pdparams")) or sorted(folder.glob("*.pt"))
+
+
+def _names(files: Iterable[Path]) -> str:
+    return ", ".join(sorted(file.name for file in files))
+
+
+def find_vocabulary(path: Path) -> Path | None:
+    """Return UniLM's ``NAME-vocab.txt`` beside a file of weights, or beside the only one of a folder."""
+    files = _weights_of(path) if path.is_dir() else [path]
+    named = [file.with_name(f"{file.stem}-vocab.txt") for file in files[:1]]
+    return next((file for file in named if file.is_file()), None)
 
 
 def find_config(file: Path) -> Path | None:
@@ -109,7 +120,7 @@ def find_config(file: Path) -> Path | None:
 
 
 def _config_names(file: Path) -> list[str]:
-    return [f"{file.name.removesuffix(file.suffix)}-config.json", *CONFIGS]
+    return [f"{file.stem}-config.json", *CONFIGS]
 
 
 def _or(names: list[str]) -> str:

@@ -14,7 +14,7 @@ from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, is_deltalm
 from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
-from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, open_source
+from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
 from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
 from s2sft_fairseq.errors import UserError
@@ -118,8 +118,7 @@ def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceC
 def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabulary:
     """Read the vocabulary, from its folder or from copies of its files under the names that they should have."""
     beside = source if source.is_dir() else source.parent
-    named = source.with_name(f"{source.name.removesuffix(source.suffix)}-vocab.txt")  # UniLM's way
-    if folder is None and source.is_file() and named.is_file():
+    if folder is None and (named := find_vocabulary(source)):
         shutil.copyfile(named, staging / "vocab.txt")
         return read_vocabulary(staging)
     folder = folder or beside

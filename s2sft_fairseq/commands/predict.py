@@ -116,7 +116,7 @@ def _write_answers(task: UnilmQuestionAnsweringTask, logits: Sequence[np.ndarray
     questions = task.questions(options.subset, len(logits))
     if lacking := sum(question.offsets is None for question in questions):
         raise UserError(
-            f"--subset {options.subset} has {lacking:,} questions without their passages, which preprocess/squad.py "
+            f"--subset {options.subset} has {lacking:,} questions without their passages, which s2sft prepare squad "
             "writes for the development set alone"
         )
     found: dict[str, Answers] = {}

@@ -52,7 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequence[Path]]) -> None:
     if options.dict:
         dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
-        options.dict.parent.mkdir(parents=True, exist_ok=True)
         dictionary.save(str(options.dict))
         print(f"{options.dict}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)

@@ -7,6 +7,7 @@ whose embeddings were trained with it, and wrong for others, where row *i* of th
 
 import hashlib
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,11 @@ class PretrainedDictionary(Dictionary):
             return cls(symbols, _special_symbols(symbols))
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
+
+    def save(self, f: str | IO[str]) -> None:
+        """Write a file; its folder is made where it is missing."""
+        # fairseq would make the folder of a bare name, which is "".
+        super().save(os.path.abspath(f) if isinstance(f, str) else f)
 
     @classmethod
     def of(cls, symbols: Sequence[str]) -> "PretrainedDictionary":

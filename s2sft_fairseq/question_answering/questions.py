@@ -70,7 +70,7 @@ def read_questions(path: Path, count: int) -> list[Question]:
         except (ValueError, TypeError, KeyError):
             wrong.append(number)
     if wrong:
-        raise UserError.of(line_problems(path, {"were not written by preprocess/squad.py": wrong}))
+        raise UserError.of(line_problems(path, {"were not written by s2sft prepare squad": wrong}))
     windows = sum(len(question.windows) for question in questions)
     if windows != count:
         raise UserError(f"{path} has {windows:,} windows, but the binarized split has {count:,} texts")

@@ -18,7 +18,7 @@ from s2sft_fairseq.tasks.understanding_task import UnderstandingConfig, Understa
 
 @dataclass
 class UnilmQuestionAnsweringConfig(UnderstandingConfig):
-    """Nothing but where the data is and its segments: how long windows are is up to ``preprocess/squad.py``."""
+    """Nothing but where the data is and its segments: how long windows are is up to ``s2sft prepare squad``."""
 
 
 @register_task("unilm_question_answering", dataclass=UnilmQuestionAnsweringConfig)
@@ -42,7 +42,7 @@ class UnilmQuestionAnsweringTask(UnderstandingTask):
         if longest > self.form.max_source:
             raise UserError(
                 f"{split} has windows of {longest} positions, but --max-positions of the model is "
-                f"{self.form.max_source}: give preprocess/squad.py --max-positions {self.form.max_source}"
+                f"{self.form.max_source}: give s2sft prepare squad --max-positions {self.form.max_source}"
             )
 
     def read_labels(self, split: str, count: int) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from s2sft_fairseq.tokenization.symbols import write_symbol
 Field = str | list[str]
 
 _LINE_END = re.compile(r"\r\n|[\r\n]")
+_SPACE = re.compile(r"\s")
 
 
 def text_column(lines: bytes) -> list[Field]:
@@ -55,6 +56,9 @@ def json_mistakes(line: bytes, keys: Sequence[str], dictionary: PretrainedDictio
         elif not isinstance(value, list) or not all(isinstance(token, str) for token in value):
             yield f'have a "{key}" that is neither text nor a list of tokens'
         else:
-            for token in dict.fromkeys(value):
-                if write_symbol(token) not in dictionary:
-                    yield f'have in "{key}" the token {token!r}, which is not in the vocabulary'
+            unknown = [token for token in dict.fromkeys(value) if write_symbol(token) not in dictionary]
+            if any(_SPACE.search(token.strip()) for token in unknown):
+                yield f'have a "{key}" that is a list of texts, not one text or the list of its tokens'
+                continue
+            for token in unknown:
+                yield f'have in "{key}" the token {token!r}, which is not in the vocabulary'

@@ -5,6 +5,7 @@ python scripts/recipes/measured.py commands.jsonl COMMAND ...
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,9 @@ def main() -> int:
     """Returns the exit status of the command."""
     log, command = Path(sys.argv[1]), sys.argv[2:]
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    try:
+    commit = ""
+    if (ROOT / ".git").exists() and shutil.which("git"):  # neither of an installed package
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        commit = ""
     start = time.perf_counter()
     process = subprocess.Popen(command)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the command as well, which ends in its own way

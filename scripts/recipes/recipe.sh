@@ -35,14 +35,15 @@
 #   --cpu               train and generate without a GPU, though there is one
 #   --dry-run           only print the commands of training and generation; without a prepared corpus, with --updates
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+recipes=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$recipes/../.." && pwd)  # where the package is
 task=$(basename "$0" .sh)
 python=${PYTHON:-$root/.venv/bin/python}
-. "$root/scripts/recipes/encoder_decoder.sh"
-. "$root/scripts/recipes/stages.sh"
+. "$recipes/encoder_decoder.sh"
+. "$recipes/stages.sh"
 
 # What a recipe may set; s2s-ft's Tables 7 and 8 where they say something.
-script=$task prepare=()                         # preprocess/SCRIPT.py and its options
+script=$task prepare=()                         # s2sft prepare SCRIPT and its options
 own=""                                          # the names of further options
 separator="" added_token="" kept=()             # between the fields of a source; a token that encoders lack; further ones
 max_source=384 max_target=32 layout=()          # positions; further options of s2sft train, of model and layout
@@ -85,7 +86,7 @@ parse() {
         name=${1#--} name=${name//-/_}
         case $1 in
             --) shift; train_options=("$@"); break ;;
-            -h | --help) head_of "$0"; echo; head_of "$root/scripts/recipes/$manual.sh"; exit 0 ;;
+            -h | --help) head_of "$0"; echo; head_of "$recipes/$manual.sh"; exit 0 ;;
             --?*) ;;
             *) fail "unknown word $1; --help tells the options" ;;
         esac
@@ -113,7 +114,7 @@ take() {
 # A line of presets.tsv becomes the settings. Batches are those of all GPUs; the lengths of targets count a [CLS] at the
 # beginning there, and not here; generated are so many tokens, [SEP] included.
 use_preset() {
-    local file=$root/scripts/recipes/presets.tsv line of_size src tgt dec share prob symbol beam penalty
+    local file=$recipes/presets.tsv line of_size src tgt dec share prob symbol beam penalty
     local of_batch of_epochs of_lr of_dropout smoothing decay
     line=$(awk -F '\t' -v preset="$preset" -v task="$task" '$1 == preset && $2 == task' "$file")
     [ -n "$line" ] || fail "--preset must be one of this recipe's, but is $preset: $(
@@ -271,7 +272,8 @@ run_recipe() {
         done
         return
     fi
-    remember "$output/corpus.settings" "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
+    remember "$output/corpus.settings" "corpus tokens binarized" \
+        "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
         "--skip-malformed ${skip_malformed:-no}"
     stage "$output/corpus" "prepare" prepare_corpus
     choose_set
@@ -283,10 +285,13 @@ run_recipe() {
         for name in max_source max_target noise_prob noise_symbol dropout label_smoothing weight_decay; do
             ! given "$name" || others+=("--${name//_/-} ${!name}")
         done
-        remember "$work/settings" "--method $method" "--seed $seed" "--lr $lr" "--updates $updates" \
-            "--warmup $warmup" "--batch $batch" "--device-batch $device_batch" "search ${search[*]}" \
+        remember "$work/settings" "checkpoints/checkpoint_last.pt best.pt" \
+            "--method $method" "--seed $seed" "--lr $lr" "--updates $updates" \
+            "--warmup $warmup" "--batch $batch" "--device-batch $device_batch" \
             "train ${train_options[*]-}" "--fit-head ${fit_head:-no}" ${others[@]+"${others[@]}"}
-        remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out" \
+        remember "$work/$set.settings" "${parts[*]/%//$set.out}" "search ${search[*]}"
+        remember "$output/encoder.settings" "encoder tokens fitted binarized" \
+            "--encoder ${encoder:+$(cd "$encoder" && pwd)}" "--held-out $held_out" \
             ${conversion[@]+"${conversion[*]}"}
         stage "$output/encoder" "convert" convert
         stage "$output/tokens" "tokenize" tokenize

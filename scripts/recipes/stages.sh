@@ -10,12 +10,14 @@ stage() {
     say "$what: $((SECONDS - start)) s"
 }
 
-# remember FILE LINE...: what the files beside this one are made with, which may not change.
+# remember FILE "NAME ..." LINE...: what files of these names beside it are made with. It may not change once one of them
+# is there; settings that nothing was made with are forgotten.
 remember() {
-    local file=$1 changed
-    shift
+    local file=$1 names=$2 name changed bound=""
+    shift 2
     mkdir -p "$(dirname "$file")"
-    if [ -e "$file" ]; then
+    for name in $names; do [ ! -e "$(dirname "$file")/$name" ] || bound=yes; done
+    if [ -n "$bound" ] && [ -e "$file" ]; then
         changed=$(printf '%s\n' "$@" | diff "$file" - | sed -n 's/^</ before:/p; s/^>/ now:   /p') || true
         [ -z "$changed" ] || fail "$(dirname "$file") holds files of other settings; name another folder, or remove it
 $changed"
@@ -25,17 +27,17 @@ $changed"
 }
 
 # s2sft COMMAND...: each command with its seconds and its memory goes to commands.jsonl of the run.
-s2sft() { "$python" "$root/scripts/recipes/measured.py" "$work/commands.jsonl" "$python" -m s2sft_fairseq "$@"; }
+s2sft() { "$python" "$recipes/measured.py" "$work/commands.jsonl" "$python" -m s2sft_fairseq "$@"; }
 
 prepare_corpus() {
-    "$python" "$root/preprocess/$script.py" --raw "$raw" --output "$output/corpus" ${prepare[@]+"${prepare[@]}"} \
-        ${limit:+--limit "$limit"} ${skip_malformed:+--skip-malformed}
+    "$python" -m s2sft_fairseq prepare "$script" --raw "$raw" --output "$output/corpus" \
+        ${prepare[@]+"${prepare[@]}"} ${limit:+--limit "$limit"} ${skip_malformed:+--skip-malformed}
 }
 
 convert() {
     rm -rf "$output/encoder.partial"
     if [ -z "$encoder" ]; then
-        "$python" "$root/scripts/recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
+        "$python" "$recipes/tiny_vocabulary.py" --output "$output/encoder.partial" \
             --input "${vocabulary[@]}" --keep ${added_token:+"$added_token"} ${kept[@]+"${kept[@]}"}
     elif [ -e "$encoder/model.pt" ] && [ -e "$encoder/config.json" ]; then
         local token lacking=()
@@ -101,9 +103,10 @@ binarize() {
 }
 
 train() {
-    s2sft "${training[@]}" | "$python" "$root/scripts/training_log.py" "${updates:-0}"
+    [ -e "$work/checkpoints/checkpoint_last.pt" ] || rm -f "$work/train.log"  # of a training that saved nothing
+    s2sft "${training[@]}" | "$python" "$recipes/training_log.py" "${updates:-0}"
     if [ -n "$averaged" ]; then
-        "$python" "$root/scripts/average_checkpoints.py" "$work/checkpoints" --last "$averaged" --output "$work/best.pt"
+        "$python" -m s2sft_fairseq average "$work/checkpoints" --last "$averaged" --output "$work/best.pt"
     else
         mv "$work/checkpoints/checkpoint_best.pt" "$work/best.pt"
     fi
@@ -112,7 +115,7 @@ train() {
 
 # Without matplotlib there is no picture, and nothing else is missing.
 plot() {
-    "$python" "$root/scripts/loss_curves.py" "$work/train.log" "$work/loss.png" || say "no plot of the loss, see above"
+    "$python" "$recipes/loss_curves.py" "$work/train.log" "$work/loss.png" || say "no plot of the loss, see above"
 }
 
 score() {

@@ -83,12 +83,14 @@ run_understanding() {
         printf 's2sft%s\n' "$(printf ' %q' "${training[@]}")"
         return
     fi
-    remember "$output/corpus.settings" "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
+    remember "$output/corpus.settings" "corpus/stats.json tokens binarized" \
+        "--raw $(cd "$raw" && pwd)" "--limit ${limit:-none}" "${prepare[*]-}" \
         "--skip-malformed ${skip_malformed:-no}"
-    remember "$output/encoder.settings" "--encoder ${encoder:+$(cd "$encoder" && pwd)}"
+    remember "$output/encoder.settings" "encoder ${texts##*/} binarized" "--encoder ${encoder:+$(cd "$encoder" && pwd)}"
     prepare_texts
     plan_understanding
-    remember "$work/settings" "--seed $seed" "--lr $lr" "--updates $updates" "--warmup $warmup" "--batch $batch" \
+    remember "$work/settings" "checkpoints/checkpoint_last.pt best.pt" \
+        "--seed $seed" "--lr $lr" "--updates $updates" "--warmup $warmup" "--batch $batch" \
         "--device-batch $device_batch" "--weight-decay $weight_decay" "--max-source $max_source" \
         "train ${train_options[*]-}"
     stage "$output/binarized" "binarize" binarize_texts

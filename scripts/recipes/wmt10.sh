@@ -43,7 +43,7 @@ prepare_corpus() {
     mkdir -p "$partial"
     for lang in ${langs//,/ }; do
         for name in "$lang-en" "en-$lang"; do
-            "$python" "$root/preprocess/wmt10.py" --raw "$raw" --output "$partial/$name" --lang "$lang" \
+            "$python" -m s2sft_fairseq prepare wmt10 --raw "$raw" --output "$partial/$name" --lang "$lang" \
                 $([ "$name" = "$lang-en" ] || echo --from-english) ${limit:+--limit "$limit"} \
                 ${skip_malformed:+--skip-malformed}
         done
@@ -82,6 +82,6 @@ binarize() {
 }
 
 summarize() {
-    "$python" "$root/scripts/recipes/mean_of_directions.py" "$work" --set "$set" --directions "${parts[@]}"
+    "$python" "$recipes/mean_of_directions.py" "$work" --set "$set" --directions "${parts[@]}"
 }
 run_recipe "$@"

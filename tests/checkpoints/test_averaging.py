@@ -1,16 +1,10 @@
-"""Averages of checkpoints by hand, which ones are chosen, and the script."""
-
-import importlib.util
-from pathlib import Path
+"""Averages of checkpoints by hand, and which ones are chosen."""
 
 import pytest
 import torch
 
 from s2sft_fairseq.checkpoints.averaging import average_checkpoints, best_checkpoints, last_checkpoints
-from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"
 
 
 def write(path, value, *, maximize=False, **others):
@@ -27,14 +21,6 @@ def write(path, value, *, maximize=False, **others):
         {"cfg": options, "model": model, "last_optimizer_state": {"step": value}, "task_state": {"n": value}}, path
     )
     return path
-
-
-@pytest.fixture
-def main():
-    spec = importlib.util.spec_from_file_location("average_checkpoints", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 def test_an_average_by_hand(tmp_path):
@@ -82,31 +68,3 @@ def test_the_best_ones(tmp_path, maximize, best):
         write(tmp_path / f"checkpoint.best_bleu_{value}.pt", 1, maximize=maximize)
     names = [f"checkpoint.best_bleu_{value}.pt" for value in best]
     assert [path.name for path in best_checkpoints(tmp_path, 2)] == names
-
-
-def test_the_script(tmp_path, main, capsys):
-    write(tmp_path / "checkpoint1.pt", 2)
-    write(tmp_path / "checkpoint2.pt", 4)
-    output = tmp_path / "average.pt"
-    main([str(tmp_path), "--last", "2", "--output", str(output)])
-    assert load_checkpoint(output)["model"]["table"].tolist() == [[3, 3], [3, 3]]
-    assert capsys.readouterr().out == f"{output}: the average of checkpoint1.pt, checkpoint2.pt\n"
-    main([str(tmp_path), "--pattern", "checkpoint?.pt", "--output", str(output)])
-    write(tmp_path / "checkpoint.best_loss_1.0000.pt", 7)
-    main([str(tmp_path), "--best", "1", "--output", str(output)])
-    assert load_checkpoint(output)["model"]["half"].tolist() == [7]
-
-
-def test_mistakes_of_the_script(tmp_path, main):
-    write(tmp_path / "checkpoint1.pt", 2)
-    for words, text in (
-        (["--last", "0"], "--last must be at least 1, but is 0"),
-        (["--pattern", "none*"], "has no file whose name matches --pattern none"),
-        (["--pattern", "/*.pt"], r"--pattern must be of names in the folder, but is /\*\.pt"),
-    ):
-        with pytest.raises(UserError, match=text):
-            main([str(tmp_path), *words, "--output", str(tmp_path / "average.pt")])
-    with pytest.raises(UserError, match=r"--output .*nowhere/average\.pt: its folder does not exist"):
-        main([str(tmp_path), "--last", "1", "--output", str(tmp_path / "nowhere" / "average.pt")])
-    with pytest.raises(UserError, match="--output must be another file than those that are averaged"):
-        main([str(tmp_path), "--last", "1", "--output", str(tmp_path / "checkpoint1.pt")])

@@ -159,7 +159,7 @@ def test_every_format_of_weights(converted, tmp_path):
     shutil.copy(saved / "vocab.txt", by_name / "unilm1.2-base-uncased-vocab.txt")
 
     sources = [sharded, old, oldest, parallel, old_shards, saved / "model.safetensors"]
-    for source in [*sources, by_name / "unilm1.2-base-uncased.bin"]:
+    for source in [*sources, by_name / "unilm1.2-base-uncased.bin", by_name]:
         out = tmp_path / f"from-{source.name}"
         convert([str(source), "--to", str(out)])
         weights = load_checkpoint(out / "model.pt")["model"]

@@ -34,6 +34,18 @@ def test_a_folder_and_its_file(source, theirs):
         assert torch.equal(found.weights["cls.predictions.bias"], theirs.cls.predictions.bias)
 
 
+def test_a_folder_of_unilm_with_two_models(source, theirs):
+    (source / "model.safetensors").unlink()
+    for name in ("unilm1", "unilm1.2"):
+        torch.save(theirs.state_dict(), source / f"{name}.bin")
+        (source / f"{name}-config.json").write_text(json.dumps({"name": name}))
+    with pytest.raises(UserError, match=r"bert must hold .* one model, but holds unilm1\.2\.bin, unilm1\.bin"):
+        open_source(source)
+    (source / "unilm1-config.json").unlink()
+    found = open_source(source)
+    assert (found.file.name, found.config) == ("unilm1.2.bin", {"name": "unilm1.2"})
+
+
 @pytest.mark.parametrize("length", [0, 5, 1000])
 def test_truncated_weights(source, length):
     weights = source / "model.safetensors"

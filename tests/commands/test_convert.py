@@ -171,7 +171,8 @@ def test_nothing_there(tmp_path):
         convert(tmp_path / "empty", tmp_path / "out")
     assert raised.value.problems[0] == (
         f"{tmp_path / 'empty'} must hold model.safetensors.index.json, model.safetensors, "
-        "pytorch_model.bin.index.json, pytorch_model.bin, model.pt, *.pdparams or *.pt, but holds nothing"
+        "pytorch_model.bin.index.json, pytorch_model.bin, model.pt, NAME.bin with NAME-config.json, *.pdparams "
+        "or *.pt, but holds nothing"
     )
     assert not (tmp_path / "out").exists()
 

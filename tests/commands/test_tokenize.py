@@ -55,6 +55,8 @@ def test_dictionary(tokenize, tmp_path):
     symbols = read(tmp_path / "tokenizer" / "vocab.txt")
     assert PretrainedDictionary.load(str(tmp_path / "new" / "dict.txt")).symbols == symbols
     assert f"new/dict.txt: {len(symbols)} symbols" in done.stdout
+    tokenize("--input", "train.txt", "--dict", "dict.txt")
+    assert (tmp_path / "dict.txt").read_bytes() == (tmp_path / "new" / "dict.txt").read_bytes()
 
 
 def test_json_lines_of_text_and_tokens(tokenize, tmp_path):
@@ -157,6 +159,17 @@ def test_all_mistakes_in_json_are_reported_and_nothing_is_written(tokenize, tmp_
         "  - no.jsonl: cannot be read: No such file or directory",
     ]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_list_of_sentences_is_no_list_of_tokens(tokenize, tmp_path):
+    lines = [{"src": ["The quick fox .", "A dog ."], "tgt": "a"}, {"src": ["a", " ##b", "nose"], "tgt": "a"}]
+    write(tmp_path / "train.jsonl", *lines, {"src": ["One sentence\n"], "tgt": "a"})
+    assert tokenize("--input", "train.jsonl", status=2).stderr.splitlines()[1:] == [
+        '  - train.jsonl: 2 line(s) have a "src" that is a list of texts, not one text or the list of its tokens: '
+        "line 1, 3",
+        "  - train.jsonl: 1 line(s) have in \"src\" the token ' ##b', which is not in the vocabulary: line 2",
+        "  - train.jsonl: 1 line(s) have in \"src\" the token 'nose', which is not in the vocabulary: line 2",
+    ]
 
 
 def test_only_some_of_many_kinds_of_mistakes_are_shown(tokenize, tmp_path):

@@ -1,14 +1,10 @@
 """Extractive question answering: from SQuAD's JSON over windows, training and predictions to scores."""
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 from command_output import last_value
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
 MODEL = (
     *("--task", "unilm_question_answering", "--arch", "unilm_tiny", "--random-init", "--encoder-layers", "2"),
     *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64", "--max-positions", "32", "--dropout", "0"),
@@ -30,24 +26,22 @@ def squad_file(path):
 
 
 @pytest.fixture
-def preprocessed(tmp_path, letters, monkeypatch, capsys):
-    """Run ``preprocess/squad.py``."""
+def preprocessed(tmp_path, letters, call_command):
+    """Run ``s2sft prepare squad``."""
     (tmp_path / "raw").mkdir()
     for split in ("train", "dev"):
         squad_file(tmp_path / "raw" / f"{split}-v2.0.json")
 
-    def run(*words):
+    def run(*words, status=0):
         options = ("--raw", tmp_path / "raw", "--output", tmp_path / "corpus", "--tokenizer-dir", letters.folder)
-        monkeypatch.setattr(sys, "argv", ["squad.py", *map(str, (*options, "--version", "2.0", *words))])
-        runpy.run_path(str(SCRIPTS / "squad.py"), run_name="__main__")
-        return capsys.readouterr().out
+        return call_command("prepare", "squad", *options, "--version", "2.0", *words, status=status)
 
     return run
 
 
 def test_from_json_to_scores(preprocessed, call_command, letters, tmp_path):
     windows = ("--max-positions", 16, "--stride", 4, "--max-query", 2)
-    assert preprocessed(*windows) == f"{tmp_path}/corpus: train 24, valid 24\n"
+    assert preprocessed(*windows).stdout == f"{tmp_path}/corpus: train 24, valid 24\n"
     words = ("--trainpref", "corpus/train.txt", "--validpref", "corpus/valid.txt", "--srcdict", letters.dictionary)
     call_command("preprocess", "--only-source", *words, "--destdir", "data", "--workers", 1)
     data = tmp_path / "data"
@@ -58,7 +52,7 @@ def test_from_json_to_scores(preprocessed, call_command, letters, tmp_path):
     short = ("--max-positions", 15, "--max-update", 1)
     failed = call_command("train", data, *MODEL, *short, status=2)
     assert (
-        "valid has windows of 16 positions, but --max-positions of the model is 15: give preprocess/squad.py "
+        "valid has windows of 16 positions, but --max-positions of the model is 15: give s2sft prepare squad "
         "--max-positions 15" in failed.stderr
     )
 
@@ -94,11 +88,8 @@ def test_from_json_to_scores(preprocessed, call_command, letters, tmp_path):
     assert "--subset train has 8 questions without their passages" in failed.stderr
 
 
-def test_mistakes(preprocessed, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        preprocessed("--max-positions", 60, "--stride", 0)
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
+def test_mistakes(preprocessed, tmp_path):
+    error = preprocessed("--max-positions", 60, "--stride", 0, status=2).stderr
     assert "--stride must be at least 1, but is 0" in error
     assert "--max-positions must be more than --max-query and 3 special symbols (67), but is 60" in error
     assert not (tmp_path / "corpus").exists()

@@ -1,13 +1,10 @@
-"""The command lines in preprocess/ that read a benchmark, each on small files in its raw format."""
-
-import runpy
-import sys
-from pathlib import Path
+"""``s2sft prepare`` on small files of each benchmark in its raw format."""
 
 import pytest
 from raw_corpora import RAW, UNDERSTANDING
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
+from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
+
 # Lines of each file, where they are others.
 PAIRS = {"train": 12, "valid": 4, "dev": 4, "test": 4}
 LINES = {
@@ -28,22 +25,17 @@ FURTHER = {
 
 
 @pytest.mark.parametrize(("task", "options"), [(task, words) for task in RAW for words in [(), *FURTHER.get(task, [])]])
-def test_raw_to_text(task, options, tmp_path, monkeypatch, capsys):
+def test_raw_to_text(task, options, tmp_path, call_command):
     RAW[task](tmp_path / "raw")
     language = ("--lang", "zh") if task == "xqg" else ()
-    words = ["--raw", str(tmp_path / "raw"), "--output", str(tmp_path / "corpus"), *language, *options]
-    monkeypatch.setattr(sys, "argv", [f"{task}.py", *words])
-    runpy.run_path(str(SCRIPTS / f"{task}.py"), run_name="__main__")
+    done = call_command("prepare", task, "--raw", "raw", "--output", "corpus", *language, *options)
     expected = LINES.get(task, PAIRS)
-    assert (
-        capsys.readouterr().out
-        == f"{tmp_path / 'corpus'}: " + ", ".join(f"{k} {v}" for k, v in expected.items()) + "\n"
-    )
+    assert done.stdout == "corpus: " + ", ".join(f"{k} {v}" for k, v in expected.items()) + "\n"
     for name, lines in expected.items():
         side = "tgt" if name in ("train", "valid") else "refs.jsonl"
         for suffix in ("src", side):
             assert (tmp_path / "corpus" / f"{name}.{suffix}").read_bytes().count(b"\n") == lines
 
 
-def test_every_script_is_tested():
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*RAW, *UNDERSTANDING, "docstrings"}
+def test_every_benchmark_is_tested():
+    assert set(BENCHMARKS) == {*RAW, *UNDERSTANDING}

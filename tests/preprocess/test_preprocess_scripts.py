@@ -1,29 +1,42 @@
-"""The command lines in preprocess/, in a temporary folder."""
+"""The scripts of preprocess/ and others that stand for a command, and docstrings as a corpus."""
 
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
+from s2sft_fairseq import cli
+from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = {
+    **{f"preprocess/{name}.py": ("prepare", name) for name in [*BENCHMARKS, "docstrings"]},
+    "scripts/average_checkpoints.py": ("average",),
+}
 
 
-@pytest.fixture
-def call_script(monkeypatch, tmp_path, capsys) -> Callable[..., str]:
-    """Run a script of preprocess/ within this process, in `tmp_path`, and return what it printed."""
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(("path", "words"), SCRIPTS.items())
+def test_scripts_are_commands(path, words, monkeypatch):
+    run = []
 
-    def call(name: str, *words: str) -> str:
-        monkeypatch.setattr(sys, "argv", [name, *words])
-        runpy.run_path(str(SCRIPTS / name), run_name="__main__")
-        return capsys.readouterr().out
+    def main(arguments):
+        run.append(arguments)
+        return len(run) - 1
 
-    return call
+    monkeypatch.setattr(cli, "main", main)
+    monkeypatch.setattr(sys, "argv", [path, "--raw", "x"])
+    runpy.run_path(str(ROOT / path), run_name="__main__")
+    with pytest.raises(SystemExit, match=r"^1$"):  # the exit status of the command
+        runpy.run_path(str(ROOT / path), run_name="__main__")
+    assert run == [[*words, "--raw", "x"]] * 2
 
 
-def test_docstrings(call_script, tmp_path, monkeypatch):
+def test_every_script_is_tested():
+    assert {f"preprocess/{path.name}" for path in (ROOT / "preprocess").glob("*.py")} < set(SCRIPTS)
+
+
+def test_docstrings(call_command, tmp_path, monkeypatch):
     package = tmp_path / "path" / "tiny_scripted_package"
     package.mkdir(parents=True)
     for number, word in enumerate(("one", "two", "three", "four", "five", "six", "seven", "eight")):
@@ -31,7 +44,7 @@ def test_docstrings(call_script, tmp_path, monkeypatch):
         (package / f"part{number}.py").write_text(f"'''Explain the thing {word}.\n\n{body}\n'''\n")
     monkeypatch.syspath_prepend(tmp_path / "path")
     words = ["--packages", "tiny_scripted_package", "--valid-share", "0.3", "--test-share", "0.3"]
-    printed = call_script("docstrings.py", "--output", "corpus", *words)
+    printed = call_command("prepare", "docstrings", "--output", "corpus", *words).stdout
     written = {path.name: path.read_bytes() for path in (tmp_path / "corpus").iterdir()}
     assert set(written) == {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("src", "tgt")} | {
         "README.md",
@@ -41,5 +54,5 @@ def test_docstrings(call_script, tmp_path, monkeypatch):
     assert "pairs: {'train':" in printed
     assert "wrote corpus/{train,valid,test}.{src,tgt}, README.md and stats.json" in printed
 
-    call_script("docstrings.py", "--output", "again", *words)
+    call_command("prepare", "docstrings", "--output", "again", *words)
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == written

@@ -26,5 +26,5 @@ def test_file(tmp_path):
     with pytest.raises(UserError, match=r"has 4 windows, but the binarized split has 5 texts$"):
         read_questions(path, 5)
     path.write_text(f'{LONG.to_json()}\n{{"id": "c"}}\nnothing\n')
-    with pytest.raises(UserError, match=r"2 line\(s\) were not written by preprocess/squad.py: line 2, 3$"):
+    with pytest.raises(UserError, match=r"2 line\(s\) were not written by s2sft prepare squad: line 2, 3$"):
         read_questions(path, 3)

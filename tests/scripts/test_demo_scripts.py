@@ -7,21 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from s2sft_fairseq.recipes import training_log
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TRAINING = '{"epoch": 1, "loss": "9.5", "num_updates": "25", "lr": "0.1"}'
 HELD_OUT = '{"epoch": 1, "valid_loss": "8.5", "valid_num_updates": "25"}'
 END_OF_EPOCH = '{"epoch": 1, "train_loss": "9.1", "train_num_updates": "50"}'
 
 
-@pytest.fixture
-def training_log(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import training_log
-
-    return training_log
-
-
-def test_lines_of_the_output_and_of_the_log_file(training_log):
+def test_lines_of_the_output_and_of_the_log_file():
     parse = training_log.parse
     for prefix in ("", "2026-11-20 12:00:00 | INFO | train_inner | "):
         assert parse(prefix + TRAINING) == ("training", json.loads(TRAINING))
@@ -32,7 +26,7 @@ def test_lines_of_the_output_and_of_the_log_file(training_log):
     assert parse("no numbers") is None
 
 
-def test_progress(training_log, monkeypatch, capsys):
+def test_progress(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["training_log.py", "50"])
     monkeypatch.setattr(sys, "stdin", ["noise\n", TRAINING, HELD_OUT, "x | WARNING | y | 3 sources are cut\n"])
     training_log.main()

@@ -218,6 +218,9 @@ def test_stages_that_are_done_are_not_done_again(smoke):
     words = ("--raw", "raw", *SMOKE)
     before = {path: path.stat().st_mtime_ns for path in (out / "corpus").iterdir()}
     (out / "pseudo_masked-seed1" / "test.out").unlink()
+    failed = run_recipe("e2e", out.parent, *words, "--decoding", "--beam 0")
+    assert failed.returncode == 2
+    assert "--beam must be at least 1, but is 0" in failed.stderr
     again = run_recipe("e2e", out.parent, *words)
     assert again.returncode == 0, again.stderr
     assert again.stdout.count(": done before (") == 6
@@ -232,6 +235,28 @@ def test_stages_that_are_done_are_not_done_again(smoke):
     other = run_recipe("e2e", out.parent, *words, "--lr", "1")
     assert other.returncode == 2
     assert " before: --lr 1e-4\n now:    --lr 1" in other.stderr
+
+    other = run_recipe("e2e", out.parent, *words, "--decoding", "--beam 1")
+    assert other.returncode == 2
+    assert "\n now:    search --beam 1\n" in other.stderr
+
+
+def test_settings_of_a_stage_that_failed_are_forgotten(tmp_path):
+    """The encoder that could not be converted does not stand in the way of another one."""
+    RAW["e2e"](tmp_path / "raw")
+    for name, files in {"wrong": (), "converted": ("model.pt", "config.json", "dict.txt"), "other": ()}.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+
+    def run(encoder: str) -> str:
+        done = run_recipe("e2e", tmp_path, "--raw", "raw", *SMOKE, "--encoder", encoder)
+        assert done.returncode == 2, done.stdout + done.stderr
+        return done.stderr
+
+    assert "wrong must hold model.safetensors" in run("wrong")
+    assert "malformed lines in dictionary out/encoder/dict.txt" in run("converted")
+    assert f" before: --encoder {tmp_path}/converted\n now:    --encoder {tmp_path}/other\n" in run("other")
 
 
 def test_fewer_sources(smoke):

@@ -1,13 +1,14 @@
 """Draw the loss of training and of held-out data over the updates, from the log of ``s2sft train --log-format json``.
 
-python scripts/loss_curves.py train.log loss.png
+python scripts/recipes/loss_curves.py train.log loss.png
 """
 
 import sys
 from pathlib import Path
 
 import matplotlib
-from training_log import parse
+
+from s2sft_fairseq.recipes.training_log import parse
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

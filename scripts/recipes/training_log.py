@@ -1,6 +1,6 @@
 """Reading the log of ``s2sft train --log-format json``; as a filter it shows progress.
 
-s2sft train ... --log-format json | python scripts/training_log.py UPDATES     0: it is not known how many there will be
+s2sft train ... --log-format json | python scripts/recipes/training_log.py UPDATES     0: how many is not known
 """
 
 import json

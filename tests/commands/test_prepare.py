@@ -1,26 +1,18 @@
-"""What the command lines of preprocess/ print, and how they fail."""
-
-import sys
+"""``s2sft prepare``: what it prints, and how it fails; tests/preprocess runs it for each benchmark."""
 
 import pytest
 from raw_corpora import squad, write
 
-from s2sft_fairseq.corpora.command_line import make_parser, run
-from s2sft_fairseq.corpora.squad import read_squad
+from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
-    """Run a command line on SQuAD and return its exit status and both of its outputs."""
+def call(call_command):
+    """Prepare SQuAD and return the exit status and both outputs."""
 
     def call_with(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["squad_qg.py", *map(str, words)])
-        status = 0
-        try:
-            run(make_parser("Text."), lambda options, malformed: read_squad(options.raw, malformed))
-        except SystemExit as exit_:
-            status = exit_.code
-        return status, *capsys.readouterr()
+        done = call_command("prepare", "squad_qg", *words, status=None)
+        return done.status, done.stdout, done.stderr
 
     return call_with
 
@@ -60,8 +52,20 @@ def test_malformed_records(tmp_path, call):
         (("--raw", "file", "--output", "corpus"), "--raw must be a folder, but file is none"),
     ],
 )
-def test_mistakes(tmp_path, call, monkeypatch, words, problem):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes(tmp_path, call, words, problem):
     squad(tmp_path / "raw")
     write(tmp_path / "file", "")
     assert call(*words) == (2, "", f"error: {problem}\n")
+
+
+def test_list_of_benchmarks(call_command):
+    lines = call_command("prepare", "--list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [*BENCHMARKS, "docstrings"]
+    assert "E2E NLG challenge: DIR/{trainset,devset,testset_w_refs}.csv" in "\n".join(lines)
+    assert "--size {full,10k}" in call_command("prepare", "gigaword", "--help").stdout
+
+
+def test_no_or_an_unknown_benchmark(call_command):
+    failed = call_command("prepare", status=2)
+    assert f"needs the name of a benchmark: {', '.join(BENCHMARKS)}, docstrings\n" in failed.stderr
+    assert "invalid choice: 'e3e'" in call_command("prepare", "e3e", status=2).stderr
