@@ -26,7 +26,8 @@ class DeltaLMConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "what to start from, training only: the folder of a converted encoder, whose layers become encoder "
-            "and, two by two, decoder; or a checkpoint file of DeltaLM, the official ones or one of fairseq"
+            "and, two by two, decoder; or DeltaLM: the folder that s2sft convert made of it, or a checkpoint file, the "
+            "official ones or one of fairseq"
         },
     )
     encoder_layers: Optional[int] = field(default=None, metadata={"help": "layers of the encoder (default: 12)"})

@@ -82,7 +82,7 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
         "--tokens-per-sample",
         30,
         "--best-checkpoint-metric",
-        "bleu",
+        "bleu_de-en",
     )
     words = (
         "train",
