@@ -26,8 +26,8 @@ class DeltaLMConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "what to start from, training only: the folder of a converted encoder or the checkpoint of one, "
-            "whose layers become encoder and, two by two, decoder; or a checkpoint file of DeltaLM, an official one or "
-            "one of fairseq"
+            "whose layers become encoder and, two by two, decoder; or DeltaLM: the folder that s2sft convert made of "
+            "it, or a checkpoint file, an official one or one of fairseq"
         },
     )
     random_init: bool = field(

@@ -93,7 +93,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
                 option = f"--{name.replace('_', '-')}-positions"
                 problems.append(f"{option} must be from 2 to --max-positions of the model ({of_model}), but is {given}")
             setattr(self, name, given)
-        problems += self._language_problems(saved.get("languages", []))
+        problems += self._language_problems(saved)
         if problems:
             raise UserError.of(problems)
         return model
@@ -102,16 +102,17 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         """Return the languages of all targets."""
         return list(dict.fromkeys([*(pair.language for pair in self.pairs), *self.languages]))
 
-    def _language_problems(self, trained: list[str]) -> list[str]:
-        """Tell what languages have no token; ``trained``: those of the checkpoint that is decoded with."""
+    def _language_problems(self, saved: Mapping[str, Any]) -> list[str]:
+        """Tell what languages have no token; ``saved``: what the checkpoint says that is decoded with."""
         lacking = [
             language
             for language in self._written_languages()
             if (symbol := self.language_symbol(language)) and symbol not in self.dictionary
         ]
-        if lacking and trained:
+        if lacking and saved:
+            known = "".join(f", {language}" for language in saved.get("languages", []))  # older ones do not say it
             found = self.cfg.target_lang or "not given"
-            return [f"--target-lang must be a language of the checkpoint, {', '.join(trained)}, but is {found}"]
+            return [f"--target-lang must be a language of the checkpoint{known}; it is {found}"]
         return [
             f"--language-token {self.language_token}: the dictionary lacks {self.language_symbol(language)} (s2sft "
             "convert --add-language-tokens adds such)"

@@ -31,7 +31,7 @@ zero_shot() {
         --tokens-per-sample "$max_source")
     search+=(--target-lang "$lang")
     local all name
-    all=$(tr ',' '\n' <<<"$train_lang,$lang,$text_langs" | awk '!seen[$0]++' | paste -sd,)
+    all=$(tr ',' '\n' <<<"$train_lang,$lang,$text_langs" | awk '!seen[$0]++' | paste -sd, -)
     for name in ${all//,/ }; do kept+=("__${name}__"); done
     conversion+=(--add-language-tokens "$all" --sentinels 100)
     kept+=($(printf '<extra_id_%d> ' {0..29}))

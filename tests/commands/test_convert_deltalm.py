@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hugging_face import save, their_model
 from official_deltalm import POSITIONS, WIDTH, official_weights, pieces_of, write_official
 
 from s2sft_fairseq.checkpoints.deltalm import COPIES
@@ -130,6 +131,22 @@ def test_a_checkpoint_of_the_official_program(source, tmp_path):
     assert torch.equal(model.encoder.embed_tokens.weight[:rows], weights["tgt_embedding.embed_tokens.weight"])
     assert model.encoder.layers[0].self_attn.num_heads == 4
     assert model.max_positions() == (POSITIONS, POSITIONS)
+
+
+def test_a_checkpoint_of_this_plugin(tmp_path):
+    """It may have begun with BERT, whose padding is symbol 0: its position tables have one row more than positions."""
+    main(
+        [str(save("bert", their_model("bert", num_hidden_layers=4), tmp_path / "bert")), "--to", str(tmp_path / "ours")]
+    )
+    trained = build(tmp_path / "ours")
+    state = {"model": trained.state_dict(), "cfg": {"model": {"_name": "deltalm", **trained.settled_options}}}
+    torch.save(state, tmp_path / "checkpoint.pt")
+    convert(tmp_path / "checkpoint.pt", tmp_path / "out", "--tokenizer-dir", tmp_path / "ours", "--add-token", "[S]")
+    assert PretrainedEncoder.open(tmp_path / "out").sizes["max_positions"] == 40
+    model = build(tmp_path / "out")
+    assert model.settled_options == trained.settled_options
+    for name, value in trained.state_dict().items():
+        assert torch.equal(model.state_dict()[name][: len(value)], value), name
 
 
 def test_what_is_wrong_with_the_files(source, tmp_path):

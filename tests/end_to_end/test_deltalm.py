@@ -82,7 +82,7 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
         "--tokens-per-sample",
         30,
         "--best-checkpoint-metric",
-        "bleu",
+        "bleu_de-en",
     )
     words = (
         "train",
@@ -112,7 +112,7 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
     refused = call_command(
         "generate", *path, "--tokenizer-dir", encoder, "--input", "raw/test.de", "--output", "x", status=2
     )
-    assert "--target-lang must be a language of the checkpoint, de, en, but is not given" in refused.stderr
+    assert "--target-lang must be a language of the checkpoint, de, en; it is not given" in refused.stderr
 
 
 def test_the_translation_task_of_fairseq(data, encoder, call_command, tmp_path):
@@ -165,7 +165,7 @@ def test_lines_as_they_come(data, encoder, call_command, tmp_path, monkeypatch):
 
 
 def test_from_the_official_files_to_translations(data, call_command, tmp_path):
-    """Conversion, tokenization, fine-tuning and generation, with the tokens of both languages; and without -t."""
+    """Conversion, tokenization, fine-tuning and generation, with the tokens of both languages."""
     write_official(tmp_path / "official")
     call_command("convert", "official", "--to", "deltalm", "--add-language-tokens", "en,de", "--sentinels", 100)
     files = [f"raw/{split}.{language}" for split in ("train", "valid", "test") for language in ("en", "de")]
@@ -178,7 +178,9 @@ def test_from_the_official_files_to_translations(data, call_command, tmp_path):
     words += ("--lang-pairs", "en-de,de-en", *TRAINING, "--max-update", 6, "--save-dir", "tuned")
     log = call_command(*words).stdout
     assert "loaded all 135 parameters from deltalm" in log and losses(log)[-1] < losses(log)[0]
+    raw = ("--tokenizer-dir", "deltalm", "--cpu", "--beam", 2, "--max-len-b", 5, "--input", "raw/test.en")
+    call_command("generate", "--path", "deltalm/model.pt", *raw, "--output", "at-once.txt")
+    assert len((tmp_path / "at-once.txt").read_text().splitlines()) == 5
     (tmp_path / "deltalm" / "model.pt").unlink()  # the checkpoint holds everything
-    path = ("--path", "tuned/checkpoint_last.pt", "--tokenizer-dir", "deltalm", "--cpu", "--beam", 2, "--max-len-b", 5)
-    call_command("generate", *path, "-t", "de", "--input", "raw/test.en", "--output", "out.txt")
+    call_command("generate", "--path", "tuned/checkpoint_last.pt", "-t", "de", *raw, "--output", "out.txt")
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 5
