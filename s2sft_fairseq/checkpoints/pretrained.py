@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
@@ -89,9 +90,10 @@ class PretrainedEncoder:
         """Load the weights; what the encoder lacks keeps its initial values, and is named in the log.
 
         Raises:
-            UserError: if the dictionary or the parameters do not fit, naming all that do not.
+            UserError: if the dictionary or the parameters do not fit or are not finite, naming all that are not.
         """
         weights: dict[str, Tensor] = load_checkpoint(self.folder / MODEL)["model"]
+        check_finite(self.folder / MODEL, weights)
         left_out = [name for name in self.left_out if weights.pop(name, None) is not None]
         own = model.state_dict()
         known = set(self.newly_initialized)

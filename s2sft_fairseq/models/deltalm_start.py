@@ -23,6 +23,7 @@ from s2sft_fairseq.checkpoints.deltalm import (
     sizes_of,
     tie,
 )
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.pretrained import MODEL, PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
@@ -112,7 +113,9 @@ def _open_folder(path: str, dictionary: Dictionary) -> Start:
     problems += _dictionary_problems(encoder, dictionary)
     if problems:
         raise UserError.of(problems)
-    weights = encoder_weights(load_checkpoint(encoder.folder / MODEL, lazily=True)["model"], dictionary.pad())
+    loaded = load_checkpoint(encoder.folder / MODEL, lazily=True)["model"]
+    check_finite(encoder.folder / MODEL, loaded)
+    weights = encoder_weights(loaded, dictionary.pad())
     known = {name: sizes[name] for name in _FROM_ENCODER}
     suggested = {"max_positions": sizes["max_positions"]}
     return Start(encoder.folder, weights, {**known, "layernorm_embedding": "yes"}, suggested, is_encoder=True)
@@ -144,6 +147,7 @@ def _open_file(path: Path, dictionary: Dictionary) -> Start:
             f"--pretrained {path} must hold 'weights', as DeltaLM's own checkpoints do, or 'model', as fairseq's do, "
             f"but holds {', '.join(map(str, state)) or 'nothing'}"
         )
+    check_finite(path, weights)
     weights = {name: value for name, value in weights.items() if name not in _VERSIONS}
     tied = tie(weights)
     try:

@@ -25,6 +25,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     interactive_input,
     linear_schedule,
     memory_reuse,
+    nan_scores,
     numpy_names,
     repeated_ngrams,
     resumed_task,
@@ -59,6 +60,7 @@ MENDS = (
     data_workers,
     settled_options,
     shared_source_keys,
+    nan_scores,
 )
 
 
