@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
@@ -52,7 +53,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     Whole numbers must be the same in all. What shares its memory in all of them, such as a tied matrix, still does.
 
     Raises:
-        UserError: if a file cannot be read, or holds other weights than the first.
+        UserError: if a file cannot be read, holds other weights than the first, or weights that are not finite.
     """
     states = [load_checkpoint(path, lazily=True) for path in paths]
     problems = [
@@ -63,6 +64,8 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     if problems:
         raise UserError.of(problems)
     models = [state["model"] for state in states]
+    for path, model in zip(paths, models, strict=True):
+        check_finite(path, model)
     problems = [
         f"{path}: {name} {what}, unlike in {paths[0]}"
         for path, model in zip(paths[1:], models[1:], strict=True)

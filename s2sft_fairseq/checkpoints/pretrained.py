@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
@@ -110,15 +111,18 @@ class PretrainedEncoder:
         """Return the parameters by name.
 
         Raises:
-            UserError: if their file is missing or damaged.
+            UserError: if their file is missing or damaged, or they are not finite.
         """
-        return dict(self.weights or load_checkpoint(self.path / MODEL, lazily=True)["model"])
+        file = self.path / MODEL if self.weights is None else self.path
+        weights = load_checkpoint(file, lazily=True)["model"] if self.weights is None else self.weights
+        check_finite(file, weights)
+        return dict(weights)
 
     def load_into(self, model: nn.Module) -> None:
         """Load the weights; what the encoder lacks keeps its initial values, and is named in the log.
 
         Raises:
-            UserError: if the dictionary or the parameters do not fit, naming all that do not.
+            UserError: if the dictionary or the parameters do not fit or are not finite, naming all that are not.
         """
         weights = self.read_weights()
         left_out = [name for name in self.left_out if weights.pop(name, None) is not None]

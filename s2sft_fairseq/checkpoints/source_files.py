@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.data.json_files import read_json_object
 from s2sft_fairseq.errors import UserError
@@ -60,6 +61,7 @@ def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
     inner: Mapping[str, Any] | None = None
     try:
         weights, inner = _read_weights(file)
+        check_finite(file, weights)
     except UserError as error:
         problems += error.problems
     found: dict[str, Any] = {}

@@ -153,8 +153,10 @@ def _is_code(text: str) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text.lstrip(" \t"), mode="eval")  # eval() strips the same
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError):
         return False  # nor can it be evaluated
+    except (RecursionError, MemoryError):
+        return True  # eval() may have a little more room
     return not all(isinstance(node, _HARMLESS_NODES) for node in ast.walk(tree))
 
 

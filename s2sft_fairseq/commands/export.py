@@ -11,6 +11,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.pretrained import MODEL
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
@@ -77,6 +78,7 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
     options: Any = (state.get("cfg") or {}).get("model")
     values = options if isinstance(options, dict) else vars(options) if options is not None else {}
     weights = state.get("model", {})
+    check_finite(checkpoint, weights)
     if values.get("num_roles"):
         raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
     if any(name.startswith("head.") for name in weights):

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
+from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.not_a_number import NotANumberError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
 from s2sft_fairseq.question_answering.answers import Answers, find_answers
 from s2sft_fairseq.tasks.understanding_task import UnderstandingTask
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError.of(problems)
     if options.fp16 or options.bf16:
         model.to(torch.float16 if options.fp16 else torch.bfloat16)
+        check_half_precision(model)
     logits = logits_of(task, model.to(device).eval(), options.subset, options.max_tokens, options.batch_size)
     if isinstance(task, UnilmQuestionAnsweringTask):
         _write_answers(task, logits, options)
@@ -78,7 +81,8 @@ def logits_of(
     """Return the logits, float32, of each text of a split, in the order of the data.
 
     Raises:
-        UserError: if the files of the split are missing or damaged, or a text alone has more than `max_tokens`.
+        UserError: if the files of the split are missing or damaged, a text alone has more than `max_tokens`, or the
+            model gives NaN or infinite logits for a text.
     """
     task.load_dataset(subset)
     dataset = task.dataset(subset)
@@ -92,6 +96,10 @@ def logits_of(
             logits = model(**net_input).float().cpu().numpy()
             lengths = [sum(blocks) for blocks in net_input["lengths"]]
             found |= zip(indices.tolist(), task.split_logits(logits, lengths), strict=True)
+            for place, index in enumerate(indices.tolist()):
+                if not np.isfinite(found[index]).all():
+                    dtype = next(model.parameters()).dtype
+                    raise NotANumberError(place, dtype, f"text {index} of --subset {subset}, counted from 0")
             progress.update(len(indices))
     return [found[index] for index in range(len(dataset))]
 

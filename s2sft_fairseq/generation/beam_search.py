@@ -10,6 +10,7 @@ from s2sft_fairseq.generation.ensemble import ensemble_log_probs
 from s2sft_fairseq.generation.hypotheses import FinishedHypotheses, FinishedSentence
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.generation.length_penalty import length_normalizer
+from s2sft_fairseq.generation.not_a_number import check_log_probs
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.token_rules import MINUS_INFINITY, TokenRules
 from s2sft_fairseq.models.unilm import UnilmModel
@@ -46,9 +47,15 @@ class BeamSearch:
         """By the index of the sentence, as it is done."""
 
     def step(self) -> bool:
-        """Add one token to every hypothesis; tell whether the search must go on."""
+        """Add one token to every hypothesis; tell whether the search must go on.
+
+        Raises:
+            NotANumberError: if the models give NaN.
+        """
         step = self.tokens.size(2)
-        log_probs = ensemble_log_probs([d.next_logits() for d in self.decoders], self.options.temperature)
+        logits = [decoder.next_logits() for decoder in self.decoders]
+        log_probs = ensemble_log_probs(logits, self.options.temperature)
+        check_log_probs(log_probs, logits[0].dtype, lambda row: int(self.sentences[row]))
         self.rules.apply(log_probs, self.tokens, torch.full_like(self.sentences, step))
         candidates = self.select(log_probs, self.scores, self.options.beam)
         if self.options.rank_each_step:

@@ -11,6 +11,7 @@ from s2sft_fairseq.generation.ensemble import ensemble_log_probs
 from s2sft_fairseq.generation.hypotheses import FinishedSentence
 from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
 from s2sft_fairseq.generation.length_penalty import length_normalizer
+from s2sft_fairseq.generation.not_a_number import check_log_probs
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.token_rules import MINUS_INFINITY, TokenRules
 from s2sft_fairseq.models.unilm import UnilmModel
@@ -46,9 +47,14 @@ class DraftedSearch:
         """By the index of the sentence, as it is done."""
 
     def step(self) -> bool:
-        """Verify the drafts and add those that are right, and one token more; tell whether the search must go on."""
+        """Verify the drafts and add those that are right, and one token more; tell whether the search must go on.
+
+        Raises:
+            NotANumberError: if the models give NaN.
+        """
         verified = [decoder.verify(self.drafted, self.drafts.ahead) for decoder in self.decoders]
         log_probs = ensemble_log_probs([following for following, _ in verified], self.options.temperature)
+        check_log_probs(log_probs, verified[0][0].dtype, lambda row: int(self.sentences[row]))
         chosen, scores, grown, done = self._choose(log_probs)
         self._grow(chosen, scores, grown)
         # The token that comes last is the first one of which no step has seen what follows.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.not_a_number import NotANumberError
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,10 @@ def generate_in_halves(
     results = []
     for part in (slice(half), slice(half, None)):
         rows = [None if column is None else _trimmed(column[part], pad) for column in (source, *columns)]
-        results += generate_in_halves(generate, *rows, pad=pad)
+        try:
+            results += generate_in_halves(generate, *rows, pad=pad)
+        except NotANumberError as error:
+            raise NotANumberError(error.sentence + (part.start or 0), error.dtype) from None
     return results
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.not_a_number import NotANumberError, named_by_id
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.methods import reference
 from s2sft_fairseq.objectives.packing import collate
@@ -31,7 +32,7 @@ class ReferenceScorer:
         Arguments as for :meth:`SequenceGenerator.generate`; the targets are ``sample["target"]`` (N, T).
 
         Raises:
-            UserError: if there are no targets.
+            UserError: if there are no targets, or the models give NaN.
         """
         if sample["target"] is None:
             raise UserError("--score-reference needs targets, but the data has sources alone")
@@ -60,6 +61,9 @@ class ReferenceScorer:
             each.append(model.get_normalized_probs(logits, log_probs=True).gather(1, labels).squeeze(1))
         log_probs = torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
         lengths = [int(part.sum()) for part in labelled.split([sum(blocks) for blocks in batch.lengths])]
+        if log_probs.isnan().any():
+            index = next(index for index, part in enumerate(log_probs.split(lengths)) if part.isnan().any())
+            raise named_by_id(NotANumberError(index, next(self.models[0].parameters()).dtype), sample)
         return [
             [
                 {

@@ -11,6 +11,7 @@ from s2sft_fairseq.generation.candidates import CandidateSelection, beam_candida
 from s2sft_fairseq.generation.drafted_search import DraftedSearch
 from s2sft_fairseq.generation.drafts import PlaceholderDrafts, SourceDrafts
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
+from s2sft_fairseq.generation.not_a_number import NotANumberError, named_by_id
 from s2sft_fairseq.generation.out_of_memory import generate_in_halves
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.token_rules import TokenRules
@@ -54,10 +55,16 @@ class SequenceGenerator:
         Returns:
             For each sentence its hypotheses, the best first: ``tokens`` with eos, normalised ``score`` and
             ``positional_scores``, both natural logarithms.
+
+        Raises:
+            UserError: if the models give NaN, naming the sentence, or a single sentence does not fit into memory.
         """
         for model in self.models:
             model.eval()
-        return generate_in_halves(self._search, sample["net_input"]["src_tokens"], prefix_tokens, pad=self.form.pad)
+        try:
+            return generate_in_halves(self._search, sample["net_input"]["src_tokens"], prefix_tokens, pad=self.form.pad)
+        except NotANumberError as error:
+            raise named_by_id(error, sample) from None
 
     def _search(self, source: Tensor, prefix_tokens: Tensor | None) -> list[list[dict[str, Any]]]:
         # Sentences of similar length side by side: see `similar_lengths`.
@@ -66,8 +73,11 @@ class SequenceGenerator:
         with torch.inference_mode():
             rules = TokenRules(self.form, self.options, self.ngram_blocker, source, prefix_tokens)
             search = self._begin(source, rules)
-            while search.step():
-                pass
+            try:
+                while search.step():
+                    pass
+            except NotANumberError as error:
+                raise NotANumberError(int(order[error.sentence]), error.dtype) from None
         return [search.results[place].export() for place in order.argsort().tolist()]
 
     def _begin(self, source: Tensor, rules: TokenRules) -> BeamSearch | DraftedSearch:

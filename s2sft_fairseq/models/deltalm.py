@@ -19,6 +19,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.deltalm import TOKENS
+from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.checkpoint_fit import check_fit
 from s2sft_fairseq.models.deltalm_config import SIZES, DeltaLMConfig, complete_sizes
@@ -99,6 +100,15 @@ class DeltaLMModel(TransformerModelBase):
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> DeltaLMDecoder:
         """Make the decoder."""
         return DeltaLMDecoder(cfg, tgt_dict, embed_tokens)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """Make the model ready to decode, as fairseq asks for when it has loaded it.
+
+        Raises:
+            UserError: if weights overflowed in float16.
+        """
+        check_half_precision(self)
+        super().prepare_for_inference_(cfg)
 
     def share_source_keys(self, beam_size: int) -> None:
         """Attend to the source in a search by keys and values that all hypotheses of a sentence share.

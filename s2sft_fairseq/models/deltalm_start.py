@@ -20,6 +20,7 @@ from s2sft_fairseq.checkpoints.deltalm import (
     read_deltalm,
     tie,
 )
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
@@ -140,6 +141,7 @@ def _from_checkpoint(path: Path, state: Mapping[str, Any], dictionary: Dictionar
             f"--pretrained {path} must hold 'weights', as DeltaLM's own checkpoints do, or 'model', as fairseq's do, "
             f"but holds {', '.join(map(str, state)) or 'nothing'}"
         )
+    check_finite(path, state[given])
     options = _model_options(state) if given == "model" else {}
     if not options and dictionary.pad() != _FAIRSEQ_PAD:
         raise UserError(

@@ -5,6 +5,7 @@ import logging
 import torch
 from torch import nn
 
+from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.modules.lora import merge_lora
 from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack, pack_linear_layers
@@ -29,8 +30,9 @@ def prepare_for_inference(model: nn.Module, *, bf16: bool, quantize: str) -> Non
         quantize: ``int8``: linear layers and language model head multiply in 8 bits; ``none``.
 
     Raises:
-        UserError: if ``quantize`` contradicts device, data type or CPU.
+        UserError: if ``quantize`` contradicts device, data type or CPU, or weights overflowed in float16.
     """
+    check_half_precision(model)
     if quantize == "int8" and (problems := _int8_problems(model, bf16)):
         raise UserError.of(problems)
     merge_lora(model)

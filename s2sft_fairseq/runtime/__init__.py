@@ -25,6 +25,7 @@ from s2sft_fairseq.runtime import (  # noqa: E402
     interactive_input,
     linear_schedule,
     memory_reuse,
+    nan_scores,
     numpy_names,
     random_start,
     repeated_ngrams,
@@ -61,6 +62,7 @@ MENDS = (
     data_workers,
     settled_options,
     shared_source_keys,
+    nan_scores,
 )
 
 

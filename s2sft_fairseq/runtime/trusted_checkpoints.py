@@ -16,6 +16,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from torch.serialization import safe_globals
 
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, not_built
 
@@ -28,6 +29,8 @@ def _load(file: BinaryIO, map_location: object = None) -> dict[str, Any]:
     """Stand in for `torch.load` where fairseq reads a checkpoint that it opened; onto the CPU, as fairseq wants it."""
     state = load_checkpoint(file.name)
     check_config(file.name, state)
+    if isinstance(weights := state.get("model"), dict):
+        check_finite(file.name, weights)
     return state
 
 

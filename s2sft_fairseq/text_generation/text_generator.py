@@ -8,6 +8,7 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
+from s2sft_fairseq.generation.not_a_number import NotANumberError
 from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.text_generation.raw_text import Window
@@ -60,6 +61,9 @@ class TextGenerator:
         Args:
             window: the sources.
             report: called with the number of sentences of each batch that is done.
+
+        Raises:
+            UserError: if the model gives NaN for a source, naming its line.
         """
         torch.manual_seed(int(np.random.SeedSequence((self.seed, window.first)).generate_state(1)[0]))
         room = self.form.max_source - self.form.source_specials
@@ -68,7 +72,11 @@ class TextGenerator:
         results: list[list[Hypothesis]] = [[] for _ in rows]
         for indices in self.plan_batches(np.array([len(row) for row in rows])):
             sample = self._sample([rows[index] for index in indices])
-            for index, found in zip(indices, self.generate(sample), strict=True):
+            try:
+                batch = self.generate(sample)
+            except NotANumberError as error:
+                raise error.at(f"line {window.first + int(indices[error.sentence]) + 1} of the input") from None
+            for index, found in zip(indices, batch, strict=True):
                 results[index] = list(map(_plain, found[: self.nbest]))
                 self.tokens += len(results[index][0].tokens) if results[index] else 0
             self.sentences += len(indices)

@@ -94,7 +94,7 @@ def test_numbers_words_and_paths(value):
             "(y := 1)",
             "x if y else z",
         ),
-        *("9**9**9", "'a' * 9", "1 << 9", "'%99d' % 1", "(\n f())", "${a}", "a${b}c"),
+        *("9**9**9", "'a' * 9", "1 << 9", "'%99d' % 1", "(\n f())", "-" * 3000 + "f()", "${a}", "a${b}c"),
     ],
 )
 def test_code(value):

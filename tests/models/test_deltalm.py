@@ -174,6 +174,16 @@ def test_the_keys_of_the_source_are_stored_once_a_sentence(monkeypatch):
     assert seen and set(seen) == {(2, 6)}
 
 
+def test_weights_that_overflow_in_float16():
+    model = build(**TINY)
+    cfg = SimpleNamespace(generation=SimpleNamespace(beam=5))
+    with torch.no_grad():
+        model.decoder.layers[0].fc1.weight[0, 0] = 1e5
+    with pytest.raises(UserError, match=r"--fp16 .* decoder\.layers\.0\.fc1\.weight is infinite"):
+        model.half().prepare_for_inference_(cfg)
+    build(**TINY).half().prepare_for_inference_(cfg)
+
+
 def test_attention_weights_are_there_for_alignments_only():
     model = scrambled(build(**TINY))
     source, real = texts([6, 3], 1)

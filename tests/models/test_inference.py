@@ -166,3 +166,11 @@ def test_bf16_without_instructions_is_warned_of(amx, avx512, warned, monkeypatch
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
     prepare_for_inference(tiny_model(), bf16=True, quantize="none")
     assert ("--bf16 is slow on this CPU" in caplog.text) == warned
+
+
+def test_weights_that_overflow_in_float16():
+    model = tiny_model()
+    with torch.no_grad():
+        model.layers[0].fc1.weight[0, 0] = 1e5
+    with pytest.raises(UserError, match=r"--fp16 .* layers\.0\.fc1\.weight is infinite; give --bf16"):
+        prepare_for_inference(model.half(), bf16=False, quantize="none")

@@ -5,7 +5,9 @@ import pytest
 import torch
 from tiny import CLS, PAD, SEP, tiny_form
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.batching import plan_batches
+from s2sft_fairseq.generation.not_a_number import NotANumberError
 from s2sft_fairseq.text_generation.raw_text import Window
 from s2sft_fairseq.text_generation.text_generator import Hypothesis, TextGenerator
 
@@ -79,3 +81,16 @@ def test_what_is_drawn_depends_on_the_seed_and_the_first_line_alone():
     assert len(set(both)) == 4
     assert draws(1, other) == both[2:]
     assert not set(draws(2, WINDOW, other)) & set(both)
+
+
+def test_names_the_line_for_which_the_model_gives_nan():
+    def fail(sample):
+        lengths = sample["net_input"]["src_lengths"].tolist()
+        if 9 in lengths:
+            raise NotANumberError(lengths.index(9), torch.float32)
+        return repeat(sample)
+
+    generator = TextGenerator(fail, FORM, lambda lengths: plan_batches(lengths, max_sentences=3))
+    line = WINDOW.first + 1 + 2  # counted from 1; the third source has 7 tokens and 2 specials
+    with pytest.raises(UserError, match=rf"^line {line} of the input: .*the model gives NaN$"):
+        generator(WINDOW)

@@ -1,0 +1,66 @@
+"""`s2sft predict` says for which text a model gives no numbers; what it writes is tested in tests/end_to_end."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from s2sft_fairseq.commands.predict import logits_of
+from s2sft_fairseq.errors import UserError
+
+
+class Texts:
+    """Five texts of one token each, in batches of two."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return index
+
+    def ordered_indices(self):
+        return np.arange(5)[::-1]
+
+    def batch_by_size(self, indices, max_tokens, batch_size):
+        return [indices[start : start + 2] for start in range(0, len(indices), 2)]
+
+    def collater(self, indices):
+        return {"net_input": {"tokens": torch.tensor(indices), "lengths": [[1]] * len(indices)}}
+
+
+TASK = SimpleNamespace(
+    load_dataset=lambda subset: None,
+    dataset=lambda subset: Texts(),
+    split_logits=lambda logits, lengths: list(logits),
+)
+
+
+class Model(nn.Linear):
+    """Gives a value for the second text."""
+
+    def __init__(self, value):
+        super().__init__(1, 1)
+        self.value = value
+
+    def forward(self, tokens, lengths):
+        return torch.where(tokens == 1, self.value, 0.5).unsqueeze(1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_names_the_text(value):
+    with pytest.raises(
+        UserError, match=r"^text 1 of --subset valid.*: scores must be numbers, but the model gives NaN$"
+    ):
+        logits_of(TASK, Model(value), "valid", 100, None)
+    with pytest.raises(UserError, match=r"^text 1 of .* float16 ends at 65,504: give --bf16 in place of --fp16"):
+        logits_of(TASK, Model(value).half(), "valid", 100, None)
+
+
+def test_numbers_are_left_alone():
+    assert [logit.tolist() for logit in logits_of(TASK, Model(-1e30), "valid", 100, None)] == [
+        [0.5],
+        [np.float32(-1e30)],
+        *[[0.5]] * 3,
+    ]
