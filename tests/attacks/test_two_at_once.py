@@ -26,10 +26,10 @@ def test_trainings(start_command, refused, call_command, tiny_data, tiny_options
     words = ("train", tiny_data, *tiny_options.training, "--save-dir", folder, "--max-update")
     first = start_command(*words, 1_000_000)
     deadline = time.monotonic() + 120
-    while not (folder / ".lock").exists():
-        assert first.poll() is None and time.monotonic() < deadline, first.communicate()
-        time.sleep(0.05)
     try:
+        while not (folder / ".lock").exists():
+            assert first.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
         refused(folder, *words, 2)
     finally:
         first.kill()
