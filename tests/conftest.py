@@ -37,6 +37,13 @@ with contextlib.suppress(ImportError):
 ROOT = Path(__file__).resolve().parents[1]
 S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 
+LOCKING = """
+import fcntl, os, sys
+fcntl.lockf(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
 TINY_MODEL = (
     *("--arch", "unilm_tiny", "--random-init", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
     *("--encoder-ffn-embed-dim", "32", "--encoder-attention-heads", "2", "--max-positions", "64"),
@@ -200,6 +207,23 @@ def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
         return started[-1]
 
     yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def lock_elsewhere() -> Iterator[Callable[[Path], subprocess.Popen]]:
+    """Lock a file in another process, as `s2sft_fairseq.files.locked` does; the result is that process."""
+    started = []
+
+    def lock(path: Path) -> subprocess.Popen:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started.append(subprocess.Popen([sys.executable, "-c", LOCKING, str(path)], text=True, **pipes))
+        assert started[-1].stdout.readline() == "locked\n"
+        return started[-1]
+
+    yield lock
     for process in started:
         process.kill()
         process.communicate()

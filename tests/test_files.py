@@ -4,38 +4,12 @@ import errno
 import fcntl
 import os
 import subprocess
-import sys
 
 import pytest
 
 from s2sft_fairseq import files
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import added_files, locked, new_folder, remove_temporary, sync, whole_file, write_whole
-
-LOCKING = """
-import fcntl, os, sys
-file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def lock_elsewhere():
-    """Lock a file in another process; the result is that process."""
-    started = []
-
-    def lock(path):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([sys.executable, "-c", LOCKING, str(path)], text=True, **pipes))
-        assert started[-1].stdout.readline() == "locked\n"
-        return started[-1]
-
-    yield lock
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def names(folder):

@@ -108,8 +108,8 @@ def _make_data_optional(parser: argparse.ArgumentParser) -> None:
 def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
     if raw.input is None:
         yield f"--output {raw.output} needs --input, the raw text"
-    elif raw.input.exists() and not raw.input.is_file():
-        yield f"--input must be a file, for it is read twice, but {raw.input} is none (s2sft interactive reads pipes)"
+    elif raw.input.is_dir():
+        yield f"--input must be a file, but {raw.input} is a folder"
     if raw.output is None:
         yield f"--input {raw.input} needs --output, the file to write"
     else:

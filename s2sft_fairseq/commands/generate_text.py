@@ -25,7 +25,7 @@ from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 from s2sft_fairseq.text_generation.hypothesis_lines import HypothesisLines
 from s2sft_fairseq.text_generation.progress import sentence_progress
 from s2sft_fairseq.text_generation.raw_text import RawText, read_ahead
-from s2sft_fairseq.text_generation.resumable_output import ResumableOutput, file_state
+from s2sft_fairseq.text_generation.resumable_output import ResumableOutput, file_state, tokenizer_state
 from s2sft_fairseq.text_generation.text_generator import TextGenerator
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
@@ -148,6 +148,6 @@ def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
     return {
         "--input": file_state(raw.input),
         "--path": [file_state(Path(path)) for path in utils.split_paths(cfg.common_eval.path)],
-        "--tokenizer-dir": str(Path(cfg.task.data).resolve()),
+        "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),
         **{f"--{name.replace('_', '-')}": value for name, value in groups.items() if name not in left_out},
     }

@@ -14,6 +14,8 @@ from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
+_NAMELESS = (Path("/dev/fd"), Path("/proc/self/fd"))  # where shells have the pipes of <(...)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
@@ -26,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     problems = []
     if options.workers < 1:
         problems.append(f"--workers must be at least 1, but is {options.workers}")
+    problems += [
+        f"--input {path}: its output needs a name, and a pipe has none; make one with mkfifo, or write a file first"
+        for path in options.input
+        if path.parent in _NAMELESS
+    ]
     if options.separator == "":
         problems.append("--separator must be a text, but is empty")
     if texts and options.target and not options.source:

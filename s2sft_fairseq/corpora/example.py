@@ -15,13 +15,15 @@ SENTENCE_SEPARATOR = "[X_SEP]"
 class Example:
     """A source of one or more fields and what may be written for it, as they are in the raw file.
 
-    `path` and `where`, a line or the name of a record, are for messages.
+    `path` and `where`, a line or the name of a record, are for messages; so are `paths`, of line-aligned files that
+    hold a field of the source or the reference each.
     """
 
     path: Path
     where: int | str
     source: tuple[str, ...]
     references: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
 
     def source_line(self) -> str:
         """The fields on one line, with `FIELD_SEPARATOR` between them.
@@ -32,8 +34,10 @@ class Example:
         fields = [one_line(field) for field in self.source]
         if not any(fields):
             raise MalformedRecordError("the source is empty")
-        if any(FIELD_SEPARATOR in field for field in fields):
-            raise MalformedRecordError(f"the source holds {FIELD_SEPARATOR}, which separates fields")
+        for number, field in enumerate(fields):
+            if FIELD_SEPARATOR in field:
+                path = self.paths[number] if self.paths else None
+                raise MalformedRecordError(f"the source holds {FIELD_SEPARATOR}, which separates fields", path)
         return f" {FIELD_SEPARATOR} ".join(fields)
 
     def reference_lines(self) -> list[str]:
@@ -44,7 +48,8 @@ class Example:
         """
         lines = [one_line(reference) for reference in self.references]
         if not lines or not all(lines):
-            raise MalformedRecordError("has no target" if not lines else "the target is empty")
+            path = self.paths[-1] if self.paths else None
+            raise MalformedRecordError("has no target" if not lines else "the target is empty", path)
         return lines
 
 

@@ -58,7 +58,7 @@ def _talks(paths: list[Path], malformed: Malformed) -> Iterator[tuple[int, Examp
             continue
         number += 1
         source, target = (_KEPT_TAGS.sub("", text).strip() for text in texts)
-        yield number, Example(paths[0], line, (source,), (target,))
+        yield number, Example(paths[0], line, (source,), (target,), tuple(paths))
 
 
 def _segments(source: Path, target: Path) -> Iterator[Example]:
@@ -73,7 +73,7 @@ def _segments(source: Path, target: Path) -> Iterator[Example]:
             f"{source} and {target} must have the same segments, but have {len(texts[0]):,} and {len(texts[1]):,}"
         )
     for name, text in texts[0].items():
-        yield Example(source, name, (text,), (texts[1][name],))
+        yield Example(source, name, (text,), (texts[1][name],), (source, target))
 
 
 def _by_name(path: Path) -> dict[str, str]:

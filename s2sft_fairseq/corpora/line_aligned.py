@@ -134,7 +134,7 @@ def read_line_aligned(folder: Path, layouts: Sequence[Layout], malformed: Malfor
 def _read(folder: Path, names: Sequence[str], malformed: Malformed) -> Iterator[Example]:
     paths = [path for path in (find(folder, name) for name in names) if path is not None]
     for number, texts in aligned_lines(paths, malformed):
-        yield Example(paths[0], number, tuple(texts[:-1]), (texts[-1],))
+        yield Example(paths[0], number, tuple(texts[:-1]), (texts[-1],), tuple(paths))
 
 
 def sample(examples: Iterable[Example], number: int, seed: int) -> Iterator[Example]:

@@ -14,7 +14,14 @@ _KIND_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole n
 
 
 class MalformedRecordError(Exception):
-    """A record that is not as its format says; the text tells what is wrong with it."""
+    """A record that is not as its format says; the text tells what is wrong with it.
+
+    `path` is the file to blame, where the record is spread over several.
+    """
+
+    def __init__(self, text: str, path: Path | None = None) -> None:
+        super().__init__(text)
+        self.path = path
 
 
 class Malformed:
@@ -40,7 +47,7 @@ class Malformed:
         try:
             yield
         except MalformedRecordError as error:
-            self.add(path, where, str(error))
+            self.add(error.path or path, where, str(error))
 
     def lines(self) -> list[str]:
         """The mistakes that were kept, and how many more there are."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from s2sft_fairseq.data.text_files import readable
 from s2sft_fairseq.errors import UserError
 
 
@@ -14,7 +15,7 @@ def read_json(path: Path) -> Any:
         UserError: if it cannot be read or is no JSON.
     """
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
+        return json.loads(readable(path).read_bytes().decode("utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -8,9 +8,12 @@ Invalid UTF-8 makes it fail with a traceback that names no line.
 
 import gzip
 import logging
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -143,8 +146,24 @@ def reading_problem(path: Path, error: BaseException) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed if its name ends in ``.gz``."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; a pipe can be opened again."""
+    return gzip.open(readable(path), "rb") if path.suffix == ".gz" else readable(path).open("rb")
+
+
+def readable(path: Path) -> Path:
+    """Return a file with the contents of `path` that can be read several times: itself, unless it is a pipe."""
+    is_stream = path.exists() and not path.is_file() and not path.is_dir()
+    return Path(_copy_of_stream(path.absolute()).name) if is_stream else path
+
+
+@cache
+def _copy_of_stream(path: Path) -> "tempfile._TemporaryFileWrapper[bytes]":
+    """A file of what comes through a pipe; it is removed when the process ends."""
+    copy = tempfile.NamedTemporaryFile(prefix="s2sft-pipe-")  # noqa: SIM115
+    with path.open("rb") as stream:
+        shutil.copyfileobj(stream, copy)
+    copy.flush()
+    return copy
 
 
 def plain_name(path: Path) -> str:
@@ -165,7 +184,7 @@ def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
 
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a checked file, without their ends."""
-    with path.open(encoding="utf-8") as file:
+    with readable(path).open(encoding="utf-8") as file:
         for line in file:
             yield line.removesuffix("\n")
 

@@ -5,17 +5,20 @@ the end the former is renamed to ``OUTPUT``, so that a file of this name is alwa
 """
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.data.json_files import read_json_object
+from s2sft_fairseq.data.text_files import readable
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import sync, write_whole
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +81,8 @@ class ResumableOutput:
     def _lock(self) -> None:
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not (self.part.exists() and os.path.samestat(os.fstat(self.file.fileno()), self.part.stat())):
+                raise BlockingIOError  # another process has given it its name since it was opened
         except BlockingIOError:
             raise UserError(f"{self.part} is being written by another process; give --output another name") from None
         except OSError:  # a file system without locks
@@ -104,10 +109,21 @@ class ResumableOutput:
 
 
 def file_state(path: Path) -> dict[str, Any]:
-    """Return what tells a file from another, or from what it was before."""
-    status = path.stat()
-    modified = datetime.fromtimestamp(status.st_mtime, UTC).isoformat()
-    return {"path": str(path.resolve()), "size": status.st_size, "modified": modified}
+    """Return what tells a file from another, or from what it was before; of a pipe too."""
+    with readable(path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"path": str(path.resolve()) if path.is_file() else "a pipe", "sha256": digest}
+
+
+def tokenizer_state(folder: Path) -> dict[str, Any]:
+    """Return what tells a tokenizer from another, or from what it was before.
+
+    Raises:
+        UserError: if the folder holds no tokenizer.
+    """
+    names = {DICTIONARY, *read_vocabulary(folder).files}
+    paths = [folder / name for name in sorted(names) if (folder / name).is_file()]
+    return {"path": str(folder.resolve()), **{path.name: file_state(path)["sha256"] for path in paths}}
 
 
 def _differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: str = "") -> Iterator[str]:

@@ -128,22 +128,20 @@ def test_a_folder_of_something_else_is_not_overwritten(source, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("precious")
-    message = r"^--to .*mine must be new, or empty, or a folder that s2sft convert wrote, but is none of it$"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"^--to .*mine must be new or empty, but holds notes\.txt"):
         convert(source, mine)
     assert [path.name for path in mine.iterdir()] == ["notes.txt"]
-    with pytest.raises(UserError, match=message.replace("mine", "another")):
+    with pytest.raises(UserError, match=r"^--to .*another must be new or empty, but holds config\.json, "):
         convert(source, shutil.copytree(source, tmp_path / "another"))
 
 
 def test_a_second_conversion_leaves_nothing_of_the_first(source, tmp_path):
     """A file of the first tokenizer beside those of the second would be taken for one of its own."""
     convert(source, tmp_path / "out", "--add-token", "new")
-    (tmp_path / "out" / "notes.txt").write_text("precious")
     (source / "tokenizer_config.json").unlink()
     convert(source, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        *("config.json", "dict.txt", "model.pt", "notes.txt", "vocab.txt"),
+        *("config.json", "dict.txt", "model.pt", "vocab.txt"),
     ]
     assert PretrainedEncoder.open(tmp_path / "out").vocab_size == 50
 

@@ -1,6 +1,8 @@
 """`s2sft evaluate`."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -144,3 +146,14 @@ def test_every_setting_has_an_option(call_command):
     text = call_command("evaluate", "--help").stdout
     for name in Settings.__dataclass_fields__:
         assert f"--{name.replace('_', '-')}" in text
+
+
+@pytest.mark.parametrize("name", ["ref", "refs.jsonl"])
+def test_pipes(call_command, files, tmp_path, name):
+    words = ("evaluate", "--task", "rouge", "--metrics", "rouge", "--hyp", "hyp", "--ref")
+    expected = call_command(*words, "ref").stdout
+    (tmp_path / "refs.jsonl").write_text("".join(json.dumps({"tgt": line}) + "\n" for line in REFERENCES))
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes" / name)
+    with subprocess.Popen(["bash", "-c", f"cat {name} >pipes/{name}"], cwd=tmp_path):
+        assert call_command(*words, f"pipes/{name}").stdout == expected

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -239,4 +241,21 @@ def test_interrupted(start_command, tmp_path):
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == "s2sft tokenize: interrupted"
     assert "Traceback" not in stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("a.src", "the quick"), ("a.src.gz", "the quick"), ("a.jsonl", {"src": "the quick", "tgt": "a"})]
+)
+def test_pipes(tokenize, tmp_path, name, line):
+    write(tmp_path / "raw" / name, *[line] * 3)
+    os.mkfifo(tmp_path / name)
+    with subprocess.Popen(["bash", "-c", f"cat raw/{name} >{name}"], cwd=tmp_path):
+        tokenize("--input", name)
+    assert read(tmp_path / "out" / "a.src") == ["the quick"] * 3
+
+
+def test_a_pipe_without_a_name(tokenize, tmp_path):
+    done = tokenize("--input", "/dev/fd/63", status=2)
+    assert done.stderr.startswith("error: --input /dev/fd/63: ") and "mkfifo" in done.stderr
     assert not (tmp_path / "out").exists()

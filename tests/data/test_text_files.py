@@ -1,14 +1,24 @@
 """Text files are counted as fairseq-preprocess reads them, and what it would misread is refused."""
 
 import logging
+import os
 import re
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from fairseq.file_chunker_utils import Chunker, find_offsets
 
-from s2sft_fairseq.data.text_files import check_parallel, check_text, check_texts, read_lines, write_lines
+from s2sft_fairseq.data.text_files import (
+    TextStats,
+    check_parallel,
+    check_text,
+    check_texts,
+    open_bytes,
+    read_lines,
+    write_lines,
+)
 from s2sft_fairseq.errors import UserError
 
 
@@ -142,3 +152,20 @@ def test_nothing_is_lost_when_writing_fails(tmp_path, line_end):
         write_lines(path, ["new", f"with{line_end}end"])
     assert path.read_bytes() == b"old\n"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_read_as_often_as_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["bash", "-c", "printf 'a\nb\n' >pipe"], cwd=tmp_path):
+        assert check_text(pipe) == TextStats(pipe, 2, 0)
+    assert list(read_lines(pipe)) == ["a", "b"]
+    with open_bytes(pipe) as file:
+        assert file.read() == b"a\nb\n"
+
+
+def test_a_compressed_pipe(tmp_path):
+    pipe = tmp_path / "pipe.gz"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["bash", "-c", "echo a | gzip >pipe.gz"], cwd=tmp_path):
+        assert check_text(pipe).lines == 1

@@ -3,8 +3,11 @@
 import gzip
 import json
 import math
+import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -198,9 +201,37 @@ def test_is_not_gone_on_with_otherwise(generate, call_command, options, tmp_path
     (tmp_path / "in.txt").write_text("a\nb\n")
     stderr = call_command(*words, 3, "--lenpen", 2, status=2).stderr
     assert "out.txt.part was begun with other settings (to start anew remove out.txt.part, or give --output" in stderr
-    for text in ("--beam was 2, now is 3", "--lenpen was 1.0, now is 2.0", "--input, size was 2, now is 4"):
+    for text in ("--beam was 2, now is 3", "--lenpen was 1.0, now is 2.0", "--input, sha256 was "):
         assert text in stderr
     assert not (tmp_path / "out.txt").exists()
+
+
+def test_a_tokenizer_that_is_edited_before_a_run_goes_on(call_command, options, toy, tmp_path, monkeypatch):
+    shutil.copytree(toy.folder, tmp_path / "tokenizer")
+    (tmp_path / "in.txt").write_text("a b\n")
+    words = ("generate", *options, "--tokenizer-dir", "tokenizer", "--input", "in.txt", "--output", "out.txt")
+
+    def fail(output):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResumableOutput, "finish", fail)
+        call_command(*words, status=130)
+    before = (tmp_path / "out.txt.part").read_bytes()
+    symbols = (tmp_path / "tokenizer" / "vocab.txt").read_text().split("\n")
+    place = symbols.index("a")
+    symbols[place : place + 2] = reversed(symbols[place : place + 2])
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("\n".join(symbols))
+    assert "--tokenizer-dir, vocab.txt was " in call_command(*words, status=2).stderr
+    assert (tmp_path / "out.txt.part").read_bytes() == before
+
+
+def test_a_pipe(generate, call_command, options, tmp_path):
+    expected = generate(lines=["a b", "c"])
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["bash", "-c", "printf 'a b\nc\n' >pipe"], cwd=tmp_path):
+        call_command("generate", *options, "--input", "pipe", "--output", "piped.txt")
+    assert read(tmp_path / "piped.txt") == expected
 
 
 def test_mistakes_in_the_input(call_command, options, tmp_path):

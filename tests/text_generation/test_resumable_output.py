@@ -1,11 +1,16 @@
 """What is left of an output, whenever it was left."""
 
+import fcntl
+import hashlib
 import json
+import os
+import subprocess
 
 import pytest
+from tokenizer_folders import write_wordpiece
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.text_generation.resumable_output import ResumableOutput, file_state
+from s2sft_fairseq.text_generation.resumable_output import ResumableOutput, file_state, tokenizer_state
 
 SETTINGS = {"--beam": 2, "--input": {"path": "in", "size": 3}, "--source": ["a"]}
 LINES = [f"line {number}: ä" for number in range(10)]
@@ -84,5 +89,41 @@ def test_the_state_of_a_file_changes_with_it(tmp_path):
     before = file_state(path)
     assert before == file_state(path)
     path.write_text("ab")
-    assert file_state(path)["size"] == 2
     assert file_state(path) != before
+    times = path.stat()
+    path.write_text("ac")  # of the same size and time
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert file_state(path)["sha256"] == hashlib.sha256(b"ac").hexdigest()
+
+
+def test_the_state_of_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["bash", "-c", "echo text >pipe"], cwd=tmp_path):
+        state = file_state(tmp_path / "pipe")
+    assert state == {"path": "a pipe", "sha256": hashlib.sha256(b"text\n").hexdigest()}
+
+
+def test_the_state_of_a_tokenizer_changes_with_each_of_its_files(tmp_path):
+    write_wordpiece(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("no part of it")
+    before = tokenizer_state(tmp_path)
+    assert before.keys() == {"path", "vocab.txt", "tokenizer_config.json"}
+    (tmp_path / "notes.txt").write_text("other")
+    assert tokenizer_state(tmp_path) == before
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    after = tokenizer_state(tmp_path)
+    assert [name for name in before if before[name] != after[name]] == ["tokenizer_config.json"]
+
+
+def test_an_output_that_another_process_finishes_meanwhile(output, monkeypatch):
+    flock = fcntl.flock
+
+    def finished_before(file, how):
+        flock(file, how)
+        output().part.rename(output().path)
+
+    monkeypatch.setattr(fcntl, "flock", finished_before)
+    with pytest.raises(UserError, match="is being written by another process"), output():
+        pass
+    assert output().path.read_text() == ""
