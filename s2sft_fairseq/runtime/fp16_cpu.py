@@ -1,8 +1,8 @@
 """`--fp16` and `--amp` without a GPU, and `--fp16` with an optimizer that treats parameters differently.
 
 With `--fp16` fairseq asks for the current CUDA device even on the CPU, and again when a gradient overflows; it makes
-one flat parameter of all, of which `fused_adamw` could not leave biases out of the decay. With `--amp` on the CPU it trains
-in 32 bits and does not say so.
+one flat parameter of all, of which `fused_adamw` could not leave biases out of the decay. With `--amp` on the CPU it
+trains in 32 bits and does not say so.
 """
 
 import functools
