@@ -102,7 +102,7 @@ step "$work/binarized" "fairseq-preprocess" preprocess
 train() {
     local start=(--arch unilm --pretrained "$work/encoder")
     [ -z "$scratch" ] || start=(--arch minilm_l6_h384 --random-init)
-    s2sft train "$work/binarized" "${start[@]}" --finetune-method pseudo_masked \
+    s2sft train "$work/binarized" "${start[@]}" --finetune-method pseudo_masked --target-mask-prob 0 \
         --max-source-positions $max_source --max-target-positions $max_target \
         --criterion mask_attention --label-smoothing 0.1 --dropout $dropout --attention-dropout $dropout \
         --optimizer fused_adamw --lr 3e-4 --lr-scheduler polynomial_decay --warmup-updates $((updates / 16)) \

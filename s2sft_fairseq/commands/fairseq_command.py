@@ -10,6 +10,7 @@ from typing import Any
 import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 
 DEFAULT_TASK = "unilm_seq2seq"
 ENCODER_DECODER_TASK = "deltalm_seq2seq"
@@ -43,6 +44,8 @@ ENCODER_DECODER_TRAIN_DEFAULTS = (
     (("--lr", "--learning-rate"), "1e-4"),
     *TRAIN_DEFAULTS[3:],
 )
+# Large encoders are trained at lower rates: s2s-ft's Appendix A has 1e-5 to 3e-5 where base encoders have 5e-5 to 1e-4.
+LARGE_WIDTH, LARGE_LR = 1024, "2e-5"
 # fairseq would take 12000 tokens; what memory and machine allow is worked out where nothing less is asked for.
 GENERATE_DEFAULTS = ((("--max-tokens", "--batch-size", "--max-sentences"), "1000000"),)
 
@@ -93,6 +96,14 @@ def default_task(arguments: list[str]) -> str:
     return ENCODER_DECODER_TASK if model.startswith("deltalm") else DEFAULT_TASK
 
 
+def begins_with_large(pretrained: str | None) -> bool:
+    """Tell whether ``--pretrained`` names a large encoder; what is wrong with it is reported when it is used."""
+    try:
+        return pretrained is not None and open_pretrained(pretrained).sizes["encoder_embed_dim"] >= LARGE_WIDTH
+    except (UserError, KeyError, TypeError):
+        return False
+
+
 def _value(options: Any, name: str) -> Any:
     return options.get(name) if isinstance(options, dict) else getattr(options, name, None)
 
@@ -110,6 +121,9 @@ def _defaults(name: str, arguments: list[str]) -> list[str]:
     # References are scored in one pass over all positions: that takes the small batches of training.
     elif name == "generate" and not is_encoder_decoder and "--score-reference" not in arguments:
         defaults = GENERATE_DEFAULTS
+    is_fine_tuning = name == "train" and not is_encoder_decoder and not task.endswith("_pretraining")
+    if is_fine_tuning and begins_with_large(value_of(arguments, "--pretrained")):
+        defaults = [(names, LARGE_LR if "--lr" in names else value) for names, value in defaults]
     missing = [(names[0], value) for names, value in defaults if value_of(arguments, *names) is None]
     if ("--criterion", "label_smoothed_cross_entropy") in missing and value_of(arguments, "--label-smoothing") is None:
         missing.append(("--label-smoothing", "0.1"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.finetuning import SpanSearch
+from s2sft_fairseq.objectives.finetuning import SpanSearch, causal
 from s2sft_fairseq.objectives.infilling import infilling
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
@@ -133,6 +133,21 @@ def infilled_fragments(
     source, target = split(text, fragments.draw(text, draws))
     laid_out = source.between([form.cls], [form.sep]), target.between([], [form.sep])
     return infilling(*laid_out, form, corruption, draws, spans=spans)
+
+
+def causal_fragments(
+    text: Ragged, fragments: Fragments, form: SequenceForm, corruption: Corruption, draws: Draws
+) -> PackedExamples:
+    """Return typical generation of the fragments (Table 8 of the paper): each token is predicted at the one before it.
+
+    The layout is that of causal fine-tuning, ``[CLS] x`` and ``[SEP] y``; arguments as for :func:`infilled_fragments`.
+    """
+    source, target = split(text, fragments.draw(text, draws))
+    laid_out = target.between([], [form.sep])
+    blocks = causal(source.between([form.cls], []), laid_out, form, corruption, draws)
+    content = blocks[1]
+    noised = corruption.add_noise(laid_out.with_values(content.token), form, draws)
+    return (blocks[0], content._replace(token=np.where(laid_out.place == 0, form.sep, noised)))
 
 
 def _rows(lengths: np.ndarray) -> Ragged:

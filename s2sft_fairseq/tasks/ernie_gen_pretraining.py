@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.fragments import Fragments, infilled_fragments
+from s2sft_fairseq.objectives.fragments import Fragments, causal_fragments, infilled_fragments
 from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
@@ -19,6 +20,10 @@ from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id
 from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig, parse_range
 from s2sft_fairseq.tasks.text_pretraining import TextPretrainingTask
+
+GENERATIONS = ["infilling", "typical"]
+NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
+"""The rates of the paper: of section 4.1, and, for pre-training is easier then, of the caption of Table 7."""
 
 
 @dataclass
@@ -35,9 +40,19 @@ class ErnieGenPretrainingConfig(PretrainingConfig):
         },
     )
     fragment_shares: str = field(default="0.4,0.6", metadata={"help": "probability of each range (default: 0.4,0.6)"})
-    noise_prob: float = field(
-        default=0.05,
-        metadata={"help": "probability that a target token, as content, is replaced by noise (default: 0.05)"},
+    generation: ChoiceEnum(GENERATIONS) = field(  # type: ignore[valid-type]
+        default="infilling",
+        metadata={
+            "help": "where target tokens are predicted: at placeholders (infilling), or each at the token before it "
+            "(typical), as in Table 8 (default: infilling)"
+        },
+    )
+    noise_prob: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "probability that a target token, as content, is replaced by noise (default: 0.05; without "
+            "--span-vocab 0.2, as in Table 7)"
+        },
     )
     noise_symbol: Optional[str] = field(
         default=None, metadata={"help": "symbol that is the noise (default: random tokens)"}
@@ -62,25 +77,28 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
 
     def __init__(self, cfg: ErnieGenPretrainingConfig, dictionary: PretrainedDictionary) -> None:
         self.fragments = parse_fragments(cfg)
+        self.is_typical = str(cfg.generation) == "typical"
         symbol = cfg.noise_symbol
+        noise = NOISE if cfg.span_vocab is not None else NOISE_WITHOUT_SPANS
         self.corruption = replace(
             NO_CORRUPTION,
-            noise_prob=cfg.noise_prob,
+            noise_prob=noise if cfg.noise_prob is None else cfg.noise_prob,
             noise_symbol=None if symbol is None or symbol not in dictionary else dictionary.index(symbol),
         )
         super().__init__(cfg, dictionary)
+        # Typical generation is that of causal fine-tuning, which it is for.
+        method = METHODS["causal" if self.is_typical else "infilling"]
         self.form = SequenceForm(
             cls=dictionary.bos(),
             sep=dictionary.eos(),
             pad=dictionary.pad(),
             placeholder=placeholder_id(cfg.placeholder, "infilling", dictionary),
             vocab_size=len(dictionary),
-            shifted=False,
-            own_start=True,
+            shifted=method.shifted,
+            own_start=method.own_start,
             target_segment=cfg.target_segment,
             placeholder_segment=cfg.target_segment,
         )
-        method = METHODS["infilling"]
         self.spans = None
         if cfg.span_vocab is not None:
             self.spans = load_spans(Path(cfg.span_vocab), dictionary).boundaries
@@ -94,6 +112,12 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
         problems = [*self.fragments.problems(cfg.fragment_lengths), *self.corruption.problems()]
         if cfg.noise_symbol is not None and cfg.noise_symbol not in self.dictionary:
             problems.append(f"--noise-symbol must be a symbol of the dictionary, but {cfg.noise_symbol!r} is not")
+        if self.is_typical:
+            problems += [
+                f"--{name.replace('_', '-')} does nothing with --generation typical, which has no placeholders"
+                for name in ("span_vocab", "placeholder")
+                if getattr(cfg, name) is not None
+            ]
         if not 0 <= cfg.word_flow_weight <= 1:
             problems.append(f"--word-flow-weight must be between 0 and 1, but is {cfg.word_flow_weight:g}")
         return problems
@@ -101,10 +125,12 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
     def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
         """Return the positions of packed texts, from their tokens (texts,)."""
         targets = self.fragments.target_length(sizes) + 1
-        return sizes - targets + 1 + 2 + self.positions_per_target * targets
+        return sizes - targets + 1 + self.form.source_specials + self.positions_per_target * targets
 
     def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
         """Make what the model is trained on of the ids of texts, a row for each."""
+        if self.is_typical:
+            return causal_fragments(text, self.fragments, self.form, self.corruption, draws)
         return infilled_fragments(text, self.fragments, self.form, self.corruption, draws, spans=self.spans)
 
 

@@ -40,9 +40,9 @@ class UnilmSeq2SeqConfig(FairseqDataclass):
     corruption: ChoiceEnum(sorted(PRESETS)) = field(  # type: ignore[valid-type]
         default="paper",
         metadata={
-            "help": "preset of the corruption. paper: only 'masked' corrupts the target, half of it, with the "
-            "placeholder alone. original: the program of s2s-ft, which corrupts half of the target in every method, "
-            "80 %% placeholder, 10 %% random, 10 %% kept, pseudo tokens too; neither corrupts for 'infilling'"
+            "help": "preset of the corruption. paper: 'masked' and 'pseudo_masked' mask half of the target. original: "
+            "the program of s2s-ft, which corrupts half of the target in every method, 80 %% placeholder, 10 %% "
+            "random, 10 %% kept, pseudo tokens too; neither corrupts for 'infilling'"
         },
     )
     target_mask_prob: Optional[float] = field(

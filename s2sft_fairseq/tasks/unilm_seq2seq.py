@@ -1,7 +1,6 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +146,7 @@ class UnilmSeq2SeqTask(PackedTask):
             target,
             self.form,
             self.method,
-            self.corruption if shuffle else replace(self.corruption, noise_prob=0.0),  # decoding meets none
+            self.corruption if shuffle else self.corruption.without_noise(self.layout["finetune_method"]),
             seed=self.cfg.seed,
             shuffle=shuffle,
             name=name,

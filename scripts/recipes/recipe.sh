@@ -10,9 +10,10 @@
 #   --encoder DIR       a pretrained encoder as it is published, or a folder that s2sft convert wrote
 #   --output DIR        where to write (recipes-out/TASK)
 #   --run NAME          folder in it of this training (METHOD-seedSEED); data are shared by the trainings of an output
-#   --preset NAME       all settings of an ERNIE-GEN configuration of this task, docs/ernie-gen.md; other options win
-#   --method NAME       causal, masked, pseudo_masked or infilling (pseudo_masked, of a preset infilling), or deltalm:
+#   --preset NAME       all settings of ERNIE-GEN or UniLMv2 for this task, docs/ernie-gen.md and unilmv2.md; other options win
+#   --method NAME       causal, masked, pseudo_masked or infilling (pseudo_masked, or the preset's), or deltalm:
 #                       the encoder-decoder, with DeltaLM's settings in place of the recipe's (docs/deltalm.md)
+#   --target-mask-prob P    masked and pseudo_masked: share of the target tokens that are masked (the recipe's, mostly 0.5)
 #   --noise-prob P      infilling: share of the target tokens that are noise (0)
 #   --noise-symbol X    ... which is this symbol of the encoder (random tokens)
 #   --max-source N, --max-target N           positions, special symbols included
@@ -48,6 +49,7 @@ own=""                                          # the names of further options
 separator="" added_token="" kept=()             # between the fields of a source; a token that encoders lack; further ones
 max_source=384 max_target=32 layout=()          # positions; further options of s2sft train, of model and layout
 lr=7e-5 epochs=10 warmup=1000 batch=64 dropout=0.1 label_smoothing=0.1 weight_decay=0.01
+target_mask_prob=0.5                            # Appendix A: 0.4 to 0.7, searched for each task
 search=(--beam 5) evaluate=(--task rouge)       # options of s2sft generate and s2sft evaluate
 device_tokens=4096 accumulate=128 longest=80    # deltalm: tokens at a time, how often of it at most, longest output
 averaged=""                                     # deltalm: the model is the average of so many last checkpoints
@@ -61,7 +63,7 @@ raw="" encoder="" output="" run="" method=pseudo_masked seed=1 updates="" device
 scoring="" held_out=1000 limit="" workers="" smoke="" skip_malformed="" fit_head="" cpu="" train_options=()
 vocabulary=() noise_prob="" noise_symbol="" decoding="" dry_run="" warmup_share="" conversion=()
 values="raw encoder output run method seed lr epochs warmup batch updates device_batch set sources hyp scoring held_out"
-values+=" limit workers device_tokens accumulate preset noise_prob noise_symbol max_source max_target decoding"
+values+=" limit workers target_mask_prob device_tokens accumulate preset noise_prob noise_symbol max_source max_target decoding"
 switches="smoke skip_malformed fit_head cpu dry_run"
 
 # What depends on the command line; what is binarized beside the pairs, into a folder; what is made of all scores. A
@@ -115,16 +117,18 @@ take() {
 # beginning there, and not here; generated are so many tokens, [SEP] included.
 use_preset() {
     local file=$recipes/presets.tsv line of_size src tgt dec share prob symbol beam penalty
-    local of_batch of_epochs of_lr of_dropout smoothing decay
+    local of_batch of_epochs of_lr of_dropout smoothing decay of_method
     line=$(awk -F '\t' -v preset="$preset" -v task="$task" '$1 == preset && $2 == task' "$file")
     [ -n "$line" ] || fail "--preset must be one of this recipe's, but is $preset: $(
         awk -F '\t' -v task="$task" '$2 == task { print $1; found = 1 } END { if (!found) print "none" }' "$file" | xargs)"
     IFS=$'\t' read -r _ _ of_size _ src tgt dec of_batch of_epochs of_lr share prob symbol of_dropout smoothing decay \
-        beam penalty <<<"$line"
-    take method infilling
+        beam penalty of_method <<<"$line"
+    take method "$of_method"
+    local own_start=0
+    [ "$of_method" != infilling ] || own_start=1
     take size "$of_size"
     take max_source "$src"
-    take max_target $((tgt - 1))
+    take max_target $((tgt - own_start))
     take batch "$of_batch"
     take epochs "$of_epochs"
     take lr "$of_lr"
@@ -136,8 +140,23 @@ use_preset() {
     take dropout "$of_dropout"
     take label_smoothing "$smoothing"
     take weight_decay "$decay"
-    search=(--beam "$beam" --length-penalty gnmt --lenpen "$penalty" --max-len-b $((dec - 1)) --rank-each-step
-        --keep-unfinished)
+    if [ "$of_method" = infilling ]; then
+        search=(--beam "$beam" --length-penalty gnmt --lenpen "$penalty" --max-len-b $((dec - 1)) --rank-each-step
+            --keep-unfinished)
+    else
+        search+=(--beam "$beam" --lenpen "$penalty")  # the last ones count
+    fi
+}
+
+# The papers train large encoders at lower rates: s2s-ft's Appendix A has 1e-5 to 3e-5 where it has 5e-5 to 1e-4 for base.
+choose_lr() {
+    local width
+    if given lr || [ "$method" = deltalm ] || [ ! -f "$encoder/config.json" ]; then return; fi
+    width=$(tr ',{' '\n' <"$encoder/config.json" | sed -n 's/.*"\(hidden_size\|encoder_embed_dim\)" *: *\([0-9]*\).*/\2/p')
+    if [ "${width:-0}" -ge 1024 ] && awk "BEGIN { exit !($lr > 3e-5) }"; then
+        say "--encoder is a large one: the learning rate is 2e-5 in place of $lr (--lr takes another)" >&2
+        lr=2e-5
+    fi
 }
 
 check() {
@@ -207,7 +226,9 @@ commands() {
         --input "$output/corpus/${part:+$part/}$set.src" --output "$work/${part:+$part/}$set.out" --no-progress-bar ${cpu:+--cpu})
     if [ "$method" = deltalm ]; then deltalm_training; return; fi
     optimization
-    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method"
+    local masking=()
+    case $method in masked | pseudo_masked) masking=(--target-mask-prob "$target_mask_prob") ;; esac
+    training=(train "$output/binarized" "${model[@]}" --finetune-method "$method" ${masking[@]+"${masking[@]}"}
         --max-source-positions "$max_source" --max-target-positions "$max_target" ${layout[@]+"${layout[@]}"}
         ${noise_prob:+--noise-prob "$noise_prob"} ${noise_symbol:+--noise-symbol "$noise_symbol"}
         --criterion mask_attention --label-smoothing "$label_smoothing" "${optimizing[@]}")
@@ -251,6 +272,7 @@ run_recipe() {
     [ -z "$preset" ] || use_preset
     check
     settings
+    choose_lr
     [ -z "$decoding" ] || read -r -a search <<<"$decoding"
     export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
     command -v "$python" >/dev/null || fail "no Python at $python; bash scripts/setup.sh makes it, or set PYTHON"
@@ -282,6 +304,7 @@ run_recipe() {
         local name others=()
         [ "$method" != deltalm ] || others+=("--device-tokens $device_tokens" "--accumulate $accumulate"
             "--epochs $epochs" "${languages[*]-}")
+        case $method in masked | pseudo_masked) others+=("--target-mask-prob $target_mask_prob") ;; esac
         for name in max_source max_target noise_prob noise_symbol dropout label_smoothing weight_decay; do
             ! given "$name" || others+=("--${name//_/-} ${!name}")
         done

@@ -1,5 +1,6 @@
 """The arguments that fairseq's commands get: the plugin's folder, and its task unless another is given."""
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 import s2sft_fairseq
-from s2sft_fairseq.commands.fairseq_command import _defaults, complete, default_task
+from s2sft_fairseq.commands.fairseq_command import _defaults, complete, default_task, value_of
 from s2sft_fairseq.errors import UserError
 
 OWN = s2sft_fairseq.__path__[0]
@@ -54,6 +55,21 @@ def test_what_training_does_when_nothing_is_said():
     given += ["--required-batch-size-multiple", "8"]
     assert _defaults("train", ["data", *given, "--batch-size", "8", "--max-update", "3"]) == []
     assert _defaults("train", ["data", "--task", "translation"]) == []
+
+
+@pytest.mark.parametrize(("width", "lr"), [(768, "5e-5"), (1024, "2e-5")])
+def test_the_learning_rate_follows_from_the_size(tmp_path, width, lr):
+    """Appendix A of s2s-ft: 1e-5 to 3e-5 for large encoders. ERNIE-GEN pre-trains both sizes at the same rate."""
+    for name in ("model.pt", "dict.txt"):
+        (tmp_path / name).write_text("")
+    described = {"sizes": {"encoder_embed_dim": width}, "vocab_size": 9, "newly_initialized": []}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    words = ["data", "--pretrained", str(tmp_path)]
+    assert value_of(_defaults("train", words), "--lr") == lr
+    assert value_of(_defaults("train", [*words, "--lr", "1"]), "--lr") is None
+    assert value_of(_defaults("train", [*words, "--task", "ernie_gen_pretraining"]), "--lr") == "5e-5"
+    (tmp_path / "config.json").write_text("{}")  # which is reported when it is used
+    assert value_of(_defaults("train", words), "--lr") == "5e-5"
 
 
 def test_encoder_decoders_have_a_task_and_defaults_of_their_own():

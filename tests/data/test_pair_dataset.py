@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
+from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, PRESETS, Corruption
 from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
@@ -39,7 +39,7 @@ def dataset(sources=(5, 2, 9, 0), targets=(3, 6, 0, 1), method="pseudo_masked", 
 
 
 def test_examples():
-    data = dataset()
+    data = dataset(corruption=NO_CORRUPTION)
     example = data[0]
     source, target = data.source[0].tolist()[:-1], data.target[0].tolist()[:-1]
     assert example["id"] == 0

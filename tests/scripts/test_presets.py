@@ -1,4 +1,4 @@
-"""The presets of ERNIE-GEN: against the paper's tables and the documentation, and that they reach the command lines."""
+"""The presets of ERNIE-GEN and UniLMv2: against tables and documentation, and that they reach the command lines."""
 
 import csv
 import os
@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "scripts" / "recipes"
 with (RECIPES / "presets.tsv").open(encoding="utf-8", newline="") as file:
-    ROWS = list(csv.DictReader(file, delimiter="\t"))
+    ALL = list(csv.DictReader(file, delimiter="\t"))
+ROWS = [row for row in ALL if row["method"] == "infilling"]
+UNILMV2 = [row for row in ALL if row["method"] == "pseudo_masked"]
 NAMES = [row["preset"] for row in ROWS]
 
 CONFIGURATIONS = {
@@ -74,6 +76,63 @@ def test_against_the_paper(row):
         (configuration,) = (other for other in ROWS if other["preset"] == name)
         rest = set(row) - {"preset", "source", *IN_TABLE}
         assert {key: row[key] for key in rest} == {key: configuration[key] for key in rest}
+
+
+# UniLMv2, Table 10: learning rate, batch, weight decay, epochs, warm-up, smoothing, lengths; length penalty, beam.
+TABLE_10 = {
+    "unilmv2/cnndm": ("7e-5", 64, 0.01, 14, 0.02, 0.1, 608, 160, 0.7, 5),
+    "unilmv2/xsum": ("7e-5", 64, 0.01, 14, 0.02, 0.1, 720, 48, 0.6, 5),
+    "unilmv2/squad-qg": ("2e-5", 48, 0.01, 16, 0.1, 0.1, 464, 48, 1.3, 8),
+}
+
+
+@pytest.mark.parametrize("row", UNILMV2, ids=lambda row: row["preset"])
+def test_what_a_preset_of_unilmv2_sets(tmp_path, row):
+    assert {row["preset"] for row in UNILMV2} == set(TABLE_10) and len(ALL) == len(ROWS) + len(UNILMV2)
+    lr, batch, decay, epochs, warmup, smoothing, source, target, penalty, beam = TABLE_10[row["preset"]]
+    corpus = tmp_path / "out" / "corpus"
+    corpus.mkdir(parents=True)
+    (corpus / "train.src").write_text("a\n" * 1001)
+    words = ("--preset", row["preset"], "--output", "out", "--device-batch", 8)
+    train, generate = commands(tmp_path, row["recipe"], *words)
+    updates = epochs * (1000 // batch + 1)
+    expected = {"--finetune-method": "pseudo_masked", "--lr": lr, "--max-update": updates, "--weight-decay": decay}
+    expected |= {"--max-source-positions": source, "--max-target-positions": target, "--update-freq": batch // 8}
+    expected |= {"--warmup-updates": int(warmup * updates + 0.5), "--label-smoothing": smoothing, "--noise-prob": None}
+    assert {name: train.get(name) for name in expected} == {
+        name: None if value is None else str(value) for name, value in expected.items()
+    }
+    assert (generate["--beam"], generate["--lenpen"], generate["--length-penalty"]) == (str(beam), str(penalty), "gnmt")
+    assert "--rank-each-step" not in generate
+    train, _ = commands(tmp_path, row["recipe"], *words, "--method", "causal")
+    assert train["--finetune-method"] == "causal" and "--target-mask-prob" not in train
+
+
+def test_the_share_of_the_target_that_is_masked(tmp_path):
+    """Appendix A of s2s-ft: 40 to 70 %, searched for each task; the program names CNN/DailyMail's."""
+    for task, share in (("cnn_dailymail", "0.7"), ("xsum", "0.5"), ("squad_qg", "0.5")):
+        for method in ("pseudo_masked", "masked"):
+            train, _ = commands(tmp_path, task, "--updates", 9, "--method", method)
+            assert train["--target-mask-prob"] == share
+    train, _ = commands(tmp_path, "cnn_dailymail", "--updates", 9, "--target-mask-prob", 0.4)
+    assert train["--target-mask-prob"] == "0.4"
+    train, _ = commands(tmp_path, "squad_qg", "--updates", 9, "--method", "infilling")
+    assert "--target-mask-prob" not in train
+
+
+@pytest.mark.parametrize("config", ['{"hidden_size": %d, "x": 1}', '{\n "sizes": {\n  "encoder_embed_dim": %d}\n}'])
+def test_the_learning_rate_of_large_encoders(tmp_path, config):
+    """Appendix A of s2s-ft: 1e-5 to 3e-5 in place of 5e-5 to 1e-4."""
+    (tmp_path / "encoder").mkdir()
+    for width, expected in ((768, "7e-5"), (1024, "2e-5")):
+        (tmp_path / "encoder" / "config.json").write_text(config % width)
+        words = ("--encoder", "encoder", "--updates", 9)
+        train, _ = commands(tmp_path, "squad_qg", *words)
+        assert train["--lr"] == expected
+        assert commands(tmp_path, "squad_qg", *words, "--lr", "5e-5")[0]["--lr"] == "5e-5"
+        assert commands(tmp_path, "gigaword", *words)[0]["--lr"] == "3e-5"  # is within the range
+        assert commands(tmp_path, "xgiga", *words, "--method", "deltalm")[0]["--lr"] == "3e-4"
+        assert commands(tmp_path, "squad_qg", *words, "--preset", "unilmv2/squad-qg")[0]["--lr"] == "2e-5"
 
 
 def commands(folder, task, *words, status=0):
@@ -288,3 +347,14 @@ def test_the_table_of_the_documentation():
         )
         expected.append(f"| {' | '.join(cells)} |")
     assert lines[start + 2 : start + 2 + len(ROWS) + 1] == [*expected, ""]
+
+
+def test_the_table_of_unilmv2():
+    lines = (ROOT / "docs" / "unilmv2.md").read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| preset | lengths |"))
+    names = ("batch", "epochs", "lr", "warmup_proportion", "beam", "length_penalty")
+    expected = [
+        f"| `{row['preset']}` | {row['max_src_len']}/{row['max_tgt_len']} | {' | '.join(row[name] for name in names)} |"
+        for row in UNILMV2
+    ]
+    assert lines[start + 2 : start + 2 + len(UNILMV2) + 1] == [*expected, ""]

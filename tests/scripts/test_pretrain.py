@@ -62,6 +62,15 @@ def test_from_text_to_encoder(folder):
         name: value.shape for name, value in trained["model"].items()
     }
 
+    # Killed before its last stage, the training is not gone on with: its four updates are done.
+    (run / "encoder").rename(run / "encoder.before")
+    last = (run / "checkpoints" / "checkpoint_last.pt").read_bytes()
+    done = pretrain(folder, *words, "--", *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing is left to train: 4 updates are done, and --max-update is 4" in done.stdout
+    assert (run / "checkpoints" / "checkpoint_last.pt").read_bytes() == last
+    assert (run / "encoder" / "model.pt").exists()
+
     # From another folder, which names the same files in another way.
     words = ("ernie-gen-base", "--text", ".", "--tokenizer-dir", "../vocab", "--output", "../out", "--updates", 4)
     again = pretrain(folder / "text", *words, "--", *TINY)
@@ -144,6 +153,32 @@ def test_the_preset_of_deltalm(tmp_path, monkeypatch):
         assert (given["--adam-betas"], given["--clip-norm"]) == ("(0.9, 0.999)", "1.0")
         assert (given["--tokens-per-sample"], given["--lr-scheduler"]) == ("512", "polynomial_decay")
         assert given["--max-update"] == 600_000 and "--lang-pairs" not in given
+
+
+TABLE_6 = {"ae+par-rel": True, "ae+par": False, "ae+ar": False, "ae": False, "par": False, "ar": False}
+
+
+def test_the_presets_of_ablations():
+    """UniLMv2's Table 6 with its footnote 2, and ERNIE-GEN's Table 8, word by word and without noise."""
+    presets = runpy.run_path(str(SCRIPT))["PRESETS"]
+    for name, relative in TABLE_6.items():
+        preset = presets[f"unilmv2-table6-{name}"]
+        assert (preset.task, preset.lr, preset.updates, preset.warmup) == (
+            "unilm_pretraining",
+            "1e-4",
+            1_000_000,
+            10_000,
+        )
+        options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
+        assert options["--adam-betas"] == "(0.9, 0.999)"
+        assert options["--language-model"] == name.removesuffix("-rel")
+        assert ("--relative-position-bins" in preset.model) == relative
+        assert preset.positions == 256 * (512 if name == "ae" else 666)
+    for name in ("typical", "infilling"):
+        preset = presets[f"ernie-gen-table8-{name}"]
+        options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
+        assert (options["--generation"], options["--noise-prob"], preset.spans) == (name, "0", False)
+        assert preset[:6] == presets["ernie-gen-base"][:6]
 
 
 def test_mistakes(folder, tmp_path):

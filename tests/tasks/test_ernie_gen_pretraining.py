@@ -76,6 +76,42 @@ def test_an_update(data, spans, flows):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_typical_generation(data):
+    """Each token is predicted at the one before it, as in causal fine-tuning; noise is read and never predicted."""
+    batches = {}
+    for noise in (0.0, 1.0):
+        task = make_task(data, generation="typical", noise_prob=noise, noise_symbol="w7")
+        model, criterion = built(task)
+        task.load_dataset("train")
+        dataset = task.dataset("train")
+        batches[noise] = batch = dataset.collater([dataset[index] for index in range(3)])
+        assert len(batch["net_input"]["tokens"]) == dataset.sizes.sum() == 30 + 30 + 25 + 3 * 2
+        assert batch["ntokens"] == 9 + 9 + 7 and batch["net_input"]["lengths"][0] == (23, 9)
+        assert criterion(model, batch)[0].isfinite()
+    clean, noised = (batch["net_input"]["tokens"] for batch in batches.values())
+    assert torch.equal(batches[0.0]["labels"], batches[1.0]["labels"])
+    labelled = batches[0.0]["net_input"]["labelled"]
+    assert (clean == CLS).sum() == 3 and (clean == MASK).sum() == 0 and (clean == SEP).sum() == 3
+    # Begin with [SEP], then the labels but the last one.
+    first, labels = clean[labelled][:9], batches[0.0]["labels"][:9]
+    assert first[0] == SEP and torch.equal(first[1:], labels[:-1]) and labels[-1] == SEP
+    assert (noised[labelled] == 7).sum() == 25 - 3 and torch.equal(clean[~labelled], noised[~labelled])
+
+
+def test_the_noise_of_the_paper(data, spans):
+    """0.05 in section 4.1; 0.2 where there is no span flow, says the caption of Table 7."""
+    assert make_task(data, span_vocab=spans).corruption.noise_prob == 0.05
+    assert make_task(data).corruption.noise_prob == 0.2
+    assert make_task(data, noise_prob=0.0).corruption.noise_prob == 0
+
+
+def test_what_typical_generation_has_no_use_for(data, spans):
+    with pytest.raises(UserError) as error:
+        make_task(data, generation="typical", span_vocab=spans, placeholder="w7")
+    assert "--span-vocab does nothing with --generation typical" in str(error.value)
+    assert "--placeholder does nothing with --generation typical" in str(error.value)
+
+
 def test_no_text_is_too_long_for_its_placeholders(data, spans):
     """They have the positions of what they predict, so that the longest text fills the model, and more is packed."""
     task = make_task(data, tokens_per_sample=32 - 4, min_tokens_per_sample=2, span_vocab=spans)
