@@ -4,8 +4,11 @@ DIR holds sumdata (train/train.article.txt ...), UniLM's org_data (train.src.txt
 """
 
 import argparse
+import sys
+from collections.abc import Iterator
 
 from s2sft_fairseq.corpora.command_line import Splits, make_parser, run
+from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.line_aligned import GIGAWORD, GIGAWORD_10K, read_line_aligned, sample
 from s2sft_fairseq.corpora.malformed import Malformed
 
@@ -17,7 +20,22 @@ def read(options: argparse.Namespace, malformed: Malformed) -> Splits:
     if options.size == "full":
         return read_line_aligned(options.raw, GIGAWORD, malformed)
     splits = read_line_aligned(options.raw, GIGAWORD_10K, malformed)
-    return {**splits, "train": sample(splits["train"], SMALL, options.seed)}
+    return {**splits, "train": _draw(splits["train"], malformed, options.seed)}
+
+
+def _draw(examples: Iterator[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
+    """Yield `SMALL` well-formed examples, and tell if there are fewer."""
+    drawn = list(sample(_well_formed(examples, malformed), SMALL, seed))
+    if len(drawn) < SMALL:
+        print(f"--size 10k takes all {len(drawn):,} training pairs, for there are not {SMALL:,}", file=sys.stderr)
+    yield from drawn
+
+
+def _well_formed(examples: Iterator[Example], malformed: Malformed) -> Iterator[Example]:
+    for example in examples:
+        with malformed.record(example.path, example.where):
+            example.source_line(), example.reference_lines()
+            yield example
 
 
 def main() -> None:
