@@ -25,12 +25,16 @@ class Settings:
     """The same of a reference."""
     pretokenize: str = "none"
     """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does."""
+    bert_words: bool = False
+    """Hypotheses: every punctuation mark is a word, as BERT's tokenizer leaves a text: what the next three act on."""
     contractions: str = "none"
     """Hypotheses: join what a tokenizer split at apostrophes, with the table of one of the original programs."""
     fix_tokenization: str = "none"
     """Hypotheses: from BERT's words to those of the Penn Treebank, see `fix_tokenization`."""
     brackets: str = "none"
     """Hypotheses: round (or all) brackets within words become -LRB- and so on."""
+    normalise_references: bool = False
+    """References: the four steps before this one are taken with them, too. For references that are plain text."""
     digits: str = "keep"
     """Hypotheses: the digit `1` (or all digits) become #."""
     min_sentence_words: int = 0
