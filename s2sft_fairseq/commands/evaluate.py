@@ -184,7 +184,9 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hyp-separator", metavar="TEXT", help="what stands between the sentences of a hypothesis")
     group.add_argument("--ref-separator", metavar="TEXT", help="what stands between the sentences of a reference")
     group.add_argument(
-        "--pretokenize", choices=PRETOKENIZERS, help="split off punctuation, in hypotheses and references"
+        "--pretokenize",
+        choices=PRETOKENIZERS,
+        help="split off punctuation, in hypotheses and references; razdel: of Russian, with the package of this name",
     )
     group.add_argument(
         "--bert-words", action=BooleanOptionalAction,

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from s2sft_fairseq.evaluation.fix_tokenization import STYLES, fix_tokenization
+from s2sft_fairseq.evaluation.packages import optional_module
 from s2sft_fairseq.evaluation.settings import Settings
 
 _BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-"}
@@ -97,7 +98,10 @@ def _is_word(letter: str) -> bool:
 
 def _sentences(text: str, separator: str, settings: Settings) -> list[str]:
     sentences = text.split(separator) if separator else [text]
-    if settings.pretokenize == "nltk":
+    if settings.pretokenize == "razdel":
+        razdel = optional_module("razdel", "razdel", "razdel", "--pretokenize")
+        sentences = [" ".join(word.text for word in razdel.tokenize(sentence)) for sentence in sentences]
+    elif settings.pretokenize == "nltk":
         from nltk.tokenize import word_tokenize
 
         # preserve_line: sentences are not looked for, which would need data that is not part of the package.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 # Choices of the options below that have names; the first one is "leave the text as it is".
-PRETOKENIZERS = ("none", "nltk")
+PRETOKENIZERS = ("none", "nltk", "razdel")
 FIX_STYLES = ("none", "cased", "lower", "contractions")
 CONTRACTIONS = ("none", "persona_chat", "coqa")
 BRACKETS = ("none", "round", "all")
@@ -24,7 +24,7 @@ class Settings:
     ref_separator: str = ""
     """The same of a reference."""
     pretokenize: str = "none"
-    """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does."""
+    """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does, `razdel` as Russian does."""
     bert_words: bool = False
     """Hypotheses: every punctuation mark is a word, as BERT's tokenizer leaves a text: what the next three act on."""
     contractions: str = "none"

@@ -1,9 +1,12 @@
 """What is done to texts before they are compared, by hand."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.normalisation import (
     bert_words,
     normalise_hypothesis,
@@ -67,7 +70,7 @@ def test_gigaword():
 
 def test_question_generation():
     assert normalise_hypothesis('What is " It " ?', TASKS["qg"]) == "what is `` it '' ?"
-    assert normalise_hypothesis("Isn't it \"It\"?", TASKS["qg"]) == "is n't it `` it '' ?"
+    assert normalise_hypothesis('Isn\'t it "It"?', TASKS["qg"]) == "is n't it `` it '' ?"
     assert normalise_reference("What is It (it's)?", TASKS["qg"]) == "what is it (it's)?"
     assert normalise_source(" The Source ", TASKS["qg"]) == "the source"
     assert normalise_source(" The Source ", PLAIN) == "The Source"
@@ -92,6 +95,25 @@ def test_pretokenizing():
     settings = Settings(pretokenize="nltk")
     assert normalise_hypothesis("I can't, really.", settings) == "I ca n't , really ."
     assert normalise_reference("(No.)", settings) == "( No . )"
+
+
+def test_russian_words(monkeypatch):
+    """Of razdel, which is no dependency: what it gives is told by a module in its place."""
+    words = [SimpleNamespace(text=word) for word in ("Что-то", "стоит", "1,5", "тыс", ".", "«", "руб", "»")]
+    monkeypatch.setitem(sys.modules, "razdel", SimpleNamespace(tokenize=lambda text: words if text else []))
+    settings = Settings(pretokenize="razdel", ref_separator="|")
+    assert normalise_hypothesis("Что-то стоит 1,5 тыс. «руб»", settings) == "Что-то стоит 1,5 тыс . « руб »"
+    assert normalise_reference("Что-то стоит 1,5 тыс. «руб»|", settings) == "Что-то стоит 1,5 тыс . « руб »\n"
+    assert "|pretok:razdel" in signature(settings)
+    monkeypatch.setitem(sys.modules, "razdel", None)
+    with pytest.raises(UserError, match=r"--pretokenize razdel needs the package razdel, .* pip install razdel"):
+        normalise_hypothesis("Что-то", settings)
+
+
+def test_the_words_of_razdel_itself():
+    pytest.importorskip("razdel", reason="razdel is not installed")
+    settings = Settings(pretokenize="razdel")
+    assert normalise_hypothesis("Что-то стоит 1,5 тыс. «руб»", settings) == "Что-то стоит 1,5 тыс . « руб »"
 
 
 def test_the_words_of_bert():

@@ -47,3 +47,33 @@ def test_raw_to_text(task, options, tmp_path, monkeypatch, capsys):
 
 def test_every_script_is_tested():
     assert {path.stem for path in SCRIPTS.glob("*.py")} == {*RAW, *UNDERSTANDING, "docstrings"}
+
+
+def prepare(task, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", [f"{task}.py", *map(str, words)])
+    runpy.run_path(str(SCRIPTS / f"{task}.py"), run_name="__main__")
+
+
+def test_fewer_pairs_than_are_drawn(tmp_path, monkeypatch, capsys):
+    RAW["gigaword"](tmp_path / "raw")
+    words = ("--raw", tmp_path / "raw", "--size")
+    prepare("gigaword", monkeypatch, *words, "10k", "--output", tmp_path / "small")
+    assert "--size 10k takes all 12 training pairs, for there are not 10,000" in capsys.readouterr().err
+    prepare("gigaword", monkeypatch, *words, "full", "--output", tmp_path / "full")
+    assert "training pairs" not in capsys.readouterr().err
+
+
+def test_malformed_pairs_are_not_drawn(tmp_path, monkeypatch, capsys):
+    """As many are taken as there should be, though some are left out."""
+    lines = {side: [f"{side} {number}" for number in range(10_003)] for side in ("src", "tgt")}
+    lines["tgt"][5] = lines["src"][7] = " "
+    for split in ("train", "valid", "test"):
+        for side in ("src", "tgt"):
+            path = tmp_path / "raw" / f"{split}.{side}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in lines[side][: None if split == "train" else 4]))
+    words = ("--raw", tmp_path / "raw", "--output", tmp_path / "small", "--size", "10k", "--skip-malformed")
+    prepare("gigaword", monkeypatch, *words)
+    captured = capsys.readouterr()
+    assert "train 10,000" in captured.out
+    assert "left out 2 malformed records" in captured.err

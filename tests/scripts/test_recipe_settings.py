@@ -1,9 +1,14 @@
 """Single settings of recipes: how they score, and what a long source loses."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from recipe_array import recipe_array
+from recipe_array import RECIPES, recipe_array
 
+from s2sft_fairseq.evaluation.tasks import TASKS
 from s2sft_fairseq.tasks.layout import parse_source_fields
 
 
@@ -49,3 +54,17 @@ def test_a_long_passage_leaves_the_answer_whole(task):
     passage, sep, answer = [1] * 500, 0, [2] * 20
     cut = parse_source_fields(layout, 0).cut(np.array([*passage, sep, *answer]), sep, 382)
     assert cut.tolist() == [1] * 361 + [sep] + answer
+
+
+def test_russian_is_split_as_the_challenge_does(tmp_path):
+    """With a package that is no dependency: a recipe asks for it before it begins."""
+    words = ("--lang", "ru", "--updates", "1", "--dry-run")
+    assert option(recipe_array("evaluate", "webnlg", *words), "--pretokenize") == "razdel"
+    assert "nltk" in TASKS["webnlg"].pretokenize and "--pretokenize" not in recipe_array("evaluate", "webnlg")
+    (tmp_path / "razdel.py").write_text("raise ImportError")
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
+    command = ["bash", str(RECIPES / "webnlg.sh"), "--lang", "ru", "--raw", ".", "--smoke"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--lang ru is scored with the package razdel, which is not installed: pip install razdel" in done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["razdel.py"]
