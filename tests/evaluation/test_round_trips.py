@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from raw_corpora import RAW
 from recipe_array import recipe_array
-from tokenizer_folders import write_byte_level
+from tokenizer_folders import write_byte_level, write_sentencepiece
 
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
@@ -187,3 +187,11 @@ def test_real_references(task, vocabulary, score, tmp_path):
     wanted = score(texts, texts, options)
     for name, value in found.items():
         assert value >= wanted[name] - LOST.get(task, 1e-9)
+
+
+def test_full_width_marks(score, tmp_path):
+    """SentencePiece writes NFKC: a full-width mark comes back as another character (docs/evaluation.md)."""
+    tokenizer = open_tokenizer(write_sentencepiece(tmp_path / "tokenizer"))
+    assert through(tokenizer, "the dog jumps？") == "the dog jumps?"
+    found = score(["the dog jumps?"], ["the dog jumps？"], ["--task", "zh", "--metrics", "rouge"])
+    assert found["ROUGE-1"] == pytest.approx(100 * 11 / 12)
