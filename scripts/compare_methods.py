@@ -21,7 +21,7 @@ METHODS = ("causal", "masked", "pseudo_masked", "infilling")
 
 def read_scores(path: Path) -> dict[str, float]:
     """The scores of one run by their names, from what ``s2sft evaluate --json`` wrote."""
-    (system,) = json.loads(path.read_text(encoding="utf-8"))["systems"].values()
+    system, *_ = json.loads(path.read_text(encoding="utf-8"))["systems"].values()  # and maybe a baseline
     return {score["name"]: score["value"] for score in system["scores"]}
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from s2sft_fairseq.evaluation.evaluate import evaluate
 from s2sft_fairseq.evaluation.examples import Example
+from s2sft_fairseq.evaluation.lead import Lead
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.recipes.loss_curves import plot
 
 MEASURES = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
-LEAD_WORDS = 12
+LEAD = Lead(12, "words")
 RECORDED = Path(__file__).parent / "demo_recorded.json"
 
 
@@ -45,7 +46,7 @@ def main() -> None:
     numbers = sorted(hypotheses)
     wanted = [references[n] for n in numbers]
     generated = [hypotheses[n] for n in numbers]
-    lead = [" ".join(sources[n].split()[:LEAD_WORDS]) for n in numbers]
+    lead = [LEAD.of(sources[n]) for n in numbers]
 
     print("\nTen of the held-out texts:")
     for n in sorted(random.Random(0).sample(numbers, min(10, len(numbers)))):
@@ -53,7 +54,7 @@ def main() -> None:
         print(f"  reference  {references[n]}")
         print(f"  generated  {hypotheses[n]}")
 
-    scores = {"this run": rouge(generated, wanted), f"lead ({LEAD_WORDS} words)": rouge(lead, wanted)}
+    scores = {"this run": rouge(generated, wanted), str(LEAD): rouge(lead, wanted)}
     recorded = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.is_file() else {}
     for name, entry in recorded.items():
         if entry["setting"] == options.setting.removesuffix("-from-scratch"):

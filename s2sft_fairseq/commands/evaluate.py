@@ -11,6 +11,7 @@ from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.evaluate import evaluate
 from s2sft_fairseq.evaluation.examples import read_examples
+from s2sft_fairseq.evaluation.lead import Lead
 from s2sft_fairseq.evaluation.metrics import METRICS
 from s2sft_fairseq.evaluation.prediction_files import read_answers, read_table
 from s2sft_fairseq.evaluation.report import as_json, as_latex, as_table
@@ -42,14 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if problems := list(_problems(options, settings)):
         raise UserError.of(problems)
 
-    def read(path: Path) -> list:
-        if SQUAD_METRICS.intersection(settings.metrics):
-            return read_answers(path, options.ref[0], options.null_odds)
-        if path.suffix == ".tsv" and LABEL_METRICS.intersection(settings.metrics):
-            return read_table(path, options.ref[0])
-        return read_examples(path, options.ref, options.src, settings)
+    def read(system: Path | Lead) -> list:
+        if isinstance(system, Path) and SQUAD_METRICS.intersection(settings.metrics):
+            return read_answers(system, options.ref[0], options.null_odds)
+        if isinstance(system, Path) and system.suffix == ".tsv" and LABEL_METRICS.intersection(settings.metrics):
+            return read_table(system, options.ref[0])
+        return read_examples(system, options.ref, options.src, settings)
 
-    systems = {str(path): read(path) for path in options.hyp}
+    scored = [*options.hyp, *([Lead.parse(options.lead)] if options.lead else [])]
+    systems = {str(system): read(system) for system in scored}
     baseline = read(options.baseline_hyp) if options.baseline_hyp else []
     resamples = DEFAULT_RESAMPLES if options.bootstrap is None and baseline else options.bootstrap or 0
     scores = {
@@ -85,6 +87,14 @@ def _problems(options: argparse.Namespace, settings: Settings) -> Iterator[str]:
         yield "--null-odds belongs to one file of answers: score one --hyp, and no --baseline-hyp"
     if settings.null_threshold is not None and not options.null_odds:
         yield "--null-threshold needs --null-odds, the file of the odds that it is compared with"
+    try:
+        Lead.parse(options.lead or "1-words")
+    except ValueError as error:
+        yield f"--lead {error}"
+    if options.lead and not options.src:
+        yield "--lead needs --src, the texts whose beginnings it scores"
+    if options.lead and (SQUAD_METRICS | LABEL_METRICS).intersection(settings.metrics):
+        yield f"--lead is for generated text, but --task {options.task} is not"
     if settings.group_by_source and not options.src:
         yield f"--task {options.task} groups lines by their source: give --src, or --no-group-by-source"
     for option, value in (
@@ -126,6 +136,10 @@ def _parser() -> argparse.ArgumentParser:
         help="SQuAD v2.0: the odds that a question has no answer, JSON; the best threshold is searched, too",
     )  # fmt: skip
     parser.add_argument("--src", type=Path, metavar="FILE", help="sources, one a line")
+    parser.add_argument(
+        "--lead", metavar="N-sentences|N-words",
+        help="score the beginning of each source, too: 3-sentences is usual for CNN/DailyMail, 1-sentences for XSum",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write settings, scores and signatures there as well")
     parser.add_argument("--latex", action="store_true", help="print rows for LaTeX in place of a table")
     parser.add_argument(
@@ -170,8 +184,14 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hyp-separator", metavar="TEXT", help="what stands between the sentences of a hypothesis")
     group.add_argument("--ref-separator", metavar="TEXT", help="what stands between the sentences of a reference")
     group.add_argument(
-        "--pretokenize", choices=PRETOKENIZERS, help="split off punctuation, in hypotheses and references"
+        "--pretokenize",
+        choices=PRETOKENIZERS,
+        help="split off punctuation, in hypotheses and references; razdel: of Russian, with the package of this name",
     )
+    group.add_argument(
+        "--bert-words", action=BooleanOptionalAction,
+        help="hypotheses: every punctuation mark is a word, as BERT's tokenizer has it, before the next three steps",
+    )  # fmt: skip
     group.add_argument("--contractions", choices=CONTRACTIONS, help="join hypotheses at apostrophes, as that task does")
     group.add_argument(
         "--fix-tokenization", choices=FIX_STYLES,
@@ -179,6 +199,10 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
         "and question generation, contractions alone as for XSum",
     )  # fmt: skip
     group.add_argument("--brackets", choices=BRACKETS, help="brackets of hypotheses become -LRB- and so on")
+    group.add_argument(
+        "--normalise-references", action=BooleanOptionalAction,
+        help="take these four steps with references, too, which are plain text and not tokenized",
+    )  # fmt: skip
     group.add_argument("--digits", choices=DIGITS, help="the digit 1, or all digits, of hypotheses become #")
     group.add_argument(
         "--min-sentence-words", type=int, metavar="N", help="drop sentences of hypotheses with fewer words"

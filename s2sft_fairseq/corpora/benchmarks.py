@@ -1,7 +1,8 @@
 """The benchmarks that ``s2sft prepare`` knows: what their raw files are called, their options, and who reads them."""
 
+import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from s2sft_fairseq.corpora import webnlg
 from s2sft_fairseq.corpora.coqa import read_coqa
 from s2sft_fairseq.corpora.e2e import read_e2e
+from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.glue import TASKS, read_glue
 from s2sft_fairseq.corpora.iwslt14 import read_iwslt14
 from s2sft_fairseq.corpora.labelled_writing import write_labelled
@@ -65,7 +67,24 @@ def _read_gigaword(options: Namespace, malformed: Malformed) -> Splits:
     if options.size == "full":
         return read_line_aligned(options.raw, GIGAWORD, malformed)
     splits = read_line_aligned(options.raw, GIGAWORD_10K, malformed)
-    return {**splits, "train": sample(splits["train"], GIGAWORD_SMALL, options.seed)}
+    return {**splits, "train": _draw(splits["train"], malformed, options.seed)}
+
+
+def _draw(examples: Iterable[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
+    """Yield `GIGAWORD_SMALL` well-formed examples, and tell if there are fewer."""
+    drawn = list(sample(_well_formed(examples, malformed), GIGAWORD_SMALL, seed))
+    if len(drawn) < GIGAWORD_SMALL:
+        print(
+            f"--size 10k takes all {len(drawn):,} training pairs, for there are not {GIGAWORD_SMALL:,}", file=sys.stderr
+        )
+    yield from drawn
+
+
+def _well_formed(examples: Iterable[Example], malformed: Malformed) -> Iterator[Example]:
+    for example in examples:
+        with malformed.record(example.path, example.where):
+            example.source_line(), example.reference_lines()
+            yield example
 
 
 def _read_iwslt14(options: Namespace, malformed: Malformed) -> Splits:

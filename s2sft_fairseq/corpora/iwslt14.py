@@ -21,6 +21,7 @@ VALID_EVERY = 23
 
 _LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
 _SEGMENT = re.compile(r'<doc [^>]*docid="(?P<talk>[^"]*)"|<seg id="(?P<number>[^"]*)">(?P<text>.*?)</seg>', re.S)
+_SHOWN = 5
 _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 
 
@@ -45,7 +46,9 @@ def read_iwslt14(folder: Path, source: str, target: str, malformed: Malformed) -
         "train": (example for number, example in _talks(paths[:2], malformed) if number % VALID_EVERY),
         "valid": (example for number, example in _talks(paths[:2], malformed) if number % VALID_EVERY == 0),
         "test": (
-            example for one, other in zip(pairs[::2], pairs[1::2], strict=True) for example in _segments(one, other)
+            example
+            for one, other in zip(pairs[::2], pairs[1::2], strict=True)
+            for example in _segments(one, other, malformed)
         ),
     }
 
@@ -61,26 +64,40 @@ def _talks(paths: list[Path], malformed: Malformed) -> Iterator[tuple[int, Examp
         yield number, Example(paths[0], line, (source,), (target,), tuple(paths))
 
 
-def _segments(source: Path, target: Path) -> Iterator[Example]:
+def _segments(source: Path, target: Path, malformed: Malformed) -> Iterator[Example]:
     """Yield the sentences of a test set.
 
     Raises:
         UserError: if the two files have other sentences.
     """
-    texts = [_by_name(path) for path in (source, target)]
-    if texts[0].keys() != texts[1].keys() or not texts[0]:
-        raise UserError(
-            f"{source} and {target} must have the same segments, but have {len(texts[0]):,} and {len(texts[1]):,}"
-        )
+    texts = [_by_name(path, malformed) for path in (source, target)]
+    problems = [
+        f"{path} lacks {len(lacking):,} of them: {', '.join([*lacking[:_SHOWN], *['...'][: len(lacking) - _SHOWN]])}"
+        for path, own, other in ((source, *texts), (target, *reversed(texts)))
+        if (lacking := [name for name in other if name not in own])
+    ]
+    if not any(texts):
+        problems = [f"{source} and {target} have none"]
+    if problems:
+        raise UserError.of(problems, f"{source} and {target} must have the same segments:")
     for name, text in texts[0].items():
-        yield Example(source, name, (text,), (texts[1][name],), (source, target))
+        if text is not None and (other := texts[1][name]) is not None:
+            yield Example(source, name, (text,), (other,), (source, target))
 
 
-def _by_name(path: Path) -> dict[str, str]:
-    """Return the segments of a file. It is not read as XML, for nobody makes sure that it is well-formed."""
-    found, talk = {}, ""
-    for match in _SEGMENT.finditer(read_bytes(path).decode("utf-8", errors="replace")):
+def _by_name(path: Path, malformed: Malformed) -> dict[str, str | None]:
+    """Return the segments of a file by their names, None for one that is no UTF-8.
+
+    The file is not read as XML, for nobody makes sure that it is well-formed.
+    """
+    found: dict[str, str | None] = {}
+    talk = ""
+    for match in _SEGMENT.finditer(read_bytes(path).decode("utf-8", errors="surrogateescape")):
         talk = match["talk"] or talk
         if match["number"]:
-            found[f"document {talk}, segment {match['number']}"] = html.unescape(match["text"]).strip()
+            name = f"document {talk}, segment {match['number']}"
+            found[name] = html.unescape(match["text"]).strip()
+            if any("\udc80" <= letter <= "\udcff" for letter in match["text"]):
+                malformed.add(path, name, "is not valid UTF-8")
+                found[name] = None
     return found

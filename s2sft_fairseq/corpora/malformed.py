@@ -25,11 +25,15 @@ class MalformedRecordError(Exception):
 
 
 class Malformed:
-    """The malformed records of all files of a corpus, of which the first `SHOWN` are kept word for word."""
+    """The malformed records of all files of a corpus, of which the first `SHOWN` are kept word for word.
+
+    A record counts once, however many mistakes it has and however often it is read: its first mistake is the one told.
+    """
 
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.records: Counter[Path] = Counter()
+        self.known: set[tuple[Path, int | str]] = set()
 
     def add(self, path: Path, where: int | str, what: str) -> None:
         """Note a mistake.
@@ -37,6 +41,9 @@ class Malformed:
         Args:
             where: the number of the line, from 1, or the name of the record in a file that is not one of lines.
         """
+        if (path, where) in self.known:
+            return
+        self.known.add((path, where))
         self.records[path] += 1
         if len(self.shown) < SHOWN:
             self.shown.append(f"{path}:{where}: {what}" if isinstance(where, int) else f"{path}, {where}: {what}")

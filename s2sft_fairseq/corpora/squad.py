@@ -4,8 +4,14 @@ Raw files: ``train-v1.1.json`` and ``dev-v1.1.json`` (Rajpurkar et al., 2016), a
 test set, ``doclist-test.txt`` (Du et al., 2017: https://github.com/xinyadu/nqg, ``data/``). Du et al. test on 44
 articles of the training file and validate on the development file. The reversed split of Zhao et al. (2018) tests on
 the development file and validates on the 44 articles.
+
+The published references of the first split are ``tgt-test.txt`` (the same repository, ``data/processed/``): the
+questions in lower case, with the words of Stanford's tokenizer. Where the folder has this file, the set ``tgt-test``
+has these references, and the sources of ``test``.
 """
 
+import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,14 +19,17 @@ from typing import Any, TypeVar
 from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.json_records import read_data_list
 from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError, take
-from s2sft_fairseq.corpora.raw_files import numbered_lines, require
+from s2sft_fairseq.corpora.raw_files import find, numbered_lines, require
 from s2sft_fairseq.errors import UserError
 
 Record = TypeVar("Record")
+PUBLISHED = "tgt-test.txt"
+_BRACKET = re.compile(r"-[lr][rsc]b-")  # as the Penn Treebank writes ( and so on
+_NO_LETTER = re.compile(r"[\W_]+")
 
 
 def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = False) -> dict[str, Iterator[Example]]:
-    """The three splits; a source is the passage and the first answer, the target the question.
+    """The splits; a source is the passage and the first answer, the target the question.
 
     Args:
         folder: with the three raw files.
@@ -46,7 +55,39 @@ def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = Fal
     }
     if reversed_split:
         splits["valid"], splits["test"] = splits["test"], splits["valid"]
+    elif (path := find(folder, PUBLISHED)) is not None:
+        splits["tgt-test"] = _with_references(path, read_articles(train, of_titles, malformed), malformed)
     return splits
+
+
+def _with_references(path: Path, examples: Iterator[Example], malformed: Malformed) -> Iterator[Example]:
+    """Yield the examples with the lines of a file as their references: of each the line with the same letters.
+
+    Raises:
+        UserError: if a question has no line, or a line no question.
+    """
+    lines: dict[str, deque[tuple[int, str]]] = defaultdict(deque)
+    for number, text in numbered_lines(path, malformed):
+        lines[_letters(text or "")].append((number, text or ""))
+    for example in examples:
+        (question,) = example.references
+        found = lines[_letters(question)]
+        if not found:
+            raise UserError(
+                f"{path} must hold the questions of the test set, but lacks that of {example.where}: {question!r:.80}"
+            )
+        yield Example(example.path, example.where, example.source, (found.popleft()[1],))
+    if further := sorted(line for found in lines.values() for line in found):
+        number, text = further[0]
+        raise UserError(
+            f"{path} must hold the questions of the test set alone, but {len(further):,} line(s) are none of them: "
+            f"line {number} is {text!r:.80}"
+        )
+
+
+def _letters(text: str) -> str:
+    """What tokenizing does not change."""
+    return _NO_LETTER.sub("", _BRACKET.sub("", text.lower()))
 
 
 def read_articles(path: Path, articles: list[Any], malformed: Malformed) -> Iterator[Example]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_problems, open_bytes
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.evaluation.lead import Lead
 from s2sft_fairseq.evaluation.normalisation import normalise_hypothesis, normalise_reference, normalise_source
 from s2sft_fairseq.evaluation.settings import Settings
 
@@ -23,12 +24,12 @@ class Example:
 
 
 def read_examples(
-    hypotheses: Path, references: Sequence[Path], source: Path | None, settings: Settings
+    hypotheses: Path | Lead, references: Sequence[Path], source: Path | None, settings: Settings
 ) -> list[Example]:
     """Read and normalise the examples of one system.
 
     Args:
-        hypotheses: a text a line.
+        hypotheses: a text a line; or the beginning of each source.
         references: line-aligned with it, one file for each reference, which may be empty where an example has fewer of
             them; in ``.jsonl`` files, objects with a list of texts as "refs", or one text as "tgt".
         source: line-aligned as well, or None.
@@ -37,9 +38,14 @@ def read_examples(
     Raises:
         UserError: a file is missing, empty or malformed, line counts differ, or an example has no reference.
     """
-    check_texts([[hypotheses, *references, *([source] if source else [])]], allow_crlf=True)
-    lines = _lines(hypotheses)
-    sources = _lines(source) if source else [""] * len(lines)
+    read = [hypotheses] if isinstance(hypotheses, Path) else []
+    check_texts([[*read, *references, *([source] if source else [])]], allow_crlf=True)
+    sources = _lines(source) if source else None
+    if isinstance(hypotheses, Path):
+        lines = _lines(hypotheses)
+    else:
+        lines = [hypotheses.of(text, settings.hyp_separator) for text in sources or []]
+    sources = sources or [""] * len(lines)
     columns = zip(*map(_references, references), strict=True)
     examples, lacking = [], []
     for number, (line, origin, of_files) in enumerate(zip(lines, sources, columns, strict=True), 1):

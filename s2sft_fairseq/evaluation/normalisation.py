@@ -7,8 +7,10 @@ length, digits, case.
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import cache
 
 from s2sft_fairseq.evaluation.fix_tokenization import STYLES, fix_tokenization
+from s2sft_fairseq.evaluation.packages import optional_module
 from s2sft_fairseq.evaluation.settings import Settings
 
 _BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-"}
@@ -23,6 +25,9 @@ _CONTRACTIONS = {
         *((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
     ),
 }
+# Symbols with brackets of their own, which are no punctuation.
+_SYMBOL = re.compile(r"(\[[A-Z_]+\]|<unk>)")
+_IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _DIGITS = {"keep": None, "one": re.compile("1"), "all": re.compile(r"\d")}
 
 
@@ -41,7 +46,10 @@ def normalise_hypothesis(text: str, settings: Settings) -> str:
 
 def normalise_reference(text: str, settings: Settings) -> str:
     """Return the sentences of a reference, with a line end between two of them."""
-    return "\n".join(_letters(sentence, settings) for sentence in _sentences(text, settings.ref_separator, settings))
+    sentences = _sentences(text, settings.ref_separator, settings)
+    if settings.normalise_references:
+        sentences = [_fixed(sentence, settings) for sentence in sentences]
+    return "\n".join(_letters(sentence, settings) for sentence in sentences)
 
 
 def normalise_source(text: str, settings: Settings) -> str:
@@ -64,14 +72,36 @@ def signature(settings: Settings) -> str:
         "dup": settings.duplicate_rate if settings.duplicate_rate < 1 else "none",
         "digits": "none" if settings.digits == "keep" else settings.digits,
         "accents": "no" if settings.strip_accents else "none",
-        "words": "characters" if settings.characters else "none",
+        "words": "characters" if settings.characters else "bert" if settings.bert_words else "none",
+        "norm": "both" if settings.normalise_references else "none",
     }
     return "|".join(f"{name}:{value}" for name, value in told.items() if value != "none")
 
 
+def bert_words(text: str) -> str:
+    """Split a text as BERT's tokenizer does before it looks for pieces.
+
+    Every punctuation mark and every Chinese character is a word. Text that was detokenized becomes the words again that
+    it was made of, and words stay as they are.
+    """
+    parts = _SYMBOL.split(text)
+    parts[::2] = ["".join(f" {letter} " if _is_word(letter) else letter for letter in part) for part in parts[::2]]
+    return " ".join(" ".join(parts).split())
+
+
+@cache
+def _is_word(letter: str) -> bool:
+    """Say whether a character is a word by itself. BERT takes all of ASCII's signs for punctuation, such as $ and ^."""
+    sign = letter.isascii() and letter.isprintable() and not letter.isalnum()
+    return sign or unicodedata.category(letter).startswith("P") or bool(_IDEOGRAPH.match(letter))
+
+
 def _sentences(text: str, separator: str, settings: Settings) -> list[str]:
     sentences = text.split(separator) if separator else [text]
-    if settings.pretokenize == "nltk":
+    if settings.pretokenize == "razdel":
+        razdel = optional_module("razdel", "razdel", "razdel", "--pretokenize")
+        sentences = [" ".join(word.text for word in razdel.tokenize(sentence)) for sentence in sentences]
+    elif settings.pretokenize == "nltk":
         from nltk.tokenize import word_tokenize
 
         # preserve_line: sentences are not looked for, which would need data that is not part of the package.
@@ -80,6 +110,8 @@ def _sentences(text: str, separator: str, settings: Settings) -> list[str]:
 
 
 def _fixed(sentence: str, settings: Settings) -> str:
+    if settings.bert_words:
+        sentence = bert_words(sentence)
     for split, joined in _CONTRACTIONS[settings.contractions]:
         sentence = sentence.replace(split, joined)
     if settings.fix_tokenization != "none":

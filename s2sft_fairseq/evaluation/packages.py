@@ -7,8 +7,8 @@ from types import ModuleType
 from s2sft_fairseq.errors import UserError
 
 
-def optional_module(name: str, package: str, metric: str) -> ModuleType:
-    """Import the module `name` of `package`.
+def optional_module(name: str, package: str, value: str, option: str = "--metrics") -> ModuleType:
+    """Import the module `name` of `package`, which this value of an option needs.
 
     Raises:
         UserError: it is not installed.
@@ -16,7 +16,7 @@ def optional_module(name: str, package: str, metric: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError:
-        text = f"--metrics {metric} needs the package {package}, which is not installed: pip install {package}"
+        text = f"{option} {value} needs the package {package}, which is not installed: pip install {package}"
         raise UserError(text) from None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 # Choices of the options below that have names; the first one is "leave the text as it is".
-PRETOKENIZERS = ("none", "nltk")
+PRETOKENIZERS = ("none", "nltk", "razdel")
 FIX_STYLES = ("none", "cased", "lower", "contractions")
 CONTRACTIONS = ("none", "persona_chat", "coqa")
 BRACKETS = ("none", "round", "all")
@@ -24,13 +24,17 @@ class Settings:
     ref_separator: str = ""
     """The same of a reference."""
     pretokenize: str = "none"
-    """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does."""
+    """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does, `razdel` as Russian does."""
+    bert_words: bool = False
+    """Hypotheses: every punctuation mark is a word, as BERT's tokenizer leaves a text: what the next three act on."""
     contractions: str = "none"
     """Hypotheses: join what a tokenizer split at apostrophes, with the table of one of the original programs."""
     fix_tokenization: str = "none"
     """Hypotheses: from BERT's words to those of the Penn Treebank, see `fix_tokenization`."""
     brackets: str = "none"
     """Hypotheses: round (or all) brackets within words become -LRB- and so on."""
+    normalise_references: bool = False
+    """References: the four steps before this one are taken with them, too. For references that are plain text."""
     digits: str = "keep"
     """Hypotheses: the digit `1` (or all digits) become #."""
     min_sentence_words: int = 0

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from s2sft_fairseq.objectives.source_fields import SourceFields
+
+_FIELDS = SourceFields(truncation=("right", "right"))
+
 
 @dataclass(frozen=True)
 class EncoderDecoderForm:
@@ -24,10 +28,13 @@ class EncoderDecoderForm:
     def source(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out a source: ``prefix x eos``; a long one loses its end, but not its eos.
 
+        Of several fields, such as passage and answer with eos between them, the longest loses its end.
+
         Args:
             tokens: ids without special symbols (n,).
         """
-        return np.concatenate([self.prefix, tokens[: self.max_source - self.source_specials], [self.eos]]).astype(int)
+        kept = _FIELDS.cut(tokens, self.eos, self.max_source - self.source_specials)
+        return np.concatenate([self.prefix, kept, [self.eos]]).astype(int)
 
     def target(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out a target: ``y eos``, likewise.

@@ -7,10 +7,12 @@ restore them as English text has them most often; where two spellings are possib
 import re
 
 _CLOSING = frozenset(".,;:!?)]}%”’»…")
-_OPENING = frozenset("([{“«¿¡$£€¥#@")
+_OPENING = frozenset("([{“«¿¡$£€¥@")
 _QUOTES = frozenset("\"'")
 _INSIDE_WORDS = frozenset("-\u2010\u2011\u2013\u2014_/^\u2019")  # with typographic hyphens, dashes and apostrophe
 _CONTRACTIONS = frozenset({"s", "t", "re", "ve", "ll", "d", "m"})
+_ORDINALS = frozenset({"st", "nd", "rd", "th", "s"})
+_DOMAINS = frozenset({"com", "org", "net", "edu", "gov"})
 _ELIDED = frozenset({"o", "d", "l"})  # o'clock, d'accord, l'eau
 # What BERT splits into single characters, and the kana and punctuation that stand among them without spaces.
 _UNSPACED = re.compile("[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0002fa1f]")
@@ -47,15 +49,20 @@ def _joined(before: str, word: str, after: str, second: str) -> tuple[bool, bool
     """
     if _SPECIAL.fullmatch(word):
         return False, False
-    within_word = before[:1].isalnum() and after[:1].isalnum()
-    within_number = before.isdigit() and after.isdigit()
+    if word == "#":  # a digit that is masked, as in #.# or ##th, or the mark before a number
+        return before == "#", after == "#" or after.isdigit() or (before == "#" and after in _ORDINALS)
+    within_word = _is_letter(before[-1:]) and _is_letter(after[:1])
+    within_number = _in_number(before) and _in_number(after)
     if (word in _INSIDE_WORDS and within_word) or word == "—":
         return True, True
     if word == "'" and within_word and (after.lower() in _CONTRACTIONS or before.lower() in _ELIDED):
         return True, True
-    if within_number and (word in (".", ":") or (word == "," and len(after) == 3)):  # 3.14, 10:30, 1,000
+    thousands = len(after) == 3 or after == second == "#"
+    if within_number and (word in (".", ":") or (word == "," and thousands)):  # 3.14, 10:30, 1,000
         return True, True
     if word == "." and within_word and len(before) == len(after) == 1 and second == ".":  # e.g.
+        return True, True
+    if word == "." and within_word and (before == "www" or after in _DOMAINS):
         return True, True
     if word == ":" and ":" in (before, after):  # at::native
         return True, True
@@ -70,3 +77,11 @@ def _joined(before: str, word: str, after: str, second: str) -> tuple[bool, bool
     if word in _OPENING:
         return word == "(" and after == ")", True  # f()
     return bool(_UNSPACED.match(word) and _UNSPACED.match(before)), False
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or character == "#"
+
+
+def _in_number(token: str) -> bool:
+    return token.isdigit() or token == "#"

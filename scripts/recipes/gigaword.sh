@@ -14,7 +14,7 @@ own="size" size=full
 max_source=192 max_target=64
 lr=3e-5 epochs=10 batch=128 warmup=30000 # a tenth of 10 epochs
 search=(--beam 5 --length-penalty gnmt --lenpen 0.6 --max-len-b 32)
-evaluate=(--task gigaword)
+evaluate=(--task gigaword --lead 8-words)
 settings() {
     prepare=(--size "$size")
     if [ "$size" = 10k ]; then

@@ -11,9 +11,11 @@ set -euo pipefail
 own="lang" lang=zh
 separator=" [SEP] "
 max_source=384 max_target=32
+layout=(--source-truncation "right,right")
 search=(--beam 8 --length-penalty gnmt --lenpen 1.3 --min-len 5)
 settings() {
     prepare=(--lang "$lang")
-    if [ "$lang" = zh ]; then evaluate=(--task zh); else evaluate=(--task qg); fi
+    evaluate=(--task zh)
+    [ "$lang" = zh ] || evaluate=(--task qg --fix-tokenization none --normalise-references)
 }
 run_recipe "$@"

@@ -9,5 +9,5 @@ set -euo pipefail
 
 max_source=720 max_target=48
 search=(--beam 8 --length-penalty gnmt --lenpen 0.7 --min-len 1)
-evaluate=(--task xsum)
+evaluate=(--task xsum --lead 1-sentences)
 run_recipe "$@"

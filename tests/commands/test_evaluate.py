@@ -157,3 +157,23 @@ def test_pipes(call_command, files, tmp_path, name):
     os.mkfifo(tmp_path / "pipes" / name)
     with subprocess.Popen(["bash", "-c", f"cat {name} >pipes/{name}"], cwd=tmp_path):
         assert call_command(*words, f"pipes/{name}").stdout == expected
+
+
+def test_a_lead_beside_the_scores(call_command, files, tmp_path):
+    """It goes through the same steps as the hypotheses: here sentences with [X_SEP] between them."""
+    (tmp_path / "article").write_text("The first. The second. The last.\nA b c. D e f.\nNothing is here. At all.\n")
+    options = ("--task", "cnndm", "--min-sentence-words", 0, "--src", "article", "--json", "out.json")
+    table = call_command("evaluate", *files, *options, "--lead", "2-sentences").stdout
+    systems = json.loads((tmp_path / "out.json").read_text())["systems"]
+    assert list(systems) == ["hyp", "lead-2-sentences"]
+    assert systems["lead-2-sentences"]["examples"] == 3
+    leads = ["The first. [X_SEP] The second.", "A b c. [X_SEP] D e f.", "Nothing is here. [X_SEP] At all."]
+    (tmp_path / "lead").write_text("".join(f"{lead}\n" for lead in leads))
+    call_command("evaluate", "--hyp", "lead", *files[2:], *options)
+    (expected,) = json.loads((tmp_path / "out.json").read_text())["systems"].values()
+    assert systems["lead-2-sentences"] == expected
+    assert "\nlead-2-sentences  " in table
+
+    done = call_command("evaluate", *files, "--task", "sst-2", "--lead", "2-letters", status=2)
+    for problem in ("--lead must be", "but is 2-letters", "--lead needs --src", "--lead is for generated text"):
+        assert problem in done.stderr

@@ -30,13 +30,34 @@ def test_missing_and_malformed_files(tmp_path, malformed, pairs):
     path = tmp_path / "IWSLT14.TED.tst2010.de-en.en.xml"
     text = path.read_text()
     path.write_text(text.replace('<seg id="2">', '<seg id="3">'))
-    with pytest.raises(UserError, match=r"tst2010\.de-en\.en\.xml must have the same segments, but have 2 and 2"):
+    with pytest.raises(UserError, match="must have the same segments:") as error:
         pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])
+    assert [problem.split(".de-en.")[1] for problem in error.value.problems] == [
+        "de.xml lacks 1 of them: document 7, segment 3",
+        "en.xml lacks 1 of them: document 7, segment 2",
+    ]
     path.write_text(text.replace("tower 2", "R &amp; D"))
     assert pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])[5][1] == ["The R & D is there ."]
     path.write_text("nothing")
-    with pytest.raises(UserError, match="but have 2 and 0"):
+    with pytest.raises(UserError, match=r"en\.xml lacks 2 of them: document 7, segment 1, document 7, segment 2"):
+        pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])
+    path.with_name(path.name.replace(".en.xml", ".de.xml")).write_text("nothing")
+    with pytest.raises(UserError, match=r"en\.xml have none"):
         pairs(read_iwslt14(tmp_path, "de", "en", malformed)["test"])
     path.unlink()
     with pytest.raises(UserError, match=r"lacks IWSLT14\.TED\.tst2010\.de-en\.en\.xml"):
         read_iwslt14(tmp_path, "de", "en", malformed)
+
+
+def test_bytes_that_are_no_text_are_counted_once(tmp_path, malformed):
+    """The training files are read for training and again for validation; both sets have the other lines."""
+    iwslt14(tmp_path)
+    path = tmp_path / "train.tags.de-en.de"
+    path.write_bytes(path.read_bytes().replace(b"Turm 8 ", b"T\xfcrm 8 "))
+    test = tmp_path / "IWSLT14.TED.tst2010.de-en.en.xml"
+    test.write_bytes(test.read_bytes().replace(b"tower 2", b"t\xf6wer 2"))
+    for examples in read_iwslt14(tmp_path, "de", "en", malformed).values():
+        for example in examples:
+            with malformed.record(example.path, example.where):
+                example.reference_lines()
+    assert malformed.records == {path: 1, test: 1}

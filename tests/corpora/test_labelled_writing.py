@@ -1,6 +1,7 @@
 """The text files of classification."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def test_malformed(tmp_path, malformed):
 def test_no_row_of_a_test_set_is_left_out(tmp_path, malformed):
     """Its predictions are numbered by its rows."""
     many = examples(*[(("",), ("1",))] * 25, (("a",), ("1",)))
-    splits = {"train": many, "test": examples((("b",), ()), (("",), ()))}
+    test = [replace(example, path=Path("test.tsv")) for example in examples((("b",), ()), (("",), ()))]
+    splits = {"train": many, "test": test}
     with pytest.raises(UserError, match="--skip-malformed cannot leave rows of the test set out, whose predictions"):
         write_labelled(splits, tmp_path / "out", malformed, classes=(), skip_malformed=True)
     assert not list(tmp_path.iterdir())

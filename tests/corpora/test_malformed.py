@@ -29,6 +29,15 @@ def test_all_are_reported_together():
     )
 
 
+def test_a_record_counts_once():
+    malformed = Malformed()
+    malformed.add(A, 3, "is not valid UTF-8")
+    malformed.add(A, 3, "is bad")
+    malformed.add(B, 3, "is bad")
+    assert malformed.lines() == ["a.txt:3: is not valid UTF-8", "b.json:3: is bad"]
+    assert malformed.by_file() == "1 in a.txt, 1 in b.json"
+
+
 def test_of_many_the_first_are_shown():
     malformed = Malformed()
     for number in range(1, SHOWN + 1001):

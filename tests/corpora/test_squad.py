@@ -38,6 +38,26 @@ def test_reversed_split(tmp_path, malformed, pairs):
     assert swapped == {"train": official["train"], "valid": official["test"], "test": official["valid"]}
 
 
+def test_published_references(tmp_path, malformed, pairs, sizes):
+    """The same sources, and of each question the line of the file with its letters, whatever the order."""
+    squad(tmp_path)
+    test = pairs(read_squad(tmp_path, malformed)["test"])
+    published = [question.lower().replace("_", " -lrb- ").replace(" ?", "?") for _, (question,) in test]
+    write_lines(tmp_path / "tgt-test.txt", published[::-1])
+    splits = read_squad(tmp_path, malformed)
+    assert list(splits) == ["train", "valid", "test", "tgt-test"]
+    assert pairs(splits["tgt-test"]) == [(source, [text]) for (source, _), text in zip(test, published, strict=True)]
+    assert pairs(splits["test"]) == test
+    assert "tgt-test" not in read_squad(tmp_path, malformed, reversed_split=True)
+
+    write_lines(tmp_path / "tgt-test.txt", published[:-1])
+    with pytest.raises(UserError, match=r"tgt-test\.txt .* lacks that of article 'Old_town', paragraph 1, question 2"):
+        pairs(read_squad(tmp_path, malformed)["tgt-test"])
+    write_lines(tmp_path / "tgt-test.txt", [*published, "what else ?"])
+    with pytest.raises(UserError, match=r"1 line\(s\) are none of them: line 5 is 'what else \?'"):
+        pairs(read_squad(tmp_path, malformed)["tgt-test"])
+
+
 def test_malformed_records(tmp_path, malformed):
     article = squad_article("Tower", 5)
     asked = article["paragraphs"][0]["qas"]

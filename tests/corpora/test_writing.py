@@ -1,6 +1,7 @@
 """From examples to text files."""
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,8 @@ def test_files(tmp_path, malformed):
 
 def test_limit_reads_no_further(tmp_path, malformed):
     def endless():
-        while True:
-            yield from examples(("", "1"), ("a", "2"))
+        for number in count(1):
+            yield Example(Path("raw"), number, ("a" * (number % 2 == 0),), ("1",))
 
     stats = write_corpus({"train": endless()}, tmp_path / "corpus", malformed, limit=3, skip_malformed=True)
     assert stats["lines"] == {"train": 3}

@@ -1,10 +1,14 @@
 """What is done to texts before they are compared, by hand."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.normalisation import (
+    bert_words,
     normalise_hypothesis,
     normalise_reference,
     normalise_source,
@@ -31,7 +35,7 @@ def test_cnndm():
     assert normalise_hypothesis(text, TASKS["cnndm"]) == f"{first}\n{second}"
     assert normalise_hypothesis(text, replace(TASKS["cnndm"], truncate=12)) == f"{first}\nhe went"
     assert normalise_hypothesis(text, replace(TASKS["cnndm"], truncate=10)) == first
-    assert normalise_reference("one . <S_SEP> two ( 2 ) .", TASKS["cnndm"]) == "one .\ntwo ( 2 ) ."
+    assert normalise_reference("one . <S_SEP> two ( 2 ) .", TASKS["cnndm"]) == "one .\ntwo -LRB- 2 -RRB- ."
 
 
 @pytest.mark.parametrize(("rate", "kept"), [(1.0, 3), (0.75, 3), (0.74, 2), (0.5, 2), (0.49, 1)])
@@ -56,7 +60,7 @@ def test_truncation_counts_words_over_sentences(limit, expected):
 
 
 def test_xsum():
-    assert normalise_hypothesis("don ' t (ever) [x] - y", TASKS["xsum"]) == "do n't -LRB- ever -RRB- [x] - y"
+    assert normalise_hypothesis("don ' t (ever) [x] - y", TASKS["xsum"]) == "do n't -LRB- ever -RRB- [ x ] - y"
 
 
 def test_gigaword():
@@ -66,7 +70,8 @@ def test_gigaword():
 
 def test_question_generation():
     assert normalise_hypothesis('What is " It " ?', TASKS["qg"]) == "what is `` it '' ?"
-    assert normalise_reference("What is It ?", TASKS["qg"]) == "what is it ?"
+    assert normalise_hypothesis('Isn\'t it "It"?', TASKS["qg"]) == "is n't it `` it '' ?"
+    assert normalise_reference("What is It (it's)?", TASKS["qg"]) == "what is it (it's)?"
     assert normalise_source(" The Source ", TASKS["qg"]) == "the source"
     assert normalise_source(" The Source ", PLAIN) == "The Source"
 
@@ -74,6 +79,9 @@ def test_question_generation():
 def test_contractions():
     text = "i ' m well - known , do n't ask , he ' s in"
     assert normalise_hypothesis(text, TASKS["persona_chat"]) == "i'm well-known , don't ask , he's in"
+    detokenized = "i'm well-known, don't ask, he's in"
+    assert normalise_hypothesis(detokenized, TASKS["persona_chat"]) == "i'm well-known , don't ask , he's in"
+    assert normalise_reference(detokenized, TASKS["persona_chat"]) == "i'm well-known , don't ask , he's in"
     assert normalise_hypothesis("it ' s his , they ' ll don ' t go", TASKS["coqa"]) == "it 's his , they 'll do n't go"
 
 
@@ -89,12 +97,42 @@ def test_pretokenizing():
     assert normalise_reference("(No.)", settings) == "( No . )"
 
 
+def test_russian_words(monkeypatch):
+    """Of razdel, which is no dependency: what it gives is told by a module in its place."""
+    words = [SimpleNamespace(text=word) for word in ("Что-то", "стоит", "1,5", "тыс", ".", "«", "руб", "»")]
+    monkeypatch.setitem(sys.modules, "razdel", SimpleNamespace(tokenize=lambda text: words if text else []))
+    settings = Settings(pretokenize="razdel", ref_separator="|")
+    assert normalise_hypothesis("Что-то стоит 1,5 тыс. «руб»", settings) == "Что-то стоит 1,5 тыс . « руб »"
+    assert normalise_reference("Что-то стоит 1,5 тыс. «руб»|", settings) == "Что-то стоит 1,5 тыс . « руб »\n"
+    assert "|pretok:razdel" in signature(settings)
+    monkeypatch.setitem(sys.modules, "razdel", None)
+    with pytest.raises(UserError, match=r"--pretokenize razdel needs the package razdel, .* pip install razdel"):
+        normalise_hypothesis("Что-то", settings)
+
+
+def test_the_words_of_razdel_itself():
+    pytest.importorskip("razdel", reason="razdel is not installed")
+    settings = Settings(pretokenize="razdel")
+    assert normalise_hypothesis("Что-то стоит 1,5 тыс. «руб»", settings) == "Что-то стоит 1,5 тыс . « руб »"
+
+
+def test_the_words_of_bert():
+    pre_tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed").pre_tokenizers
+    every = "".join(chr(code) for code in range(0x20, 0x600) if not chr(code).isspace() and chr(code).isprintable())
+    for text in ("Don't (ever) pay $5.50, £3 or ½ at at::native!", "中文 and 한국어", every):
+        spaced = "".join(f" {letter} " if "\u4e00" <= letter <= "\u9fff" else letter for letter in text)
+        expected = [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(spaced)]
+        assert bert_words(text).split() == expected
+    assert bert_words("a[UNK], [X_SEP] [mask]<unk>") == "a [UNK] , [X_SEP] [ mask ] <unk>"
+    assert bert_words(bert_words("don't (ever)")) == bert_words("don't (ever)")
+
+
 def test_the_signature_tells_what_is_done():
     assert signature(PLAIN) == "case:kept|split:line|trunc:no"
     assert signature(TASKS["cnndm"]) == (
-        "case:kept|split:[X_SEP]/<S_SEP>|trunc:160|fix:cased|brackets:all|minwords:5|dup:0.7"
+        "case:kept|split:[X_SEP]/<S_SEP>|trunc:160|fix:cased|brackets:all|minwords:5|dup:0.7|words:bert|norm:both"
     )
-    assert signature(TASKS["gigaword"]) == "case:kept|split:line|trunc:no|fix:lower|digits:one"
+    assert signature(TASKS["gigaword"]) == "case:kept|split:line|trunc:no|fix:lower|digits:one|words:bert"
     assert signature(TASKS["zh"]) == "case:lower|split:line|trunc:no|words:characters"
     assert signature(TASKS["fr"]) == "case:lower|split:line|trunc:no|accents:no"
     assert signature(TASKS["wikilingua"]) == "case:kept|split:line|trunc:no|pretok:nltk"
@@ -106,6 +144,6 @@ def test_signatures_of_different_settings_differ():
         *(dict(hyp_separator="."), dict(ref_separator="."), dict(pretokenize="nltk"), dict(contractions="coqa")),
         *(dict(fix_tokenization="cased"), dict(brackets="round"), dict(digits="one"), dict(min_sentence_words=2)),
         *(dict(duplicate_rate=0.5), dict(truncate=70), dict(lowercase=True), dict(strip_accents=True)),
-        dict(characters=True),
+        *(dict(characters=True), dict(bert_words=True), dict(normalise_references=True)),
     ]
     assert len({signature(Settings(**change)) for change in [{}, *changes]}) == len(changes) + 1

@@ -21,3 +21,11 @@ def test_nothing_before_the_source():
     form = EncoderDecoderForm((), EOS, PAD, max_source=5, max_target=4)
     source = form.source(np.array([7, 8]))
     assert source.tolist() == [7, 8, EOS] and source.dtype == np.int64
+
+
+def test_of_several_fields_the_longest_is_cut():
+    """A passage gives way to the answer behind it."""
+    form = EncoderDecoderForm((PREFIX,), EOS, PAD, max_source=9, max_target=4)
+    source = form.source(np.array([5, 5, 5, 5, 5, 5, EOS, 7, 8]))
+    assert source.tolist() == [PREFIX, 5, 5, 5, 5, EOS, 7, 8, EOS]
+    assert source.dtype == np.int64

@@ -39,3 +39,25 @@ def test_raw_to_text(task, options, tmp_path, call_command):
 
 def test_every_benchmark_is_tested():
     assert set(BENCHMARKS) == {*RAW, *UNDERSTANDING}
+
+
+def test_fewer_pairs_than_are_drawn(tmp_path, call_command):
+    RAW["gigaword"](tmp_path / "raw")
+    words = ("prepare", "gigaword", "--raw", "raw", "--size")
+    done = call_command(*words, "10k", "--output", "small")
+    assert "--size 10k takes all 12 training pairs, for there are not 10,000" in done.stderr
+    assert "training pairs" not in call_command(*words, "full", "--output", "full").stderr
+
+
+def test_malformed_pairs_are_not_drawn(tmp_path, call_command):
+    """As many are taken as there should be, though some are left out."""
+    lines = {side: [f"{side} {number}" for number in range(10_003)] for side in ("src", "tgt")}
+    lines["tgt"][5] = lines["src"][7] = " "
+    (tmp_path / "raw").mkdir()
+    for split in ("train", "valid", "test"):
+        for side in ("src", "tgt"):
+            kept = lines[side][: None if split == "train" else 4]
+            (tmp_path / "raw" / f"{split}.{side}").write_text("".join(f"{line}\n" for line in kept))
+    done = call_command("prepare", "gigaword", "--raw", "raw", "--output", "small", "--size", "10k", "--skip-malformed")
+    assert "train 10,000" in done.stdout
+    assert "left out 2 malformed records" in done.stderr

@@ -14,8 +14,12 @@ TEXTS = [
     'The "first" and the "second".',
     "a state-of-the-art and/or max_length_option",
     "from 3.14 to 1,000 at 10:30 (-1 below)",
+    "about £20-25 each",
     "It costs $5 or £6, 7% more, @home #1",
     "e.g. this, i.e. that",
+    "down #.# percent to $#,### on the ##th, a ##-year-old said",
+    "# percent of #.## or # in #, #-# at ##:##",
+    "www.example.org or forbes.com",
     "call f() of at::native -- _private name",
     "passage [SEP] answer [MASK] rest",
     "[SEP] (x)",
@@ -29,7 +33,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_is_restored(text):
     # as BERT splits it: at white space, special tokens, every punctuation mark and Chinese character
-    words = re.findall(r"\[SEP\]|\[MASK\]|[\u4e00-\u9fff]|[^\W_\u4e00-\u9fff]+|[^\w\s]|_", text)
+    words = re.findall(r"\[SEP\]|\[MASK\]|[\u4e00-\u9fff]|£?[^\W_\u4e00-\u9fff]+|[^\w\s]|_", text)
     assert detokenize(words) == text
 
 
