@@ -1,4 +1,4 @@
-"""``s2sft export``: write a model in Hugging Face's format, from a fine-tuned checkpoint or a converted encoder."""
+"""``s2sft export``: write a model in Hugging Face's format: a generator, a classifier, an answer finder, an encoder."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
 from s2sft_fairseq.checkpoints.pretrained import MODEL, write_whole
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.task_heads import PREFIX, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters, open_encoder
@@ -43,7 +44,11 @@ def export(
         raise UserError(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
-    weights, sizes = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
+    file = checkpoint / MODEL if checkpoint.is_dir() else checkpoint
+    state = load_checkpoint(file, lazily=True)
+    task = _options(state, "task")
+    head = read_head(state, task, str(file))
+    weights, sizes = read_model(state, file, pretrained)
     vocabulary = read_vocabulary(folder)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
@@ -52,41 +57,54 @@ def export(
     config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
+    theirs = write(family, weights, sizes)
+    if head is not None:
+        theirs |= head.write(family.name)
+        config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}
     destination.mkdir(parents=True, exist_ok=True)
-    write_whole(destination / WEIGHTS, lambda path: _save(write(family, weights, sizes), path))
+    write_whole(destination / WEIGHTS, lambda path: _save(theirs, path))
     _write_tokenizer(folder, vocabulary, destination)
     # Last: a folder that has it is whole.
     text = json.dumps(config, indent=2) + "\n"
     write_whole(destination / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
-    print(f"wrote {destination}: {config['model_type']}, {len(weights)} parameters, {rows} symbols")
+    print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
     if family.name == "UniLM":
         print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
+    if head is not None:
+        _print_layout(family.name, task, vocabulary)
 
 
-def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes]:
-    """Read the weights, merged with adapters if there are any, and the sizes of a model.
+def read_model(
+    state: dict[str, Any], checkpoint: Path, pretrained: Path | None = None
+) -> tuple[dict[str, Tensor], Sizes]:
+    """Return the weights of an encoder or a generator, merged with adapters if there are any, and its sizes.
+
+    Of a model with the head of a task it is the encoder, without a language model head.
 
     Args:
-        checkpoint: the file.
+        state: the checkpoint.
+        checkpoint: where it is.
         pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
-        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of a classifier, or the
-            encoder is not that of its adapters.
+        UserError: if it is no checkpoint of this plugin, one of a dialogue model, or the encoder is not that of its
+            adapters.
     """
-    state = load_checkpoint(checkpoint, lazily=True)
-    options: Any = (state.get("cfg") or {}).get("model")
-    values = options if isinstance(options, dict) else vars(options) if options is not None else {}
-    weights = state.get("model", {})
+    values, weights = _options(state, "model"), state.get("model", {})
+    has_head = any(name.startswith(PREFIX) for name in weights)
+    if has_head:
+        weights = {
+            name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")
+        }
     if values.get("num_roles"):
         raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
-    if any(name.startswith("head.") for name in weights):
-        raise UserError(f"{checkpoint} predicts labels: only encoders and generators can be exported")
     if values.get("lora_rank") and FINGERPRINT in weights:
         cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
         encoder = open_encoder(cfg)
         base = load_checkpoint(encoder.folder / MODEL, lazily=True)["model"]
         weights = merge_adapters(weights, base, values, cfg.pretrained)
+        if has_head:  # instead of that of the encoder
+            weights = {name: value for name, value in weights.items() if not name.startswith("lm_head.")}
     elif pretrained is not None:
         raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {checkpoint} has none")
     if "encoder_layers" not in values or "embeddings.tokens.weight" not in weights:
@@ -95,6 +113,21 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
         )
     sizes = {name: values.get(name) for name in SIZES}
     return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}
+
+
+def _options(state: dict[str, Any], part: str) -> dict[str, Any]:
+    """Return the options of the model or of the task that a checkpoint holds."""
+    options = (state.get("cfg") or {}).get(part)
+    return options if isinstance(options, dict) else vars(options) if options is not None else {}
+
+
+def _print_layout(family: str, task: dict[str, Any], vocabulary: Vocabulary) -> None:
+    """Say where the inputs of a model differ from what Hugging Face's tokenizers make of pairs of texts."""
+    if family == "RoBERTa":
+        eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
+        print(f"it was trained with one {eos} between two texts, where RoBERTa's tokenizer puts two")
+    if (segments := task.get("source_segments")) not in (None, "0,1"):
+        print(f"it was trained with --source-segments {segments}: give them as token_type_ids")
 
 
 def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
