@@ -61,6 +61,8 @@ class TaskHead:
     """By our names, without `PREFIX`."""
     settings: Mapping[str, Any]
     """What a ``config.json`` says of its outputs."""
+    source_segments: str | None
+    """The option, where it was given."""
 
     def write(self, family: str) -> dict[str, Tensor]:
         """Return the weights under the names of a family.
@@ -82,12 +84,11 @@ class TaskHead:
         return generator.replace("MaskedLM", FORMATS[self.task].architecture)
 
 
-def read_head(state: Mapping[str, Any], task: Mapping[str, Any], where: str) -> TaskHead | None:
+def read_head(state: Mapping[str, Any], where: str) -> TaskHead | None:
     """Return the head of a checkpoint, or None of an encoder or a generator.
 
     Args:
         state: the checkpoint.
-        task: the options of its task.
         where: what messages call it.
 
     Raises:
@@ -98,6 +99,8 @@ def read_head(state: Mapping[str, Any], task: Mapping[str, Any], where: str) -> 
     }
     if not weights:
         return None
+    options = (state.get("cfg") or {}).get("task")
+    task = options if isinstance(options, dict) else vars(options) if options is not None else {}
     name = str(task.get("_name"))
     if name not in FORMATS:
         raise UserError(f"{where} must be a checkpoint of {', '.join(FORMATS)} to be exported, but is one of {name}")
@@ -109,7 +112,7 @@ def read_head(state: Mapping[str, Any], task: Mapping[str, Any], where: str) -> 
     if name == "unilm_classification":
         classes = (state.get("task_state") or {}).get("classes") or []
         settings = _labels([] if task.get("regression") else classes, len(weights["output.weight"]), where)
-    return TaskHead(name, weights, settings)
+    return TaskHead(name, weights, settings, task.get("source_segments"))
 
 
 def _labels(classes: list[str], outputs: int, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
 from s2sft_fairseq.checkpoints.pretrained import MODEL, write_whole
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.checkpoints.task_heads import PREFIX, read_head
+from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters, open_encoder
@@ -44,11 +44,7 @@ def export(
         raise UserError(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
-    file = checkpoint / MODEL if checkpoint.is_dir() else checkpoint
-    state = load_checkpoint(file, lazily=True)
-    task = _options(state, "task")
-    head = read_head(state, task, str(file))
-    weights, sizes = read_model(state, file, pretrained)
+    weights, sizes, head = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
     vocabulary = read_vocabulary(folder)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
@@ -71,63 +67,57 @@ def export(
     if family.name == "UniLM":
         print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
     if head is not None:
-        _print_layout(family.name, task, vocabulary)
+        _print_layout(family.name, head, vocabulary)
 
 
-def read_model(
-    state: dict[str, Any], checkpoint: Path, pretrained: Path | None = None
-) -> tuple[dict[str, Tensor], Sizes]:
-    """Return the weights of an encoder or a generator, merged with adapters if there are any, and its sizes.
+def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes, TaskHead | None]:
+    """Read the weights, merged with adapters if there are any, and the sizes of a model.
 
-    Of a model with the head of a task it is the encoder, without a language model head.
+    Of a classifier or an answer finder these are the weights of its encoder, and its head comes apart.
 
     Args:
-        state: the checkpoint.
-        checkpoint: where it is.
+        checkpoint: the file.
         pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
-        UserError: if it is no checkpoint of this plugin, one of a dialogue model, or the encoder is not that of its
-            adapters.
+        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of an unknown task, or the
+            encoder is not that of its adapters.
     """
-    values, weights = _options(state, "model"), state.get("model", {})
-    has_head = any(name.startswith(PREFIX) for name in weights)
-    if has_head:
+    state = load_checkpoint(checkpoint, lazily=True)
+    options: Any = (state.get("cfg") or {}).get("model")
+    values = options if isinstance(options, dict) else vars(options) if options is not None else {}
+    weights = state.get("model", {})
+    if values.get("num_roles"):
+        raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
+    head = read_head(state, str(checkpoint))
+    if head is not None:
         weights = {
             name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")
         }
-    if values.get("num_roles"):
-        raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
     if values.get("lora_rank") and FINGERPRINT in weights:
         cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
         encoder = open_encoder(cfg)
         base = load_checkpoint(encoder.folder / MODEL, lazily=True)["model"]
         weights = merge_adapters(weights, base, values, cfg.pretrained)
-        if has_head:  # instead of that of the encoder
-            weights = {name: value for name, value in weights.items() if not name.startswith("lm_head.")}
     elif pretrained is not None:
         raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {checkpoint} has none")
     if "encoder_layers" not in values or "embeddings.tokens.weight" not in weights:
         raise UserError(
             f"{checkpoint} must be a checkpoint of s2sft train, or a folder of s2sft convert, but is neither"
         )
+    if head is not None:  # in place of that of the encoder which adapters were trained beside
+        weights = {name: value for name, value in weights.items() if not name.startswith("lm_head.")}
     sizes = {name: values.get(name) for name in SIZES}
-    return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}
+    return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}, head
 
 
-def _options(state: dict[str, Any], part: str) -> dict[str, Any]:
-    """Return the options of the model or of the task that a checkpoint holds."""
-    options = (state.get("cfg") or {}).get(part)
-    return options if isinstance(options, dict) else vars(options) if options is not None else {}
-
-
-def _print_layout(family: str, task: dict[str, Any], vocabulary: Vocabulary) -> None:
+def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
     """Say where the inputs of a model differ from what Hugging Face's tokenizers make of pairs of texts."""
     if family == "RoBERTa":
         eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
         print(f"it was trained with one {eos} between two texts, where RoBERTa's tokenizer puts two")
-    if (segments := task.get("source_segments")) not in (None, "0,1"):
-        print(f"it was trained with --source-segments {segments}: give them as token_type_ids")
+    if head.source_segments not in (None, "0,1"):
+        print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
 
 
 def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
