@@ -1,4 +1,4 @@
-"""``s2sft export``: write a model in Hugging Face's format, from a fine-tuned checkpoint or a converted encoder."""
+"""``s2sft export``: write a model in Hugging Face's format: a generator, a classifier, an answer finder, an encoder."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ from s2sft_fairseq.checkpoints.families import family_of
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.pretrained import MODEL
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
@@ -45,7 +46,7 @@ def export(
         raise UserError(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
-    weights, sizes = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
+    weights, sizes, head = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
     vocabulary = read_vocabulary(folder)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
@@ -54,24 +55,32 @@ def export(
     config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
+    theirs = write(family, weights, sizes)
+    if head is not None:
+        theirs |= head.write(family.name)
+        config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}
     with new_folder(destination, "--to") as staging:
-        _save(write(family, weights, sizes), staging / WEIGHTS)
+        _save(theirs, staging / WEIGHTS)
         _write_tokenizer(folder, vocabulary, staging)
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    print(f"wrote {destination}: {config['model_type']}, {len(weights)} parameters, {rows} symbols")
+    print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
     if family.name == "UniLM":
         print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
+    if head is not None:
+        _print_layout(family.name, head, vocabulary)
 
 
-def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes]:
+def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes, TaskHead | None]:
     """Read the weights, merged with adapters if there are any, and the sizes of a model.
+
+    Of a classifier or an answer finder these are the weights of its encoder, and its head comes apart.
 
     Args:
         checkpoint: the file.
         pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
-        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of a classifier, or the
+        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of an unknown task, or the
             encoder is not that of its adapters.
     """
     state = load_checkpoint(checkpoint, lazily=True)
@@ -81,8 +90,11 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
     check_finite(checkpoint, weights)
     if values.get("num_roles"):
         raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
-    if any(name.startswith("head.") for name in weights):
-        raise UserError(f"{checkpoint} predicts labels: only encoders and generators can be exported")
+    head = read_head(state, str(checkpoint))
+    if head is not None:
+        weights = {
+            name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")
+        }
     if values.get("lora_rank") and FINGERPRINT in weights:
         cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
         weights = merge_adapters(weights, open_encoder(cfg).read_weights(), values, cfg.pretrained)
@@ -92,8 +104,19 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
         raise UserError(
             f"{checkpoint} must be a checkpoint of s2sft train, or a folder of s2sft convert, but is neither"
         )
+    if head is not None:  # in place of that of the encoder which adapters were trained beside
+        weights = {name: value for name, value in weights.items() if not name.startswith("lm_head.")}
     sizes = {name: values.get(name) for name in SIZES}
-    return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}
+    return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}, head
+
+
+def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
+    """Say where the inputs of a model differ from what Hugging Face's tokenizers make of pairs of texts."""
+    if family == "RoBERTa":
+        eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
+        print(f"it was trained with one {eos} between two texts, where RoBERTa's tokenizer puts two")
+    if head.source_segments not in (None, "0,1"):
+        print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
 
 
 def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:

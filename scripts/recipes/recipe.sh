@@ -1,7 +1,7 @@
 # What the recipes of this folder share; each of them sets what is its own and ends with `run_recipe "$@"`.
 #
-#   bash scripts/recipes/TASK.sh --raw DIR --encoder DIR [OPTION VALUE ...] [-- further options of s2sft train]
-#   bash scripts/recipes/TASK.sh --raw DIR --smoke     everything once on a few hundred lines, in minutes on a CPU
+#   s2sft recipe TASK --raw DIR --encoder DIR [OPTION VALUE ...] [-- further options of s2sft train]
+#   s2sft recipe TASK --raw DIR --smoke     everything once on a few hundred lines, in minutes on a CPU
 #
 # Stages: prepare, convert, tokenize, binarize, train, generate, score. One that is done is not done again: stopped and
 # started again, a recipe goes on where it was. What was made with other settings is not gone on with.

@@ -1,8 +1,8 @@
 # What the recipes of understanding share, on top of recipe.sh; each of them sets what is its own and ends with
 # `run_understanding "$@"`.
 #
-#   bash scripts/recipes/TASK.sh --raw DIR --encoder DIR [OPTION VALUE ...] [-- further options of s2sft train]
-#   bash scripts/recipes/TASK.sh --raw DIR --smoke     everything once on a few hundred examples, in minutes on a CPU
+#   s2sft recipe TASK --raw DIR --encoder DIR [OPTION VALUE ...] [-- further options of s2sft train]
+#   s2sft recipe TASK --raw DIR --smoke     everything once on a few hundred examples, in minutes on a CPU
 #
 # Stages: prepare, convert, tokenize, binarize, train, predict, score; going on as the other recipes do.
 #

@@ -57,7 +57,7 @@ def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
     saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--max-update", "3", "--lr", "0.01")
     call_command("train", "data", "--pretrained", "encoder", *limits, *saving)
     done = call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", "encoder", "--to", "exported")
-    assert "wrote exported: bert, " in done.stdout
+    assert "wrote exported: BertForMaskedLM, " in done.stdout
     assert sorted(path.name for path in Path("exported").iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
     tuned = load_checkpoint("tuned/checkpoint_best.pt")["model"]
     model = our_model(encoder)
@@ -144,9 +144,6 @@ def test_what_cannot_be_exported(tmp_path, encoder, monkeypatch):
     torch.save({"model": {}, "cfg": {"model": {"encoder_layers": 1}}}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"other\.pt must be a checkpoint of s2sft train, or a folder of s2sft convert"):
         export(tmp_path / "other.pt", tmp_path / "out", encoder)
-    torch.save({"model": {"head.output.weight": torch.ones(1)}, "cfg": {"model": {}}}, tmp_path / "labels.pt")
-    with pytest.raises(UserError, match=r"labels\.pt predicts labels: only encoders and generators can be exported$"):
-        export(tmp_path / "labels.pt", tmp_path / "out", encoder)
     larger = tmp_path / "larger"
     write_tokenizer("wordpiece", larger)
     with (larger / "vocab.txt").open("a") as file:

@@ -81,7 +81,7 @@ def predictions(path):
     return [prediction for _, prediction in cells]
 
 
-def test_classes(train, call_command, data, encoder, tmp_path):
+def test_classes(train, call_command, data, encoder, letters, tmp_path):
     frozen = ("--freeze-embeddings", "--pretrained", encoder, "--dropout", 0, "--attention-dropout", 0)
     log = train(
         *frozen, "--arch", "unilm", "--best-checkpoint-metric", "mcc", "--maximize-best-checkpoint-metric", updates=150
@@ -108,6 +108,17 @@ def test_classes(train, call_command, data, encoder, tmp_path):
     assert predictions(tmp_path / "test.tsv") == CLASSES[:2]
     log = call_command("validate", data, *path, "--task", "unilm_classification", "--batch-size", 3)
     assert last_value(log.stdout, "accuracy") == 100
+
+    call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", letters.folder, "--to", "hugging_face")
+    theirs = pytest.importorskip("transformers").AutoModelForSequenceClassification.from_pretrained("hugging_face")
+    symbols = (tmp_path / "hugging_face" / "vocab.txt").read_text().splitlines()
+    for text, expected in zip(PAIRS, CLASSES, strict=True):
+        ids = [symbols.index(symbol) for symbol in f"[CLS] {text} [SEP]".split()]
+        first = ids.index(symbols.index("[SEP]")) + 1
+        segments = [0] * first + [1] * (len(ids) - first)
+        with torch.no_grad():
+            logits = theirs(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([segments])).logits
+        assert theirs.config.id2label[int(logits.argmax())] == expected
 
     (data / "labels.txt").write_text("yes\nno\n")
     failed = call_command("predict", data, *path, "--output", "other.tsv", status=2)

@@ -59,6 +59,9 @@ def test_from_json_to_scores(preprocessed, call_command, letters, tmp_path):
     log = call_command("train", data, *MODEL, "--lr", 0.005, "--max-update", 150, "--save-dir", "tuned")
     assert last_value(log.stdout, "accuracy", "valid on 'valid' subset") == 100
     predict = ("predict", data, "--path", "tuned/checkpoint_last.pt", "--cpu")
+    words = ("--tokenizer-dir", letters.folder, "--to", "hugging_face")
+    told = call_command("export", "tuned/checkpoint_last.pt", *words).stdout
+    assert "wrote hugging_face: BertForQuestionAnswering" in told
     told = call_command(*predict, "--output", "a.json", "--null-odds", "odds.json", "--n-best-file", "best.json").stdout
     assert "a.json: 8 answers, 2 of them empty\n" in told
     assert "odds.json: the odds that there is no answer; predicted where they are above 0\n" in told
