@@ -1,7 +1,11 @@
-"""Beam search in plain Python: lists, one full packed pass a step, nothing cached, one sentence at a time."""
+"""Beam search in plain Python: lists, one full packed pass a step, nothing cached, one sentence at a time.
+
+It never stops early, but for fairseq's rule and for greedy search.
+"""
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -68,8 +72,14 @@ def naive_search(
     prefix: Sequence[int] = (),
     ngram_size: int = 0,
     ngram_ignore: Sequence[int] = (),
+    gaps: list[float] | None = None,
 ) -> list[Finished]:
-    """The best hypotheses of one source (ids without special symbols), the best first."""
+    """The best hypotheses of one source (ids without special symbols), the best first.
+
+    `gaps` takes the differences of scores that decided anything: where one is as small as rounding, another search may
+    well decide otherwise.
+    """
+    gaps = [] if gaps is None else gaps
     if len(source) == 0:
         max_len = 0
     else:
@@ -97,20 +107,33 @@ def naive_search(
                             hypothesis.total + log_prob, (*hypothesis.tokens, token), (*hypothesis.log_probs, log_prob)
                         )
                     )
-        candidates = sorted(candidates, reverse=True)[: 2 * options.beam]
+        candidates = best(sorted(candidates, reverse=True), 2 * options.beam, gaps)
         if options.rank_each_step:
-            live, finished = ranked_together(candidates, finished, step + 1, form, options, last=step == max_len)
+            live, finished = ranked_together(candidates, finished, step + 1, form, options, gaps, last=step == max_len)
             if not live or step == max_len:
                 break
             continue
-        for total, tokens, log_probs in candidates[: options.beam]:
+        for total, tokens, log_probs in best(candidates, options.beam, gaps):
             if tokens[-1] == form.sep or (options.keep_unfinished and step == max_len):
                 finished.append(Finished(total / normalizer(step + 1, options), tokens, log_probs))
-        finished = sorted(finished, reverse=True)[: options.beam]
-        live = [candidate for candidate in candidates if candidate.tokens[-1] != form.sep][: options.beam]
-        if not live or done(finished, live, step + 1, max_len, options):
+        finished = best(sorted(finished, reverse=True), options.beam, gaps)
+        live = best([candidate for candidate in candidates if candidate.tokens[-1] != form.sep], options.beam, gaps)
+        if not live or (stops_early(options) and len(finished) >= options.beam):
             break
-    return finished
+    gaps += [better.score - worse.score for better, worse in pairwise(finished)]
+    return finished[: options.nbest]
+
+
+def stops_early(options: SearchOptions) -> bool:
+    """Whether the search ends when as many hypotheses have ended as there are beams."""
+    return options.beam == 1 or options.early_stop == "fairseq"
+
+
+def best(ranked: list, count: int, gaps: list[float]) -> list:
+    """The first `count` of what is sorted by the first field, noting by how much they are better than the next."""
+    if len(ranked) > count:
+        gaps.append(ranked[count - 1][0] - ranked[count][0])
+    return ranked[:count]
 
 
 def ranked_together(
@@ -119,6 +142,7 @@ def ranked_together(
     length: int,
     form: SequenceForm,
     options: SearchOptions,
+    gaps: list[float],
     *,
     last: bool,
 ) -> tuple[list[Hypothesis], list[Finished]]:
@@ -126,7 +150,7 @@ def ranked_together(
     ranked = [(hypothesis.score, hypothesis) for hypothesis in finished]
     ranked += [(candidate.total / normalizer(length, options), candidate) for candidate in candidates]
     live, kept = [], []
-    for score, hypothesis in sorted(ranked, key=lambda pair: -pair[0])[: options.beam]:
+    for score, hypothesis in best(sorted(ranked, key=lambda pair: -pair[0]), options.beam, gaps):
         if isinstance(hypothesis, Finished):
             kept.append(hypothesis)
         elif hypothesis.tokens[-1] == form.sep or (last and options.keep_unfinished):
@@ -139,14 +163,3 @@ def ranked_together(
 def normalizer(length: int, options: SearchOptions) -> float:
     base = (5 + length) / 6 if options.length_penalty == "gnmt" else length
     return base**options.lenpen
-
-
-def done(finished: list[Finished], live: list[Hypothesis], length: int, max_len: int, options: SearchOptions) -> bool:
-    """Whether nothing better can come."""
-    if len(finished) < options.beam:
-        return False
-    if not options.exhaustive:
-        return True
-    best = max(hypothesis.total for hypothesis in live)
-    possible = [best / normalizer(further, options) for further in range(length + 1, max_len + 2)]
-    return all(finished[-1].score >= score for score in possible)

@@ -43,6 +43,10 @@ class BeamSearch:
         self.log_probs = torch.zeros(sentences, 1, 0, device=source.device)
         self.scores = torch.zeros(sentences, 1, device=source.device)
         self.finished = FinishedHypotheses(sentences, options.beam, max_tokens, source.device)
+        self.wanted = options.nbest or options.beam
+        # By the number of tokens, one more than there can be.
+        lengths = torch.arange(max_tokens + 2, device=source.device)
+        self.normalizers = length_normalizer(lengths, options.length_penalty, options.lenpen)
         self.results: dict[int, FinishedSentence] = {}
         """By the index of the sentence, as it is done."""
 
@@ -67,15 +71,10 @@ class BeamSearch:
     def _ranked_with_finished(self, candidates: Candidates, step: int) -> Candidates:
         """Let only the K best of ended hypotheses and candidates live on; the others get the worst score."""
         beams = self.options.beam
-        scores = torch.cat([self.finished.scores, candidates.scores / self._normalizer(step)], dim=1)
+        scores = torch.cat([self.finished.scores, candidates.scores / self.normalizers[step + 1]], dim=1)
         best = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(beams, dim=1).indices, True)
         self.finished.keep(best[:, :beams])
         return candidates._replace(scores=candidates.scores.masked_fill(~best[:, beams:], MINUS_INFINITY))
-
-    def _normalizer(self, step: int) -> Tensor:
-        """Return what normalises the scores of hypotheses that get their last token in this step."""
-        length = torch.full((), step + 1, device=self.scores.device)
-        return length_normalizer(length, self.options.length_penalty, self.options.lenpen)
 
     def _finish(self, candidates: Candidates, step: int) -> None:
         """Take in the hypotheses that end among the first K candidates."""
@@ -86,7 +85,7 @@ class BeamSearch:
             ended = ended | (self.rules.max_len <= step).unsqueeze(1)
         ended = ended & (scores > MINUS_INFINITY)
         history, log_probs = self._histories(scores, tokens, origins)
-        self.finished.add(ended, scores / self._normalizer(step), history, log_probs)
+        self.finished.add(ended, scores / self.normalizers[step + 1], history, log_probs)
 
     def _continue(self, candidates: Candidates) -> None:
         """Go on with the first K candidates that have not ended."""
@@ -108,21 +107,27 @@ class BeamSearch:
 
     def _drop_finished(self, length: int) -> bool:
         """Let the sentences that are done leave the batch; tell whether any is left."""
-        best_live = self.scores.max(dim=1).values
-        done = (best_live == MINUS_INFINITY) | (self.rules.max_len < length)
-        if self.options.exhaustive:
-            # Scores only fall, so a live hypothesis can at best keep its own, normalised at the length that suits it.
-            lengths = torch.stack([torch.full_like(self.rules.max_len, length + 1), self.rules.max_len + 1])
-            normalizer = length_normalizer(lengths, self.options.length_penalty, self.options.lenpen)
-            done |= self.finished.worst() >= (best_live / normalizer).max(dim=0).values
-        elif not self.options.rank_each_step:
-            done |= self.finished.counts() >= self.options.beam
+        done = self._done(length)
         if not bool(done.any()):
             return True
         for index, sentence in zip(done.nonzero().squeeze(1).tolist(), self.sentences[done].tolist(), strict=True):
-            self.results[sentence] = self.finished.of(index)
+            self.results[sentence] = self.finished.of(index, self.wanted)
         self._keep_sentences(closed_up(~done))
         return len(self.sentences) > 0
+
+    def _done(self, length: int) -> Tensor:
+        """Tell which sentences are done (N,), now that open hypotheses have so many tokens."""
+        highest = self.scores.max(dim=1).values
+        done = (highest == MINUS_INFINITY) | (self.rules.max_len < length)
+        if self.options.beam == 1 or self.options.early_stop == "fairseq":
+            done |= self.finished.counts() >= self.options.beam
+        elif self.options.early_stop == "exact":
+            # Log-probabilities are never positive: at best an open hypothesis keeps its sum. It ends one token later at
+            # the earliest, and a normaliser that rises or falls with the length is largest at one of the two ends.
+            normalizer = torch.maximum(self.normalizers[length + 1], self.normalizers[self.rules.max_len + 1])
+            # Equal is not enough: of equal scores any may be kept.
+            done |= self.finished.worst(self.wanted) > highest / normalizer
+        return done
 
     def _keep_sentences(self, left: Tensor) -> None:
         for decoder in self.decoders:

@@ -43,7 +43,7 @@ def build_generator(
     Raises:
         UserError: naming every option that is not supported, out of range or contradicts another.
     """
-    problems = _problems(args) + _beam_problems(args, dictionary)
+    problems = _problems(args) + early_stop_problems(args, task) + _beam_problems(args, dictionary)
     problems += _ngram_problems(args, task, dictionary) + _draft_problems(args, task, form)
     if problems:
         raise UserError.of(problems)
@@ -58,7 +58,9 @@ def build_generator(
         lenpen=0.0 if args.unnormalized else args.lenpen,
         temperature=args.temperature,
         never_generated=tuple(sorted({*dictionary.never_generated(), form.placeholder})),
-        exhaustive=args.no_early_stop,
+        early_stop=early_stop(args, task),
+        # Samples are drawn to their end: random numbers must not depend on the scores of another sentence.
+        nbest=None if args.sampling else args.nbest,
         keep_unfinished=task.keep_unfinished,
         rank_each_step=task.rank_each_step,
         draft_placeholders=task.draft_placeholders,
@@ -71,6 +73,18 @@ def build_generator(
         ignored = [form.pad, *(dictionary.index(name) for name in _ignored_symbols(task))]
         blocker = NGramBlocker(args.no_repeat_ngram_size, ignored)
     return SequenceGenerator(models, form, options, select, blocker)
+
+
+def early_stop(args: Any, task: Any) -> str:
+    """Return when a search ends, see `SearchOptions`: fairseq's own ``--no-early-stop`` stands for ``never``."""
+    return "never" if getattr(args, "no_early_stop", False) else str(task.early_stop)
+
+
+def early_stop_problems(args: Any, task: Any) -> list[str]:
+    """Return what is wrong with the options that say when a search ends."""
+    if early_stop(args, task) == "never" and task.early_stop == "fairseq":
+        return ["--early-stop fairseq and --no-early-stop exclude each other: give one of them"]
+    return []
 
 
 def _problems(args: Any) -> list[str]:
@@ -119,17 +133,14 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     for name in given:
         if args.beam != 1:
             found.append(f"{name} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
-        found += [f"{name} and {other} exclude each other" for other in _not_greedy(args)]
+        if args.sampling:
+            found.append(f"{name} and --sampling exclude each other")
     if task.rank_each_step:
-        found += [f"--rank-each-step and {other} exclude each other" for other in [*_not_greedy(args), *given]]
+        others = ["--sampling"] * args.sampling + given
+        found += [f"--rank-each-step and {other} exclude each other" for other in others]
     if "--draft-placeholders" in given and form.shifted:
         found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
     return found
-
-
-def _not_greedy(args: Any) -> list[str]:
-    options = (("--sampling", args.sampling), ("--no-early-stop", args.no_early_stop))
-    return [name for name, given in options if given]
 
 
 def _ngram_problems(args: Any, task: Any, dictionary: PretrainedDictionary) -> list[str]:

@@ -43,18 +43,18 @@ class FinishedHypotheses:
         """Return how many hypotheses each sentence has (N,)."""
         return (self.scores > float("-inf")).sum(dim=1)
 
-    def worst(self) -> Tensor:
-        """Return the score that a new hypothesis must beat (N,): -inf while there is room."""
-        return self.scores[:, -1]
+    def worst(self, wanted: int) -> Tensor:
+        """Return the score that a new hypothesis must beat to be one of the best ``wanted`` (N,); -inf: any score."""
+        return self.scores[:, wanted - 1]
 
     def keep_sentences(self, sentences: Tensor) -> None:
         """Go on with the given sentences only."""
         self.scores, self.lengths = self.scores[sentences], self.lengths[sentences]
         self.tokens, self.log_probs = self.tokens[sentences], self.log_probs[sentences]
 
-    def of(self, sentence: int) -> "FinishedSentence":
-        """Return the hypotheses of a sentence."""
-        count = int((self.scores[sentence] > float("-inf")).sum())
+    def of(self, sentence: int, wanted: int) -> "FinishedSentence":
+        """Return the best ``wanted`` hypotheses of a sentence, or as many as it has."""
+        count = min(wanted, int((self.scores[sentence] > float("-inf")).sum()))
         return FinishedSentence(
             *(kept[sentence, :count] for kept in (self.scores, self.lengths, self.tokens, self.log_probs))
         )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+EARLY_STOPS = ("exact", "fairseq", "never")
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -20,8 +22,12 @@ class SearchOptions:
     temperature: float = 1.0
     never_generated: tuple[int, ...] = ()
     """Ids that no hypothesis may hold."""
-    exhaustive: bool = False
-    """Go on until no hypothesis can get among the best ``beam`` any more; otherwise until ``beam`` have ended."""
+    early_stop: str = "exact"
+    """When a sentence is done before the maximum length. ``exact``: no open hypothesis can get among the ``nbest`` any
+    more, so the result is that of ``never``. ``fairseq``: ``beam`` hypotheses have ended, though an open one may be
+    better. With a beam of one, each of them is greedy search, which ends with the first eos."""
+    nbest: int | None = None
+    """How many of the best hypotheses are returned; all ``beam`` of them if None."""
     keep_unfinished: bool = False
     """At the maximum length, rank hypotheses without eos too, as s2s-ft does; otherwise eos is forced there."""
     rank_each_step: bool = False

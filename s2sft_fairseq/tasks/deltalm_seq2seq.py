@@ -15,6 +15,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 from sacrebleu.metrics import BLEU
@@ -25,15 +26,18 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.generation.build import early_stop, early_stop_problems
+from s2sft_fairseq.generation.encoder_decoder_search import EncoderDecoderSearch
 from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig
 from s2sft_fairseq.tasks.mixture_task import MixtureTask
+from s2sft_fairseq.tasks.search_config import SearchConfig
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class DeltaLMSeq2SeqConfig(MixtureConfig, TranslationConfig):
+class DeltaLMSeq2SeqConfig(SearchConfig, MixtureConfig, TranslationConfig):
     """Options of fairseq's translation, ``--eval-bleu`` and its like among them, and those of several languages."""
 
     max_source_positions: Optional[int] = field(
@@ -188,6 +192,34 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
                 is_own = str(pair) == sample["part"]
                 output |= {f"{name}/{pair}": value if is_own else 0 for name, value in counts.items()}
         return loss, size, output
+
+    def build_generator(
+        self,
+        models: Sequence[BaseFairseqModel],
+        args: Any,
+        seq_gen_cls: type[SequenceGenerator] | None = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> Any:
+        """Build the generator, or with ``--score-reference`` the scorer, as fairseq does but for ``--early-stop``.
+
+        Greedy search, samples and alignments end as fairseq's do whatever it says.
+
+        Raises:
+            UserError: if the options say two things about when a search ends.
+        """
+        if problems := early_stop_problems(args, self.cfg):
+            raise UserError.of(problems)
+        rule = early_stop(args, self.cfg)
+        as_fairseq = getattr(args, "beam", 5) == 1 or getattr(args, "sampling", False)
+        if rule != "fairseq" and seq_gen_cls is None and not as_fairseq and not getattr(args, "print_alignment", None):
+            seq_gen_cls = EncoderDecoderSearch
+            extra_gen_cls_kwargs = {
+                **(extra_gen_cls_kwargs or {}),
+                "nbest": getattr(args, "nbest", 1),
+                "exact": rule == "exact",
+            }
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **others)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         """Log what was measured: with ``--eval-bleu`` BLEU; of several directions ``bleu_en-de`` and so on, and as

@@ -7,17 +7,18 @@ What is None by default is taken from the checkpoint where one is loaded, else f
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from omegaconf import II, MISSING
 
 from s2sft_fairseq.generation.length_penalty import LENGTH_PENALTIES
 from s2sft_fairseq.models.inference import QUANTIZATIONS
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.tasks.search_config import SearchConfig
 
 
 @dataclass
-class UnilmSeq2SeqConfig(FairseqDataclass):
+class UnilmSeq2SeqConfig(SearchConfig):
     """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""
 
     data: str = field(

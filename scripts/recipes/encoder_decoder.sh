@@ -7,7 +7,7 @@ use_deltalm() {
     take lr 3e-4
     take label_smoothing 0.1
     take weight_decay 0
-    search=(--beam 5 --max-len-b "$longest")
+    search=(--beam 5 --max-len-b "$longest" --early-stop fairseq)  # the program of the paper is fairseq
     [ -z "$fit_head" ] || fail "--fit-head is for encoders that generate themselves, but --method is deltalm"
     for name in noise_prob noise_symbol preset device_batch batch; do
         ! given "$name" || fail "--${name//_/-} is of no use with --method deltalm"

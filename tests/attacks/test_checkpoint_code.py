@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from fairseq import checkpoint_utils
 from tiny import TINY_SIZES
 from tokenizer_folders import write_wordpiece
 
+import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands import predict
 from s2sft_fairseq.errors import UserError
@@ -217,6 +219,15 @@ def test_every_command_that_builds_a_model(attack, call_command, door):
     done = call_command(*DOORS[door], "--path", "evil.pt", "--finetune-method", "causal", "--cpu", status=None)
     assert not attack.marker.exists()
     assert done.status == 2
+    assert "evil.pt: cfg.model._name is 'fconv'" in done.stderr
+
+
+def test_a_command_of_fairseqs_own(attack, run_process):
+    attack.save(cfg={"model": {"_name": "fconv", "encoder_layers": attack.code}, "task": attack.task})
+    command = Path(sys.executable).with_name("fairseq-validate")
+    words = ("data", "--path", "evil.pt", "--batch-size", 1, "--cpu", "--task", "unilm_seq2seq")
+    done = run_process(command, *words, "--user-dir", s2sft_fairseq.__path__[0], status=1)
+    assert not attack.marker.exists()
     assert "evil.pt: cfg.model._name is 'fconv'" in done.stderr
 
 

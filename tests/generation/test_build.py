@@ -15,6 +15,7 @@ from s2sft_fairseq.generation.search_options import SearchOptions
 
 def build(task=None, form=None, **options):
     settings = {
+        "early_stop": "exact",
         "length_penalty": "length",
         "keep_unfinished": False,
         "no_repeat_ngram_ignore": None,
@@ -28,10 +29,18 @@ def build(task=None, form=None, **options):
     )
 
 
-def test_defaults_are_those_of_fairseq():
+def test_defaults_are_those_of_fairseq_but_for_the_end_of_a_search():
     generator = build()
     assert generator.options == SearchOptions(
-        beam=5, max_len_a=0, max_len_b=200, min_len=1, lenpen=1, temperature=1.0, never_generated=(PAD, UNK, CLS, MASK)
+        beam=5,
+        nbest=1,
+        max_len_a=0,
+        max_len_b=200,
+        min_len=1,
+        lenpen=1,
+        temperature=1.0,
+        early_stop="exact",
+        never_generated=(PAD, UNK, CLS, MASK),
     )
     assert generator.select is beam_candidates
     assert generator.ngram_blocker is None
@@ -39,7 +48,12 @@ def test_defaults_are_those_of_fairseq():
 
 def test_every_option_arrives():
     generator = build(
-        {"length_penalty": "gnmt", "keep_unfinished": True, "no_repeat_ngram_ignore": "w7|w9"},
+        {
+            "length_penalty": "gnmt",
+            "keep_unfinished": True,
+            "no_repeat_ngram_ignore": "w7|w9",
+            "early_stop": "fairseq",
+        },
         beam=3,
         nbest=3,
         max_len_a=1.5,
@@ -47,11 +61,11 @@ def test_every_option_arrives():
         min_len=2,
         lenpen=0.8,
         temperature=1.3,
-        no_early_stop=True,
         no_repeat_ngram_size=3,
     )
     assert generator.options == SearchOptions(
         beam=3,
+        nbest=3,
         max_len_a=1.5,
         max_len_b=7,
         min_len=2,
@@ -59,11 +73,22 @@ def test_every_option_arrives():
         lenpen=0.8,
         temperature=1.3,
         never_generated=(PAD, UNK, CLS, MASK),
-        exhaustive=True,
+        early_stop="fairseq",
         keep_unfinished=True,
     )
     assert generator.ngram_blocker.size == 3
     assert generator.ngram_blocker.ignore.tolist() == [PAD, 7, 9]
+
+
+def test_no_early_stop_is_fairseqs_name_for_never():
+    assert build(no_early_stop=True).options.early_stop == "never"
+    with pytest.raises(UserError) as raised:
+        build({"early_stop": "fairseq"}, no_early_stop=True, beam=0)
+    assert raised.value.problems == [
+        "--early-stop fairseq and --no-early-stop exclude each other: give one of them",
+        "--beam must be at least 1, but is 0",
+        "--nbest must not exceed --beam (0), but is 1",
+    ]
 
 
 def test_unnormalized_scores():
@@ -82,16 +107,13 @@ def test_drafts_that_do_not_go():
             form=tiny_form("causal"),
             beam=2,
             sampling=True,
-            no_early_stop=True,
         )
     assert raised.value.problems == [
         "--draft-placeholders and --draft-source exclude each other: give one of them",
         "--draft-placeholders is for greedy search: it needs --beam 1, but --beam is 2",
         "--draft-placeholders and --sampling exclude each other",
-        "--draft-placeholders and --no-early-stop exclude each other",
         "--draft-source is for greedy search: it needs --beam 1, but --beam is 2",
         "--draft-source and --sampling exclude each other",
-        "--draft-source and --no-early-stop exclude each other",
         "--draft-placeholders needs a model that predicts at placeholders, but this one is causal",
     ]
     with pytest.raises(UserError) as raised:
@@ -102,10 +124,9 @@ def test_drafts_that_do_not_go():
 def test_ranking_each_step():
     assert build({"rank_each_step": True}).options.rank_each_step
     with pytest.raises(UserError) as raised:
-        build({"rank_each_step": True, "draft_source": 3}, beam=1, sampling=True, no_early_stop=True)
-    assert raised.value.problems[-3:] == [
+        build({"rank_each_step": True, "draft_source": 3}, beam=1, sampling=True)
+    assert raised.value.problems[-2:] == [
         "--rank-each-step and --sampling exclude each other",
-        "--rank-each-step and --no-early-stop exclude each other",
         "--rank-each-step and --draft-source exclude each other",
     ]
 
@@ -117,7 +138,9 @@ def test_more_beams_than_symbols():
 
 
 def test_sampling():
-    assert build(sampling=True, sampling_topk=3, sampling_topp=1.0).select is not beam_candidates
+    generator = build(sampling=True, sampling_topk=3, sampling_topp=1.0)
+    assert generator.select is not beam_candidates
+    assert generator.options.nbest is None  # all samples are drawn to their end
 
 
 def test_score_reference():

@@ -33,19 +33,21 @@ def test_the_best_are_kept():
         assert finished.counts().tolist() == [min(len(hypotheses), KEPT) for hypotheses in expected]
         for sentence, hypotheses in enumerate(expected):
             kept = hypotheses[:KEPT]
-            exported = finished.of(sentence).export()
+            exported = finished.of(sentence, KEPT).export()
             assert [h["score"].item() for h in exported] == [score for score, _, _ in kept]
             assert [h["tokens"].tolist() for h in exported] == [tokens for _, tokens, _ in kept]
             assert [h["positional_scores"].tolist() for h in exported] == [log_probs for _, _, log_probs in kept]
-            worst = kept[-1][0] if len(kept) == KEPT else float("-inf")
-            assert finished.worst()[sentence].item() == worst
+            for wanted in (1, 2, KEPT):
+                assert len(finished.of(sentence, wanted).export()) == min(wanted, len(kept))
+                worst = kept[wanted - 1][0] if len(kept) >= wanted else float("-inf")
+                assert finished.worst(wanted)[sentence].item() == worst
 
 
 def test_sentences_that_leave():
     finished, expected = run(7, leave_at=3)
     assert len(expected) == 2
     for sentence, hypotheses in enumerate(expected):
-        assert [h["tokens"].tolist() for h in finished.of(sentence).export()] == [
+        assert [h["tokens"].tolist() for h in finished.of(sentence, KEPT).export()] == [
             tokens for _, tokens, _ in hypotheses[:KEPT]
         ]
 
@@ -53,8 +55,8 @@ def test_sentences_that_leave():
 def test_nothing_yet():
     finished = FinishedHypotheses(2, 3, 4, torch.device("cpu"))
     assert finished.counts().tolist() == [0, 0]
-    assert finished.worst().tolist() == [float("-inf")] * 2
-    assert finished.of(0).export() == []
+    assert finished.worst(3).tolist() == [float("-inf")] * 2
+    assert finished.of(0, 3).export() == []
     # A candidate that did not end is not taken in, whatever its score.
     finished.add(
         torch.tensor([[False], [True]]), torch.tensor([[9.0], [-1.0]]), torch.ones(2, 1, 1).long(), torch.ones(2, 1, 1)

@@ -10,13 +10,15 @@ from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_fo
 
 from s2sft_fairseq.generation.candidates import sampled_candidates
 from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
-from s2sft_fairseq.generation.search_options import SearchOptions
+from s2sft_fairseq.generation.search_options import EARLY_STOPS, SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.objectives.methods import METHODS
 
 SPECIALS = (PAD, UNK, CLS, MASK)
 BASE = SearchOptions(beam=4, max_len_b=9, never_generated=SPECIALS)
 LENGTHS = (7, 0, 2, 12)
+CLOSE = 1e-5
+"""Scores that are no further apart may be ranked either way: they are of the order of 10, in float32."""
 
 
 def eager_model(seed, eos=2.5, **sizes):
@@ -61,11 +63,14 @@ def assert_as_naive(models, options, sources, prefixes=None, method="pseudo_mask
     blocker = NGramBlocker(size, list(ignore)) if size else None
     results = search(models, options, sources, prefixes, blocker, method)
     form = tiny_form(method)
-    expected = [
-        naive_search(models, form, options, source, prefix, size, ignore)
-        for source, prefix in zip(sources, prefixes or [()] * len(sources), strict=True)
-    ]
-    assert_equal(results, expected)
+    clear = []
+    for source, prefix, found in zip(sources, prefixes or [()] * len(sources), results, strict=True):
+        gaps = []
+        expected = naive_search(models, form, options, source, prefix, size, ignore, gaps)
+        if min(gaps, default=CLOSE) >= CLOSE:
+            clear.append((found, expected))
+    assert len(clear) >= len(sources) / 2
+    assert_equal(*zip(*clear, strict=True))
     return results
 
 
@@ -91,17 +96,12 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("thorough", [False, True], ids=["as fairseq", "exhaustive, unfinished kept"])
+@pytest.mark.parametrize("keep_unfinished", [False, True])
+@pytest.mark.parametrize("early_stop", EARLY_STOPS)
 @pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
-def test_as_the_naive_search(models, sources, changes, thorough):
-    assert_as_naive(models[:1], replace(BASE, exhaustive=thorough, keep_unfinished=thorough, **changes), sources)
-
-
-@pytest.mark.parametrize("lenpen", [0.5, 2.0])
-def test_when_the_search_ends_and_what_is_ranked_are_independent(models, sources, lenpen):
-    options = replace(BASE, lenpen=lenpen, max_len_b=5)
-    assert_as_naive(models[:1], replace(options, exhaustive=True), sources)
-    assert_as_naive(models[:1], replace(options, keep_unfinished=True), sources)
+def test_as_the_naive_search(models, sources, changes, early_stop, keep_unfinished):
+    options = replace(BASE, early_stop=early_stop, keep_unfinished=keep_unfinished, **changes)
+    assert_as_naive(models[:1], options, sources)
 
 
 @pytest.mark.parametrize("keep_unfinished", [False, True])
@@ -126,10 +126,10 @@ def test_every_method(sources, method, encoder):
     )
 
 
-@pytest.mark.parametrize("exhaustive", [False, True])
-def test_ensembles_average_probabilities(models, sources, exhaustive):
-    results = assert_as_naive(models[:2], replace(BASE, exhaustive=exhaustive), sources)
-    single = search(models[:1], replace(BASE, exhaustive=exhaustive), sources)
+@pytest.mark.parametrize("early_stop", EARLY_STOPS)
+def test_ensembles_average_probabilities(models, sources, early_stop):
+    results = assert_as_naive(models[:2], replace(BASE, early_stop=early_stop), sources)
+    single = search(models[:1], replace(BASE, early_stop=early_stop), sources)
     assert [h[0]["tokens"].tolist() for h in results] != [h[0]["tokens"].tolist() for h in single]
     assert_as_naive(models, BASE, sources)
 
@@ -150,10 +150,10 @@ PREFIXES = {
 
 
 @pytest.mark.parametrize("keep_unfinished", [False, True])
-@pytest.mark.parametrize("exhaustive", [False, True])
+@pytest.mark.parametrize("early_stop", EARLY_STOPS)
 @pytest.mark.parametrize("prefixes", PREFIXES.values(), ids=PREFIXES)
-def test_prefixes(models, sources, prefixes, exhaustive, keep_unfinished):
-    options = replace(BASE, exhaustive=exhaustive, keep_unfinished=keep_unfinished)
+def test_prefixes(models, sources, prefixes, early_stop, keep_unfinished):
+    options = replace(BASE, early_stop=early_stop, keep_unfinished=keep_unfinished)
     results = assert_as_naive(models[:1], options, sources, prefixes)
     for source, prefix, hypotheses in zip(sources, prefixes, results, strict=True):
         assert hypotheses, "a sentence without any hypothesis"
@@ -201,7 +201,7 @@ def test_a_source_of_empty_fields_is_empty(models, method):
     assert min(lengths[2:]) >= 3
 
 
-@pytest.mark.parametrize("options", [BASE, replace(BASE, exhaustive=True)])
+@pytest.mark.parametrize("options", [BASE, replace(BASE, early_stop="fairseq")])
 def test_the_rest_of_the_batch_does_not_matter(models, sources, options):
     together = search(models[:2], options, sources)
     backwards = search(models[:2], options, sources[::-1])[::-1]
@@ -210,22 +210,6 @@ def test_the_rest_of_the_batch_does_not_matter(models, sources, options):
         for ours, theirs in zip(together, results, strict=True):
             assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs]
             torch.testing.assert_close([h["score"] for h in ours], [h["score"] for h in theirs])
-
-
-@pytest.mark.parametrize("lenpen", [0.0, 1.0, 2.0])
-def test_exhaustive_search_finds_no_worse(lenpen):
-    rng = np.random.default_rng(22)
-    sources = [words(rng, length) for length in rng.integers(1, 15, 24)]
-    better = 0
-    for seed in range(4):
-        models = [eager_model(seed, eos=1.0)]
-        options = replace(BASE, beam=3, lenpen=lenpen, max_len_b=12)
-        default, exhaustive = (search(models, replace(options, exhaustive=e), sources) for e in (False, True))
-        for early, late in zip(default, exhaustive, strict=True):
-            assert late[0]["score"] >= early[0]["score"] - 1e-6
-            better += late[0]["score"].item() > early[0]["score"].item() + 1e-4
-    # Without a length penalty longer hypotheses are never better; with a strong one they often are.
-    assert (better == 0) if lenpen == 0 else (better > 0)
 
 
 def test_hypotheses_come_in_the_form_of_fairseq(models, sources):
@@ -238,7 +222,7 @@ def test_hypotheses_come_in_the_form_of_fairseq(models, sources):
             assert hypothesis["tokens"].tolist()[-1] == SEP
             assert hypothesis["tokens"].tolist().count(SEP) == 1
             assert len(hypothesis["tokens"]) == len(hypothesis["positional_scores"])
-            assert hypothesis["score"].item() == pytest.approx(hypothesis["positional_scores"].mean().item(), abs=1e-6)
+            assert hypothesis["score"].item() == pytest.approx(hypothesis["positional_scores"].mean().item(), rel=1e-5)
 
 
 def test_specials_are_never_emitted(sources):

@@ -1,0 +1,70 @@
+"""Models that are tables of scores, with which thousands of searches take seconds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+
+class RandomScript:
+    """Random scores (V,) of the token behind a prefix, the same whenever they are asked for.
+
+    How far apart they are, and so how much one hypothesis is better than another, differs by the source.
+    """
+
+    def __init__(self, seed: int, vocab_size: int) -> None:
+        self.rows = np.random.default_rng(seed).normal(size=(997, vocab_size))
+
+    def __call__(self, source: Sequence[int], prefix: Sequence[int]) -> np.ndarray:
+        place = hash(tuple(source))  # of numbers, and so the same everywhere
+        return self.rows[hash((place, *prefix)) % len(self.rows)] * (0.5 + place % 8 / 2)
+
+    def eval(self) -> None:
+        """Generators call it."""
+
+
+class ScriptedDecoder:
+    """Stands in for `IncrementalDecoder`, with a script for a model."""
+
+    steps = 0
+    """Taken by all of them."""
+
+    def __init__(self, model, form, source: Tensor, *, max_tokens: int, beams: int) -> None:
+        self.model = model
+        self.sources = [[token for token in row if token != form.pad] for row in source.tolist()]
+        self.prefixes: list[list[tuple[int, ...]]] = [[()] for _ in self.sources]
+
+    def next_logits(self) -> Tensor:
+        ScriptedDecoder.steps += 1
+        rows = zip(self.sources, self.prefixes, strict=True)
+        return torch.tensor(np.array([[self.model(source, prefix) for prefix in each] for source, each in rows]))
+
+    def append(self, tokens: Tensor, parents: Tensor) -> None:
+        rows = zip(self.prefixes, tokens.tolist(), parents.tolist(), strict=True)
+        self.prefixes = [
+            [(*each[parent], token) for token, parent in zip(new, origins, strict=True)] for each, new, origins in rows
+        ]
+
+    def keep_sentences(self, left: Tensor) -> None:
+        self.sources = [self.sources[i] for i in left.tolist()]
+        self.prefixes = [self.prefixes[i] for i in left.tolist()]
+
+
+def scripted_log_probs(
+    models: Sequence, form, source: np.ndarray, prefixes: list[tuple[int, ...]], temperature: float
+) -> np.ndarray:
+    """Stands in for `naive_search.next_log_probs`."""
+    laid_out = form.source(source).tolist()
+    probabilities = 0
+    for model in models:
+        exponents = np.exp(np.array([model(laid_out, prefix) for prefix in prefixes]) / temperature)
+        probabilities = probabilities + exponents / exponents.sum(axis=1, keepdims=True)
+    return np.log(probabilities / len(models))
+
+
+def assert_same_hypotheses(found: list[dict], expected: list, case: object) -> None:
+    """What a generator found is what the naive search did, hypothesis by hypothesis."""
+    assert [one["tokens"].tolist() for one in found] == [list(one.tokens) for one in expected], case
+    assert [float(one["score"]) for one in found] == pytest.approx([one.score for one in expected], rel=1e-4), case
