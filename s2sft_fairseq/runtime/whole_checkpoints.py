@@ -66,9 +66,13 @@ def _run(call: Callable) -> Callable:
     def call_main(cfg: Any, main: Callable, **kwargs: object) -> None:
         if cfg.checkpoint.write_checkpoints_asynchronously:
             raise UserError("--save-async must be left out: errors of the threads that save would go unnoticed")
+        verify = checkpoint_utils.verify_checkpoint_directory
+        if cfg.checkpoint.no_save:  # nothing to lock
+            checkpoint_utils.verify_checkpoint_directory = verify.__wrapped__
         try:
             call(cfg, main, **kwargs)
         finally:
+            checkpoint_utils.verify_checkpoint_directory = verify
             while _locks:
                 _locks.popitem()[1].__exit__(None, None, None)
 

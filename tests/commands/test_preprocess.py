@@ -3,6 +3,8 @@
 import pytest
 from fairseq.data import Dictionary
 
+from s2sft_fairseq.commands import fairseq_command
+
 
 @pytest.fixture
 def preprocess(call_command):
@@ -68,3 +70,34 @@ def test_source_alone_and_a_dictionary_of_its_own(preprocess, tiny_corpus, tmp_p
     preprocess("--task", "translation", "--only-source", "-s", "src", *files, "--destdir", "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} > {"valid.src-None.src.bin", "valid1.src-None.src.bin"}
     assert set("abcdefghij") <= set(Dictionary.load(str(tmp_path / "out" / "dict.src.txt")).symbols)
+
+
+@pytest.fixture
+def sources(preprocess, tiny_corpus, tmp_path):
+    """Binarize sources of a split to ``out``, beside what is there; return its files."""
+
+    def run(split, **options):
+        words = ("--only-source", "--srcdict", tiny_corpus / "dict.txt", "--destdir", "out", "--workers", 1)
+        preprocess(*words, "--trainpref", tiny_corpus / f"{split}.src", **options)
+        return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    return run
+
+
+def test_what_is_broken_off_leaves_an_earlier_run_as_it_is(sources, monkeypatch):
+    before = sources("train")
+    run = fairseq_command.run
+
+    def broken_off(name, arguments):
+        run(name, arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fairseq_command, "run", broken_off)
+        left = sources("valid", status=130)
+    # The log of a first run in this process is written to by later ones, too.
+    assert left | {"preprocess.log": b""} == before | {"preprocess.log": b""}
+    after = sources("valid")
+    assert after.keys() == before.keys() and after["train.bin"] != before["train.bin"]
+    assert after["preprocess.log"].startswith(before["preprocess.log"])
+    assert len(after["preprocess.log"]) > len(before["preprocess.log"])

@@ -69,6 +69,17 @@ def test_the_folder_is_locked_while_a_training_runs(tmp_path, configuration):
         assert names(folder) == [".mine.1-0123abcd.tmp", "checkpoint_last.pt"]
 
 
+def test_a_training_that_saves_nothing_locks_nothing(tmp_path, configuration):
+    configuration.checkpoint.no_save = True
+
+    def train(cfg):
+        checkpoint_utils.verify_checkpoint_directory(str(tmp_path))
+        assert names(tmp_path) == []
+
+    distributed_utils.call_main(configuration, train)
+    assert checkpoint_utils.verify_checkpoint_directory.__wrapped__
+
+
 def test_saving_in_threads_is_refused(configuration):
     configuration.checkpoint.write_checkpoints_asynchronously = True
     with pytest.raises(UserError, match="--save-async"):
