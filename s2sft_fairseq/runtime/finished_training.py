@@ -17,7 +17,7 @@ def _stop_where_finished(train_epoch: Callable) -> Callable:
         done, wanted = trainer.get_num_updates(), cfg.optimization.max_update
         if not wanted or done < wanted:
             return train_epoch(cfg, trainer, *others)
-        logger.info(f"nothing is left to train: {done:,} updates are done, and --max-update is {wanted:,}")
+        logger.warning(f"nothing is left to train: {done:,} updates are done, and --max-update is {wanted:,}")
         return [None], True
 
     return train_one_epoch

@@ -258,6 +258,8 @@ def test_problems_with_the_encoder(encoders, tmp_path):
     assert f"--layernorm-embedding is no, but {encoder.folder} has yes" in str(error.value)
     with pytest.raises(UserError, match=r"--decoder-layers must be at most half of the encoder's layers \(4\)"):
         build(encoder.symbols, pretrained=str(encoder.folder), decoder_layers=3)
+    with pytest.raises(UserError, match=r"--random-init and --pretrained .* exclude each other"):
+        build(encoder.symbols, pretrained=str(encoder.folder), random_init=True)
     with pytest.raises(UserError, match=r"its symbol 0 is <s> in place of \[PAD\]: binarize the data with that file"):
         build(dictionary(), pretrained=str(encoders["bert"].folder))
     theirs = save("electra-small-discriminator", their_model("electra-small-discriminator"), tmp_path / "theirs")

@@ -112,3 +112,8 @@ def test_dropout_that_is_impossible():
         "--attention-dropout must be at least 0 and below 1, but is -0.1",
         "--activation-dropout must be at least 0 and below 1, but is 2",
     ]
+
+
+def test_random_weights_and_an_encoder_exclude_each_other():
+    with pytest.raises(UserError, match="--random-init and --pretrained encoder exclude each other"):
+        complete_sizes(UnilmConfig(pretrained="encoder", random_init=True))
