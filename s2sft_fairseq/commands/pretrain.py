@@ -1,7 +1,7 @@
 """Pre-train an encoder on plain text: from the text to a folder that fine-tuning begins with.
 
-    python scripts/pretrain.py ernie-gen-base --text books --encoder bert-base-uncased --output out
-    python scripts/pretrain.py ernie-gen-base --text books --tokenizer-dir vocab --output out --updates 500 \\
+    s2sft pretrain ernie-gen-base --text books --encoder bert-base-uncased --output out
+    s2sft pretrain ernie-gen-base --text books --tokenizer-dir vocab --output out --updates 500 \\
         -- --arch unilm_tiny --update-freq 1 --cpu
 
 `--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. Settings
@@ -21,8 +21,14 @@ from typing import NamedTuple
 
 SAVED_AFTER = 1000
 """Updates that are lost at most when a training is stopped."""
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ROOT / "scripts"
+MADE = {
+    "begin.settings": ("begin",),
+    "text.settings": ("tokens",),
+    "settings": ("checkpoints/checkpoint_last.pt", "encoder", "deltalm"),
+}
+"""Which files are made with the settings of a file: before one of them is there, these may change."""
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "s2sft_fairseq" / "recipes"
 
 
 class Preset(NamedTuple):
@@ -57,10 +63,13 @@ PRESETS = {
 }
 
 
-def main() -> None:
-    words = sys.argv[1:]
+def main(arguments: Sequence[str]) -> None:
+    """Run the command line; ends the process if a stage fails."""
+    words = list(arguments)
     place = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="s2sft pretrain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("preset", choices=PRESETS)
     parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="with train.txt and valid.txt")
     start = parser.add_mutually_exclusive_group(required=True)
@@ -111,6 +120,7 @@ class Pretraining:
         output.mkdir(parents=True, exist_ok=True)
         self.remember(output / "text.settings", text=options.text, tokenizer=options.tokenizer_dir or options.encoder)
         if options.encoder is not None:
+            self.remember(output / "begin.settings", encoder=options.encoder)
             self.stage(output / "begin", "convert", self.convert)
         self.stage(output / "tokens", "tokenize", self.tokenize)
         if self.spans:
@@ -135,7 +145,7 @@ class Pretraining:
         """Note what the files beside this one are made with; ends the process if that has changed."""
         settings = {name: str(value) for name, value in settings.items() if name != "output"}
         file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
+        if not file.exists() or not any((file.parent / made).exists() for made in MADE[file.name]):
             file.write_text(json.dumps(settings, indent=1), encoding="utf-8")
         before = json.loads(file.read_text(encoding="utf-8"))
         if changed := [name for name in settings if settings[name] != before.get(name)]:
@@ -146,7 +156,7 @@ class Pretraining:
 
     def s2sft(self, *words: object, **options: object) -> None:
         """Run a command of ours; ends the process if it fails."""
-        measured = (SCRIPTS / "recipes" / "measured.py", self.folder / "commands.jsonl", sys.executable)
+        measured = (SCRIPTS / "measured.py", self.folder / "commands.jsonl", sys.executable)
         self.call(*measured, "-m", "s2sft_fairseq", *words, **options)
 
     def call(self, *words: object, **options: object) -> None:
@@ -206,7 +216,9 @@ class Pretraining:
     def train(self, made: Path) -> None:
         """Train, export the last checkpoint, converted again, and draw the losses."""
         updates, checkpoints = self.options.updates or self.preset.updates, self.folder / "checkpoints"
-        progress = [sys.executable, str(SCRIPTS / "recipes" / "training_log.py"), str(updates)]
+        progress = [sys.executable, str(SCRIPTS / "training_log.py"), str(updates)]
+        if not (checkpoints / "checkpoint_last.pt").exists():  # what a training before saved nothing of
+            (self.folder / "train.log").unlink(missing_ok=True)
         with subprocess.Popen(progress, stdin=subprocess.PIPE) as shown:
             self.s2sft(*self.training(checkpoints, updates), stdout=shown.stdin)
         exported = self.folder / "exported"
@@ -214,10 +226,6 @@ class Pretraining:
         last = checkpoints / "checkpoint_last.pt"
         self.s2sft("export", last, "--tokenizer-dir", self.tokenizer, "--to", exported)
         self.s2sft("convert", exported, "--to", made)
-        curves = (SCRIPTS / "recipes" / "loss_curves.py", self.folder / "train.log", self.folder / "loss.png")
+        curves = (SCRIPTS / "loss_curves.py", self.folder / "train.log", self.folder / "loss.png")
         if subprocess.run([sys.executable, *map(str, curves)]).returncode:
             print("pretrain: no plot of the losses, see above", flush=True)  # without matplotlib, for example
-
-
-if __name__ == "__main__":
-    main()
