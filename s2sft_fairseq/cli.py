@@ -20,6 +20,7 @@ COMMANDS = {
     "convert": ("make a pretrained encoder usable", "s2sft_fairseq.commands.convert"),
     "export": ("write a model in Hugging Face's format", "s2sft_fairseq.commands.export"),
     "recipe": ("run a benchmark's recipe from raw files to scores", "s2sft_fairseq.commands.recipe"),
+    "pretrain": ("pre-train a model on plain text, with a paper's settings", "s2sft_fairseq.commands.pretrain"),
     "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
     "average": ("average checkpoints of a training", "s2sft_fairseq.commands.average"),
     "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),

@@ -1,4 +1,4 @@
-"""What the ablations of pre-training have in common: their options, and a training by ``pretrain.py``."""
+"""What the ablations of pre-training have in common: their options, and a training by ``s2sft pretrain``."""
 
 import argparse
 import subprocess
@@ -64,10 +64,10 @@ def pretrain(
     """Pre-train on the text, unless that is done; returns the folder of the encoder.
 
     Args:
-        preset: of ``pretrain.py``.
+        preset: of ``s2sft pretrain``.
         name: folder of the training.
         options: see `add_options`.
-        words: options of ``pretrain.py``.
+        words: options of ``s2sft pretrain``.
         further: options of ``s2sft train``.
     """
     output = options.output.resolve() / "text"
@@ -75,7 +75,7 @@ def pretrain(
         begin = ("--encoder", options.encoder.resolve())
     else:
         begin, further = ("--tokenizer-dir", options.tokenizer_dir.resolve()), ("--arch", options.arch, *further)
-    run([sys.executable, ROOT / "scripts" / "pretrain.py", preset, "--text", options.text.resolve(), *begin,
+    run([sys.executable, "-m", "s2sft_fairseq", "pretrain", preset, "--text", options.text.resolve(), *begin,
          "--output", output, "--run", name, "--updates", options.pretraining_updates,
          "--device-tokens", options.pretraining_tokens, *words,
          "--", *further, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0,

@@ -119,6 +119,7 @@ def test_an_installed_package_has_all_commands(call_installed):
     asked = {
         "average --help": "--pattern GLOB",
         "prepare --list": "E2E NLG challenge: DIR/{trainset,devset,testset_w_refs}.csv",
+        "pretrain --help": "--word-flow-only",
         "recipe gigaword --preset base/gigaword --dry-run --updates 9": "--finetune-method infilling",
     }
     for words, expected in asked.items():

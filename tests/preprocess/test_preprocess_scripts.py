@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {
     **{f"preprocess/{name}.py": ("prepare", name) for name in [*BENCHMARKS, "docstrings"]},
     "scripts/average_checkpoints.py": ("average",),
+    "scripts/pretrain.py": ("pretrain",),
 }
 
 

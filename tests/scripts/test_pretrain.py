@@ -1,4 +1,4 @@
-"""Pre-training from plain text to an encoder, as the script for it runs it; what it refuses."""
+"""Pre-training from plain text to an encoder, as ``s2sft pretrain`` runs it; what it refuses."""
 
 import os
 import random
@@ -15,16 +15,18 @@ from hugging_face import save, their_model
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.commands.pretrain import Pretraining
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pretrain.py"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "s2sft_fairseq" / "commands" / "pretrain.py"
 TINY = ("--arch", "unilm_tiny", "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 64, "--max-positions", 64)
 TINY += ("--tokens-per-sample", 40, "--max-tokens", 600, "--update-freq", 1, "--cpu", "--num-workers", 0)
 
 
 def pretrain(folder, *words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])}
-    command = [sys.executable, str(SCRIPT), *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "s2sft_fairseq", "pretrain", *map(str, words)]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
@@ -207,3 +209,23 @@ def test_mistakes(folder, tmp_path):
     assert failed.returncode == 2
     assert "--fragment-budget must be above 0 and at most 0.5, but is 2" in failed.stderr
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "made"),
+    [
+        ("begin.settings", "begin"),
+        ("text.settings", "tokens"),
+        ("settings", "checkpoints/checkpoint_last.pt"),
+        ("settings", "encoder"),
+    ],
+)
+def test_settings_of_a_stage_that_failed_are_forgotten(tmp_path, file, made):
+    options = Namespace(preset="ernie-gen-base", output=tmp_path, run=None, word_flow_only=False, tokenizer_dir=None)
+    stages = Pretraining(options, [])
+    stages.remember(tmp_path / file, encoder="wrong", text="same")
+    stages.remember(tmp_path / file, encoder="right", text="same")
+    (tmp_path / made).mkdir(parents=True)
+    stages.remember(tmp_path / file, encoder="right", text="same")
+    with pytest.raises(SystemExit, match=r"holds files of other settings.*\n  encoder: before right, now other$"):
+        stages.remember(tmp_path / file, encoder="other", text="same")
