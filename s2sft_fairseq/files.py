@@ -64,20 +64,19 @@ def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> 
     Raises:
         UserError: if the folder holds anything else, is no folder but a link or a file, or another process writes it.
     """
-    folder = Path(os.path.abspath(folder))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder, folder.with_name(f".{folder.name}{LOCK}")):
+    place = Path(os.path.abspath(folder))  # messages name the folder as the user did
+    with locked(folder, place.with_name(f".{place.name}{LOCK}")):
         check_replaceable(folder, option, replaceable)
-        remove_temporary(folder.parent, folder.name.__eq__)
-        temporary = _temporary(folder)
+        remove_temporary(place.parent, place.name.__eq__)
+        temporary = _temporary(place)
         temporary.mkdir()
         try:
             yield temporary
             for path in [*temporary.rglob("*"), temporary]:
                 sync(path)
             check_replaceable(folder, option, replaceable)  # again: it may have taken hours
-            _move(temporary, folder)
-            sync(folder.parent)
+            _move(temporary, place)
+            sync(place.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

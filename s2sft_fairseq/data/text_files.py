@@ -153,12 +153,15 @@ def open_bytes(path: Path) -> IO[bytes]:
 def readable(path: Path) -> Path:
     """Return a file with the contents of `path` that can be read several times: itself, unless it is a pipe."""
     is_stream = path.exists() and not path.is_file() and not path.is_dir()
-    return Path(_copy_of_stream(path.absolute()).name) if is_stream else path
+    return Path(_copy_of_stream(path.absolute(), path.stat().st_ino).name) if is_stream else path
 
 
 @cache
-def _copy_of_stream(path: Path) -> "tempfile._TemporaryFileWrapper[bytes]":
-    """A file of what comes through a pipe; it is removed when the process ends."""
+def _copy_of_stream(path: Path, inode: int) -> "tempfile._TemporaryFileWrapper[bytes]":
+    """A file of what comes through a pipe, which `inode` tells from a later one of that name.
+
+    It is removed when the process ends.
+    """
     copy = tempfile.NamedTemporaryFile(prefix="s2sft-pipe-")  # noqa: SIM115
     with path.open("rb") as stream:
         shutil.copyfileobj(stream, copy)

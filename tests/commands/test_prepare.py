@@ -46,7 +46,8 @@ def test_malformed_records(tmp_path, call):
     [
         (
             ("--raw", "raw", "--output", "raw"),
-            "--output raw must be a new folder, but exists; remove it or name another",
+            "--output raw must be new or empty, but holds dev-v1.1.json.gz, doclist-test.txt, train-v1.1.json: "
+            "remove it, or name another folder",
         ),
         (("--raw", "raw", "--output", "corpus", "--limit", "0"), "--limit must be at least 1, but is 0"),
         (("--raw", "file", "--output", "corpus"), "--raw must be a folder, but file is none"),

@@ -256,6 +256,10 @@ def test_pipes(tokenize, tmp_path, name, line):
 
 
 def test_a_pipe_without_a_name(tokenize, tmp_path):
-    done = tokenize("--input", "/dev/fd/63", status=2)
-    assert done.stderr.startswith("error: --input /dev/fd/63: ") and "mkfifo" in done.stderr
+    reading, writing = os.pipe()
+    os.write(writing, b"a\n")
+    os.close(writing)
+    done = tokenize("--input", f"/dev/fd/{reading}", status=2)
+    os.close(reading)
+    assert done.stderr.startswith(f"error: --input /dev/fd/{reading}: ") and "mkfifo" in done.stderr
     assert not (tmp_path / "out").exists()

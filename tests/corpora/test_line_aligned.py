@@ -9,6 +9,7 @@ from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.line_aligned import (
     GIGAWORD,
     GIGAWORD_10K,
+    PLAIN,
     multi30k,
     read_line_aligned,
     sample,
@@ -17,6 +18,7 @@ from s2sft_fairseq.corpora.line_aligned import (
     xgiga,
     xqg,
 )
+from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.errors import UserError
 
 
@@ -97,3 +99,13 @@ def test_samples_are_drawn_evenly_in_order_and_again():
 
 def test_no_more_than_there_are():
     assert list(sample(numbered(3), 10, seed=1)) == numbered(3)
+
+
+@pytest.mark.parametrize(("name", "what"), [("train.src", "source"), ("train.tgt", "target")])
+def test_an_empty_line_is_reported_under_the_name_of_its_file(tmp_path, malformed, name, what):
+    for split in ("train", "valid", "test"):
+        for side in ("src", "tgt"):
+            (tmp_path / f"{split}.{side}").write_text("a\nb\n")
+    (tmp_path / name).write_text("a\n\n")
+    with pytest.raises(UserError, match=rf"{tmp_path / name}:2: the {what} is empty"):
+        write_corpus(read_line_aligned(tmp_path, [PLAIN], malformed), tmp_path / "corpus", malformed)
