@@ -3,6 +3,7 @@
 import ast
 import email.parser
 import importlib.metadata
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -94,6 +95,14 @@ def test_wheel_holds_the_whole_package_and_nothing_else(wheel):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "s2sft_fairseq").rglob("*.py")}
     assert packed == modules
+
+
+def test_every_module_can_be_imported():
+    names = [module.name for module in pkgutil.walk_packages(s2sft_fairseq.__path__, "s2sft_fairseq.")]
+    assert len(names) > 100
+    for name in names:
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
 
 
 def test_console_command_exists(wheel):
