@@ -22,7 +22,7 @@ find_newest() {
         echo "$PYTHON_NEWEST"
         return
     fi
-    for minor in 14 13 12; do
+    for minor in 13 12; do
         for candidate in "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/python; do
             case $(version "$candidate") in "3.$minor."*) echo "$candidate"; return ;; esac
         done
