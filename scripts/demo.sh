@@ -35,8 +35,9 @@ if [ -n "$data" ] && [ ! -d "$data" ]; then
     exit 2
 fi
 
+export VENV=$PWD/.venv
 bash scripts/setup.sh
-export PATH=$PWD/.venv/bin:$PATH
+export PATH=$VENV/bin:$PATH
 
 # Longest source and target, positions in a batch, updates, dropout. So short a run as the default one cannot overfit:
 # dropout would only slow it down.

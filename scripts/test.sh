@@ -5,11 +5,13 @@
 #                                         must be 92 % or more
 #   bash scripts/test.sh --slow           the slow ones too
 #   bash scripts/test.sh -k word -x ...   with arguments for pytest: no coverage
+#   VENV=folder bash scripts/test.sh ...  with the environment in that folder instead of .venv, see scripts/setup.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash scripts/setup.sh
-.venv/bin/python -m ruff check
+python=${VENV:-.venv}/bin/python
+"$python" -m ruff check
 
 options=(-rs)
 if [ "${1:-}" = --slow ]; then
@@ -18,4 +20,4 @@ if [ "${1:-}" = --slow ]; then
 fi
 [ $# -gt 0 ] || options+=(--cov --cov-fail-under=92 -n auto --maxprocesses 4 --dist loadfile)
 # The tests start processes of their own, which share the cores; and one thread adds in the same order everywhere.
-OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest "${options[@]}" "$@"
+OMP_NUM_THREADS=1 exec "$python" -m pytest "${options[@]}" "$@"

@@ -4,6 +4,7 @@ import ast
 import email.parser
 import importlib.metadata
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -69,7 +70,7 @@ def test_metadata(metadata):
     assert metadata["Version"] == s2sft_fairseq.__version__
     assert metadata["License-Expression"] == "MIT"
     assert metadata["License-File"] == "LICENSE"
-    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.15"}
+    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
 
@@ -135,6 +136,14 @@ def test_a_recipe_of_an_installed_package(call_installed, tmp_path):
     done = call_installed("recipe", "e2e", "--raw", str(tmp_path / "raw"), *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "BLEU" in (tmp_path / "work" / "out" / "pseudo_masked-seed1" / "test.scores").read_text()
+
+
+def test_every_module_can_be_imported():
+    names = [module.name for module in pkgutil.walk_packages(s2sft_fairseq.__path__, "s2sft_fairseq.")]
+    assert len(names) > 100
+    for name in names:
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
 
 
 def test_console_command_exists(wheel):

@@ -37,7 +37,7 @@ def checkout(tmp_path) -> Path:
 
 def start(checkout: Path, **environment) -> subprocess.Popen:
     """The script, with the stand-in for Python unless PYTHON is given."""
-    variables = {**os.environ, "PYTHON": str(checkout.parent / "python"), **environment}
+    variables = {**os.environ, "PYTHON": str(checkout.parent / "python"), "VENV": "", **environment}
     variables.pop("COVERAGE_PROCESS_CONFIG", None)  # no module of the package runs here
     command = ["bash", str(checkout / "scripts" / "setup.sh")]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -117,33 +117,33 @@ def test_two_at_once_install_once(checkout):
     assert sum("is current" in output for output in outputs) == 1
 
 
-@pytest.mark.parametrize("version", ["3.11.0", "3.12.9", "3.13.0", "3.14.2"])
+@pytest.mark.parametrize("version", ["3.11.0", "3.12.9", "3.13.0"])
 def test_every_supported_python(checkout, version):
     status, output = set_up(checkout, VERSION=version)
     assert status == 0, output
 
 
-@pytest.mark.parametrize("version", ["3.10.4", "3.15.0", "3.1.4"])
+@pytest.mark.parametrize("version", ["3.10.4", "3.14.0", "3.1.3"])
 def test_error_of_an_unsuitable_python(checkout, version):
     python = checkout.parent / "python"
     status, output = set_up(checkout, VERSION=version)
     assert status == 1
-    assert f"setup: error: Python 3.11 to 3.14 is needed, but {python} is Python {version}; install one" in output
+    assert f"setup: error: Python 3.11 to 3.13 is needed, but {python} is Python {version}; install one" in output
 
 
 def test_error_of_no_python(checkout):
     status, output = set_up(checkout, PYTHON="/no/such/python")
     assert status == 1
-    assert "setup: error: Python 3.11 to 3.14 is needed, but none of /no/such/python runs" in output
+    assert "setup: error: Python 3.11 to 3.13 is needed, but none of /no/such/python runs" in output
 
 
 def test_finds_the_only_suitable_python_by_its_name(checkout):
     names = checkout.parent / "names"
     names.mkdir()
-    for name, version in (("python3", "3.10.4"), ("python3.14", "3.14.2")):
+    for name, version in (("python3", "3.10.4"), ("python3.13", "3.13.2")):
         (names / name).write_text(f"#!/bin/sh\nVERSION={version} exec {checkout.parent / 'python'} \"$@\"\n")
         (names / name).chmod(0o755)
-    for name in ("python3.11", "python3.12", "python3.13"):
+    for name in ("python3.11", "python3.12"):
         (names / name).write_text("#!/bin/sh\nexit 127\n")  # as pyenv's for a version that is not chosen
         (names / name).chmod(0o755)
     status, output = set_up(checkout, PYTHON="", PATH=f"{names}:{os.environ['PATH']}")

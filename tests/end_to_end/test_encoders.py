@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from command_output import generated
+from command_output import generated, last_value
 from hugging_face import MODELS, initial_model, save
 
 # What each tokenizer can spell; SentencePiece was trained on these very words.
@@ -19,15 +19,15 @@ TEXT = {
     "name",
     [
         "bert-6-segments",
-        "roberta",
+        pytest.param("roberta", marks=pytest.mark.rounding),
         "xlm-roberta",
         "electra-small-generator",
         "electra-discriminator",
         "ernie",
-        "modernbert",
+        pytest.param("modernbert", marks=pytest.mark.rounding),
     ],
 )
-def test_from_a_checkpoint_to_text(call_command, tmp_path, name):
+def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name):
     sizes = {"hidden_size": 32, "intermediate_size": 48}
     save(name, initial_model(name, **sizes), tmp_path / "saved")
     call_command("convert", "saved", "--to", "encoder", "--max-positions", "64")
@@ -44,11 +44,16 @@ def test_from_a_checkpoint_to_text(call_command, tmp_path, name):
     limits = ("--max-source-positions", "40", "--max-target-positions", "24")
     # Enough to learn three texts by heart.
     learning = (
-        *("--lr", "0.005", "--max-update", "200", "--batch-size", "12", "--label-smoothing", "0"),
+        *("--lr", "0.005", "--batch-size", "12", "--label-smoothing", "0"),
         *("--dropout", "0", "--attention-dropout", "0"),
     )
-    saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--no-save-optimizer-state", "--disable-validation")
-    call_command("train", "data", "--pretrained", "encoder", *limits, *learning, *saving, "--cpu", "--num-workers", "0")
+    saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--disable-validation", "--log-format", "simple")
+    words = ("data", "--pretrained", "encoder", *limits, *learning, *saving, "--cpu", "--num-workers", "0")
+
+    def learned(log):  # the last update's loss: every token is far likelier than all others together
+        return last_value(log.stdout, "loss", "| train | epoch") < 0.1
+
+    until_learned(lambda updates: call_command("train", *words, "--max-update", updates), learned, 200)
     shown = ("--bpe", "pretrained", "--tokenizer-dir", "encoder", "--cpu", "--beam", "2")
     done = call_command("generate", "data", "--path", "tuned/checkpoint_last.pt", *shown)
     hypotheses = generated(done.stdout, "D")

@@ -389,6 +389,7 @@ def test_checkpointed_activations_change_nothing(encoder):
         torch.testing.assert_close(again, plain, rtol=0, atol=0)
 
 
+@pytest.mark.rounding
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler here")
 def test_compiled_layers_change_nothing_but_rounding():
     form, method, found = tiny_form(), "pseudo_masked", []
@@ -405,4 +406,6 @@ def test_compiled_layers_change_nothing_but_rounding():
         found.append([*results, *(p.grad for p in model.parameters() if p.grad is not None)])
     assert len(found[0]) == len(found[1])
     for plain, fused in zip(*found, strict=True):
-        torch.testing.assert_close(fused, plain, rtol=1e-3, atol=1e-3)
+        # Sums of up to hundreds, whose small ones are differences of large ones: the largest says how far they round.
+        # Measured: 1.2e-6 of it at most.
+        torch.testing.assert_close(fused, plain, rtol=0, atol=1e-4 * plain.abs().max().item())

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Run a part of the tests on the newest supported Python of this machine, if that is newer than the one of .venv: every
+# module is imported, and checkpoints, safe loading and command lines are tested. The environment is .venv-newest.
+#
+#   bash scripts/test_newest.sh
+#   PYTHON_NEWEST=/path/to/python bash scripts/test_newest.sh    use this Python instead of the newest one found
+#
+# Where no environment can be made for it, such as for want of a build of PyTorch, the last line says NOT TESTED.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tests=(tests/test_*.py tests/runtime tests/commands tests/checkpoints/test_safe_loading.py
+    tests/checkpoints/test_pretrained.py tests/checkpoints/test_averaging.py tests/end_to_end/test_resume.py)
+
+say() { echo "newest: $*"; }
+version() { "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null; }
+
+# The newest Python by its name on PATH, or among pyenv's versions, which are not on PATH unless chosen.
+find_newest() {
+    local minor candidate
+    if [ -n "${PYTHON_NEWEST:-}" ]; then
+        echo "$PYTHON_NEWEST"
+        return
+    fi
+    for minor in 13 12; do
+        for candidate in "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/python; do
+            case $(version "$candidate") in "3.$minor."*) echo "$candidate"; return ;; esac
+        done
+    done
+}
+
+bash scripts/setup.sh
+usual=$(version .venv/bin/python)
+python=$(find_newest)
+if [ -z "$python" ]; then
+    say "no other Python is here than $usual, which all tests have run on"
+    exit 0
+fi
+found=$(version "$python") || { say "error: PYTHON_NEWEST=$python does not run" >&2; exit 1; }
+IFS=. read -r _ minor _ <<<"$found"
+IFS=. read -r _ usual_minor _ <<<"$usual"
+if [ "$minor" -le "$usual_minor" ]; then
+    say "Python $found is no newer than $usual, which all tests have run on"
+    exit 0
+fi
+
+export VENV=.venv-newest
+say "testing on Python $found ($python)"
+# A default configuration of pip downloads over 2 GB with PyTorch; no more than 8 minutes are spent on that.
+if ! PYTHON=$python timeout 480 bash scripts/setup.sh; then
+    say "NOT TESTED on Python $found: no environment could be made, for the reason above"
+    exit 0
+fi
+bash scripts/test.sh -n auto --maxprocesses 4 --dist loadfile "${tests[@]}"
+say "passed on Python $found"

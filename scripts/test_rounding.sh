@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Run the tests marked "rounding", those that learn something or compare close numbers, with the roundings of other
+# processors: each setting makes the numeric libraries use other instructions, which add in another order.
+#
+#   bash scripts/test_rounding.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+settings=(
+    "ATEN_CPU_CAPABILITY=default"
+    "ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2"
+    "MKL_CBWR=COMPATIBLE"
+)
+
+# A checksum of products, sums and functions, also in 16 bits.
+roundings() {
+    env OMP_NUM_THREADS=1 "$@" "${VENV:-.venv}/bin/python" -c 'import hashlib
+import torch
+from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
+torch.manual_seed(0)
+x = torch.randn(67, 129)
+results = [x @ x.T, x.bfloat16() @ x.T.bfloat16(), x.sum(1), x.exp(), x.softmax(1), gelu(x), layer_norm(x, (129,)),
+           scaled_dot_product_attention(x[None], x[None], x[None])]
+print(hashlib.sha256(b"".join(result.float().numpy().tobytes() for result in results)).hexdigest())'
+}
+
+bash scripts/setup.sh
+plain=$(roundings)
+for setting in "${settings[@]}"; do
+    effect="changes the roundings of this processor"
+    [ "$(roundings $setting)" != "$plain" ] || effect="has no effect on this processor"
+    echo "rounding: $setting $effect"
+    env $setting bash scripts/test.sh -m "rounding and not slow" -n auto --maxprocesses 4 --dist loadfile
+done
+echo "rounding: passed with ${#settings[@]} settings"
