@@ -141,7 +141,7 @@ def test_finds_the_only_suitable_python_by_its_name(checkout):
     names = checkout.parent / "names"
     names.mkdir()
     for name, version in (("python3", "3.10.4"), ("python3.13", "3.13.2")):
-        (names / name).write_text(f"#!/bin/sh\nVERSION={version} exec {checkout.parent / 'python'} \"$@\"\n")
+        (names / name).write_text(f'#!/bin/sh\nVERSION={version} exec {checkout.parent / "python"} "$@"\n')
         (names / name).chmod(0o755)
     for name in ("python3.11", "python3.12"):
         (names / name).write_text("#!/bin/sh\nexit 127\n")  # as pyenv's for a version that is not chosen

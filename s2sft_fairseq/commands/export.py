@@ -145,12 +145,16 @@ def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) ->
 
 def _save(weights: dict[str, Tensor], path: Path) -> None:
     try:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
     except ImportError:
         raise UserError(
             "s2sft export needs the package safetensors, which is not installed: pip install safetensors"
         ) from None
-    save_file(weights, path, metadata={"format": "pt"})
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise UserError(f"--to could not be written: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.commands.pretraining_presets import PRESETS
+from s2sft_fairseq.files import locked
 
 SAVED_AFTER = 1000
 """Updates that are lost at most when a training is stopped."""
@@ -145,9 +146,10 @@ class Pretraining:
             return
         print(f"pretrain: {what} ...", flush=True)
         partial = made.with_name(f"{made.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        work(partial)
-        partial.rename(made)
+        with locked(made, made.with_name(f".stage-{made.name}.lock")):
+            shutil.rmtree(partial, ignore_errors=True)
+            work(partial)
+            partial.rename(made)
 
     def remember(self, file: Path, **settings: object) -> None:
         """Note what the files beside this one are made with; ends the process if that has changed."""

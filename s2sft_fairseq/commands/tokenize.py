@@ -9,7 +9,7 @@ from pathlib import Path
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import locked, remove_temporary
+from s2sft_fairseq.files import locked, remove_temporary, write_whole
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequence[Path]]) -> None:
     if options.dict:
         dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
-        dictionary.save(str(options.dict))
+        write_whole(options.dict, lambda path: dictionary.save(str(path)))
         print(f"{options.dict}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
     for path, stats in tokenize_files(text_tokenizer, jobs, options.workers, groups):

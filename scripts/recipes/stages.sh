@@ -1,12 +1,21 @@
 # The stages of a recipe, and what runs and remembers them. What they work on are the settings of recipe.sh.
 
-# stage FILE WHAT COMMAND...: run the command unless the file, which it makes last, is there.
+# stage FILE WHAT COMMAND...: run the command unless the file, which it makes last, is there. Another recipe that makes the
+# same file at the same time is refused; the lock ends with this process, however it ends.
 stage() {
-    local made=$1 what=$2 start=$SECONDS
+    local made=$1 what=$2 start=$SECONDS lock
     shift 2
     if [ -e "$made" ]; then say "$what: done before ($made)"; return; fi
+    lock=$(dirname "$made")/.stage-$(basename "$made").lock
+    mkdir -p "$(dirname "$made")"
+    exec 9>"$lock"
+    if command -v flock >/dev/null && ! flock -n 9; then
+        fail "$made is being made by another recipe: wait for its end, or name another --output"
+    fi
     say "$what ..."
     "$@"
+    rm -f "$lock"
+    exec 9>&-
     say "$what: $((SECONDS - start)) s"
 }
 

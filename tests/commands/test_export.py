@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hugging_face import (
     their_output,
     write_tokenizer,
 )
+from safetensors import SafetensorError
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
@@ -150,7 +152,10 @@ def test_what_cannot_be_exported(tmp_path, encoder, monkeypatch):
         file.write("more\n")
     with pytest.raises(UserError, match=r"larger has 51 symbols, but .*encoder was trained with 50$"):
         export(encoder, tmp_path / "out", larger)
+    monkeypatch.setattr("safetensors.torch.save_file", Mock(side_effect=SafetensorError("No space left on device")))
+    with pytest.raises(UserError, match=r"^--to could not be written: No space left on device$"):
+        export(encoder, tmp_path / "out")
     monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
     with pytest.raises(UserError, match=r"^s2sft export needs the package safetensors, which is not installed"):
         export(encoder, tmp_path / "out")
-    assert not (tmp_path / "out" / "config.json").exists()
+    assert not (tmp_path / "out").exists()

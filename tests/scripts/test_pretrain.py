@@ -16,6 +16,7 @@ from hugging_face import save, their_model
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.pretrain import Pretraining
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -209,6 +210,24 @@ def test_mistakes(folder, tmp_path):
     assert failed.returncode == 2
     assert "--fragment-budget must be above 0 and at most 0.5, but is 2" in failed.stderr
     assert "Traceback" not in failed.stderr
+
+
+def test_two_at_once(tmp_path):
+    """The second one is refused, and the file that the first one writes stays."""
+    options = Namespace(preset="ernie-gen-base", output=tmp_path, run=None, word_flow_only=False, tokenizer_dir=None)
+    (tmp_path / "tokens.partial").mkdir()
+    code = "import sys, pathlib; from s2sft_fairseq.files import locked; p = pathlib.Path(sys.argv[1])\n"
+    code += "with locked(p, p.with_name('.stage-tokens.lock')): print('locked', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path / "tokens")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(UserError, match="tokens is being written by another process"):
+            Pretraining(options, []).stage(tmp_path / "tokens", "tokenize", Path.mkdir)
+        other.stdin.close()
+    assert (tmp_path / "tokens.partial").is_dir()
+    Pretraining(options, []).stage(tmp_path / "tokens", "tokenize", Path.mkdir)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 Each takes half a minute, nearly all of it for starting processes: two are run at a time, by default some of each kind.
 """
 
+import fcntl
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -258,6 +260,18 @@ def test_settings_of_a_stage_that_failed_are_forgotten(tmp_path):
     assert "wrong must hold model.safetensors" in run("wrong")
     assert "malformed lines in dictionary out/encoder/dict.txt" in run("converted")
     assert f" before: --encoder {tmp_path}/converted\n now:    --encoder {tmp_path}/other\n" in run("other")
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="recipes lock their stages where there is flock")
+def test_two_recipes_do_not_make_the_same_file(tmp_path):
+    RAW["e2e"](tmp_path / "raw")
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out" / ".stage-corpus.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = run_recipe("e2e", tmp_path, "--raw", "raw", *SMOKE)
+    assert done.returncode == 2
+    assert "out/corpus is being made by another recipe" in done.stderr
+    assert not (tmp_path / "out" / "corpus").exists()
 
 
 def test_fewer_sources(smoke):
