@@ -22,7 +22,7 @@ POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 TABLES = (TOKENS, *POSITIONS)
 """What may have more rows than the model, or less."""
 SENTINELS = 100
-"""The last rows of the official token tables belong to so many sentinels (microsoft/unilm, issue 881)."""
+"""Sentinels in the official token tables: their last rows (microsoft/unilm, issue 881)."""
 _VERSIONS = ("encoder.version", "decoder.version")  # buffers in which fairseq counts changes to its code
 
 # Parts of our encoder's names, and fairseq's.

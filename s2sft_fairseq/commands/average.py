@@ -43,7 +43,7 @@ def choose(folder: Path, last: int | None, best: int | None, pattern: str | None
     """Return the checkpoints to average.
 
     Raises:
-        UserError: if there are too few of them, or their number is none.
+        UserError: if there are too few of them, or the number is below 1.
     """
     for option, number in (("--last", last), ("--best", best)):
         if number is not None and number < 1:

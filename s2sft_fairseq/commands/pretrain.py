@@ -291,7 +291,7 @@ class DeltaLMPretraining(Pretraining):
         return "--arch", "deltalm", "--pretrained", self.output / "begin", *parts
 
     def batch(self, devices: int) -> tuple[object, ...]:
-        """The texts of an update, so many at a time as may have 512 tokens each."""
+        """Return the options for the texts of an update; a text may have 512 tokens."""
         share = max(1, self.preset.texts // devices)
         most = max(1, min(share, self.options.device_tokens // 512))
         size = next(size for size in range(most, 0, -1) if share % size == 0)

@@ -24,7 +24,7 @@ class Preset(NamedTuple):
 
 
 _BASE, _LARGE = ("--arch", "unilm_base"), ("--arch", "unilm_large")
-# UniLMv2, section 4.1: 7680 texts of 512 tokens, of which 15 % are there three times.
+# UniLMv2, section 4.1: 7680 texts of 512 tokens; 15 % of the tokens appear three times.
 _UNILMV2 = ("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--label-smoothing", "0", "--clip-norm", "0")
 # DeltaLM, section 2.3. It names no learning rate of the pre-training: this is the one of its fine-tuning.
 _DELTALM = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6", "--clip-norm", "1.0", "--tokens-per-sample", "512")

@@ -25,7 +25,7 @@ class MalformedRecordError(Exception):
 
 
 class Malformed:
-    """The malformed records of all files of a corpus, of which the first `SHOWN` are kept word for word.
+    """The malformed records of all files of a corpus; the messages of the first `SHOWN` are kept.
 
     A record counts once, however many mistakes it has and however often it is read: its first mistake is the one told.
     """

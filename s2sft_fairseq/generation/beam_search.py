@@ -116,7 +116,7 @@ class BeamSearch:
         return len(self.sentences) > 0
 
     def _done(self, length: int) -> Tensor:
-        """Tell which sentences are done (N,), now that open hypotheses have so many tokens."""
+        """Return which sentences are done (N,). ``length``: tokens of the open hypotheses."""
         highest = self.scores.max(dim=1).values
         done = (highest == MINUS_INFINITY) | (self.rules.max_len < length)
         if self.options.beam == 1 or self.options.early_stop == "fairseq":

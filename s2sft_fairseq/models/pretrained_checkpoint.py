@@ -56,7 +56,7 @@ def open_pretrained(path: str | Path) -> PretrainedEncoder:
     """Read the description of an encoder: of a folder, or of a checkpoint file.
 
     Raises:
-        UserError: if it cannot be read, or is none.
+        UserError: if it cannot be read, or holds no encoder.
     """
     path = Path(path)
     if path.is_file() and not is_model_of_folder(path):

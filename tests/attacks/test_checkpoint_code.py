@@ -56,7 +56,7 @@ def own_task(data):
 TRANSFORMER = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
 TRANSLATION = {"_name": "translation", "source_lang": "src", "target_lang": "tgt"}
 
-# Configurations of which fairseq evaluates {code}, or that make it build something else; and what the error names.
+# Configurations with {code} that fairseq evaluates, or that make it build something else; and what the error names.
 CONFIGS = {
     "fconv": (
         {"model": {"_name": "fconv", "encoder_layers": "{code}"}},

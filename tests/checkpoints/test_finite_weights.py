@@ -21,7 +21,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def spoiled(value, **options):
-    """Many numbers of which one is `value`."""
+    """Many numbers; one is `value`."""
     tensor = torch.arange(1000.0).reshape(10, 100)
     tensor[7, 31] = value
     return tensor.to(**options)

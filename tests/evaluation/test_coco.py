@@ -100,7 +100,7 @@ def test_meteor_of_a_corpus_with_an_equal_pair(process, one_process):
 
 @needs_java
 def test_meteor_of_questions(process, one_process):
-    """Equal ones, reordered ones, ones that match by stems only, and ones of which one side matches as a whole."""
+    """Equal pairs, reordered ones, ones that match by stems only, and ones where one side matches as a whole."""
     word = ["who", "wrote", "the", "old", "books", "about", "rivers", "?"]
     pairs = [("who writes the book ?", "who wrote the books ?"), ("?", "?"), ("a", "b"), ("", "who ?")]
     pairs += [(" ".join(word[:end]), " ".join(word)) for end in range(1, 9)]

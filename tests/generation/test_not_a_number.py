@@ -125,7 +125,7 @@ def test_a_batch_in_halves():
 
 @pytest.fixture
 def encoder_decoder():
-    """A tiny DeltaLM, and a batch of sources of which the second is longer."""
+    """A tiny DeltaLM, and a batch of two sources; the second is longer."""
     symbols = Dictionary()
     for number in range(30):
         symbols.add_symbol(f"w{number}")
