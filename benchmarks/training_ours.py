@@ -54,6 +54,8 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
     ]
     if cell.objective == "masked":  # an exact number, so that every update has the same work; placeholders alone
         words += ["--corruption", "original", "--target-mask-prob", MASKED_SHARE, "--random-prob", 0, "--keep-prob", 0]
+    elif cell.objective == "pseudo_masked":  # the plain model reads the target as it is
+        words += ["--target-mask-prob", 0]
     if cell.relative:
         words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
     if not cell.device.startswith("cuda"):
