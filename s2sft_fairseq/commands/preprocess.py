@@ -4,6 +4,8 @@ What it writes goes to the folder when all of it is complete.
 """
 
 import argparse
+import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,11 +32,25 @@ def main(arguments: list[str]) -> None:
         raise UserError.of(problems, heading="nothing was written:")
     destination = Path(args.destdir)
     with added_files(destination) as made:
-        fairseq_command.run("preprocess", [*arguments, "--destdir", str(made)])  # the last one counts
+        with _log_closed_at_the_end():
+            fairseq_command.run("preprocess", [*arguments, "--destdir", str(made)])  # the last one counts
         log, earlier = made / _LOG, destination / _LOG
         if earlier.exists():
             log.write_bytes(earlier.read_bytes() + log.read_bytes())
     print(f"{destination}: all files are there")
+
+
+@contextlib.contextmanager
+def _log_closed_at_the_end() -> Iterator[None]:
+    """Close the log file that fairseq opens: its folder gets another name, and the process may binarize again."""
+    logger = logging.getLogger("fairseq_cli.preprocess")
+    before = logger.handlers[:]
+    try:
+        yield
+    finally:
+        for handler in [handler for handler in logger.handlers if handler not in before]:
+            logger.removeHandler(handler)
+            handler.close()
 
 
 def find_problems(args: argparse.Namespace) -> list[str]:

@@ -5,18 +5,21 @@
 stage() {
     local made=$1 what=$2 start=$SECONDS lock
     shift 2
-    if [ -e "$made" ]; then say "$what: done before ($made)"; return; fi
-    lock=$(dirname "$made")/.stage-$(basename "$made").lock
-    mkdir -p "$(dirname "$made")"
+    lock=${made#"$output"/} lock=$output/.stage-${lock//\//-}.lock
+    mkdir -p "$output"
     exec 9>"$lock"
     if command -v flock >/dev/null && ! flock -n 9; then
         fail "$made is being made by another recipe: wait for its end, or name another --output"
     fi
-    say "$what ..."
-    "$@"
+    if [ -e "$made" ]; then
+        say "$what: done before ($made)"
+    else
+        say "$what ..."
+        "$@"
+        say "$what: $((SECONDS - start)) s"
+    fi
     rm -f "$lock"
     exec 9>&-
-    say "$what: $((SECONDS - start)) s"
 }
 
 # remember FILE "NAME ..." LINE...: what files of these names beside it are made with. It may not change once one of them

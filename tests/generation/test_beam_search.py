@@ -17,6 +17,8 @@ from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
 from s2sft_fairseq.generation.search_options import EARLY_STOPS, SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 
+pytestmark = pytest.mark.rounding
+
 VOCAB_SIZE, SENTENCES, BATCHES = 11, 25, 100
 SPECIALS = (PAD, UNK, CLS, MASK)
 CLOSE = 1e-4

@@ -14,6 +14,8 @@ from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.generation.token_rules import TokenRules
 from s2sft_fairseq.objectives.methods import METHODS
 
+pytestmark = pytest.mark.rounding
+
 SPECIALS = (PAD, UNK, CLS, MASK)
 GREEDY = SearchOptions(beam=1, max_len_b=12, never_generated=SPECIALS)
 LENGTHS = (7, 0, 2, 12, 5, 3)

@@ -19,6 +19,8 @@ from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqConfig, DeltaLMSeq2SeqTask
 
+pytestmark = pytest.mark.rounding
+
 PAD, EOS, UNK = 1, 2, 3
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *(f"w{number}" for number in range(7))]
 DICTIONARY = PretrainedDictionary.of(SYMBOLS)

@@ -14,6 +14,8 @@ from s2sft_fairseq.generation.search_options import EARLY_STOPS, SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.objectives.methods import METHODS
 
+pytestmark = pytest.mark.rounding
+
 SPECIALS = (PAD, UNK, CLS, MASK)
 BASE = SearchOptions(beam=4, max_len_b=9, never_generated=SPECIALS)
 LENGTHS = (7, 0, 2, 12)

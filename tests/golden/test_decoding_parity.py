@@ -12,6 +12,8 @@ from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 
+pytestmark = pytest.mark.rounding
+
 STEPS = 16
 MODES = ("mask", "shift")
 

@@ -13,6 +13,8 @@ from s2sft_fairseq.commands.convert import convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.models.deltalm import DeltaLMModel
 
+pytestmark = pytest.mark.rounding
+
 CASES = SETTINGS["cases"]
 SIDES = ("left", "right")
 SEARCHES = {"beam1_lenpen1": (1, 1.0), "beam4_lenpen1": (4, 1.0), "beam4_lenpen0.6": (4, 0.6)}

@@ -13,6 +13,8 @@ from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import PackedBatch, collate
 
+pytestmark = pytest.mark.rounding
+
 
 def case_name(variant: str, way: str) -> str:
     # In v0 and v1 the original counts RoBERTa's padding in the loss; the cases without that bug are the ones to match.

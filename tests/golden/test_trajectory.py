@@ -10,6 +10,8 @@ from test_training_parity import loss_of
 
 from s2sft_fairseq.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 
+pytestmark = pytest.mark.rounding
+
 
 class OriginalAdamW:
     """The recorded optimiser: epsilon before the bias correction, decay after the update."""
