@@ -28,7 +28,7 @@ def _check(decode: Callable) -> Callable:
     @functools.wraps(decode)
     def forward_decoder(self: EnsembleModel, *args: Any, **options: Any) -> tuple:
         log_probs, attention = decode(self, *args, **options)
-        dtype = next(self.single_model.parameters()).dtype
+        dtype = next((parameter.dtype for parameter in self.single_model.parameters()), log_probs.dtype)
         check_log_probs(log_probs, dtype, lambda row: int(self.sentence_of_row[row]))
         return log_probs, attention
 
