@@ -99,7 +99,8 @@ DOORS = {
     ),
     "train --arch deltalm --pretrained FILE": (
         "model.pt",
-        lambda folder: open_start(f"{folder}/model.pt", Dictionary()),
+        # beside its config.json it would stand for the folder
+        lambda folder: (folder / "config.json").unlink() or open_start(f"{folder}/model.pt", Dictionary()),
     ),
     "average": ("model.pt", lambda folder: average_checkpoints([folder / "model.pt"])),
     "export": ("model.pt", lambda folder: read_model(folder / "model.pt")),
