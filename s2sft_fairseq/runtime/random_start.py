@@ -19,8 +19,10 @@ def _require_weights(load_for_training: Callable) -> Callable:
     @functools.wraps(load_for_training)
     def load_checkpoint(trainer: Trainer, filename: str, *args: object, **kwargs: object) -> dict | None:
         extra_state = load_for_training(trainer, filename, *args, **kwargs)
+        if extra_state is not None:
+            return extra_state
         model = trainer.get_model()
-        if extra_state is not None or not getattr(model, "has_random_weights", False):
+        if not getattr(model, "has_random_weights", False):
             return extra_state
         count = sum(parameter.numel() for parameter in model.parameters())
         if not getattr(trainer.cfg.model, "random_init", False) and not getattr(
