@@ -1,4 +1,4 @@
-"""A training that has made all of its updates is not gone on with: fairseq makes one more before it looks."""
+"""A training that has made all of its updates stops at once; fairseq would make one more."""
 
 import functools
 import logging
