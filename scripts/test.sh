@@ -2,7 +2,7 @@
 # Run the linter and every test; sets up what they need itself.
 #
 #   bash scripts/test.sh                  all tests but the slow ones, on all cores (4 at most), with line coverage, which
-#                                         must be 92 % or more
+#                                         must be 98 % or more
 #   bash scripts/test.sh --slow           the slow ones too
 #   bash scripts/test.sh -k word -x ...   with arguments for pytest: no coverage
 #   VENV=folder bash scripts/test.sh ...  with the environment in that folder instead of .venv, see scripts/setup.sh
@@ -18,6 +18,6 @@ if [ "${1:-}" = --slow ]; then
     options+=(-m "")
     shift
 fi
-[ $# -gt 0 ] || options+=(--cov --cov-fail-under=92 -n auto --maxprocesses 4 --dist loadfile)
+[ $# -gt 0 ] || options+=(--cov --cov-fail-under=98 -n auto --maxprocesses 4 --dist loadfile)
 # The tests start processes of their own, which share the cores; and one thread adds in the same order everywhere.
 OMP_NUM_THREADS=1 exec "$python" -m pytest "${options[@]}" "$@"
