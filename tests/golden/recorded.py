@@ -1,6 +1,11 @@
-"""The recorded numbers of the original s2s-ft program (see README.md beside this file), as our models and batches."""
+"""The recorded numbers of the original s2s-ft program (see README.md beside this file), as our models and batches.
+
+Everything about them is read from the recordings: which variants of the model there are, their sizes and special ids,
+how long the blocks are. ``GOLDEN_DIR`` in the environment names another folder of recordings of the same format.
+"""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -8,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tiny import pack_example
 
@@ -20,10 +26,13 @@ from s2sft_fairseq.objectives.methods import METHODS
 from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
-FOLDER = Path(__file__).parent
-VARIANTS = ("abs", "rel", "roberta")
+FOLDER = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).parent)
 METHOD_OF = {"v0": "causal", "v1": "masked", "v2": "pseudo_masked"}
-MAX_SOURCE, MAX_TARGET = 20, 12
+
+
+def variants(kind: str) -> list[str]:
+    """Return the variants of the model that there are recordings of; kind: ``train`` or ``decode``."""
+    return sorted(path.stem.removeprefix(f"{kind}_") for path in FOLDER.glob(f"{kind}_*.json"))
 
 
 @cache
@@ -33,18 +42,43 @@ def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return dict(arrays), json.loads((FOLDER / f"{name}.json").read_text())
 
 
+def require(name: str) -> None:
+    """Leave a module of tests out if another folder of recordings has not got what it needs."""
+    if "GOLDEN_DIR" in os.environ and not (FOLDER / f"{name}.npz").exists():
+        pytest.skip(f"{FOLDER} has no {name}", allow_module_level=True)
+
+
+@cache
+def settings_of(variant: str) -> dict[str, Any]:
+    """Return the settings of a variant that all its recordings share: ``config`` and ``special_ids``."""
+    return load(f"{'train' if variant in variants('train') else 'decode'}_{variant}")[1]
+
+
 def special_ids(variant: str) -> dict[str, int]:
-    if variant == "roberta":
-        return {"cls": 0, "pad": 1, "sep": 2, "placeholder": 96}
-    return {"pad": 0, "cls": 2, "sep": 3, "placeholder": 4}
+    ids = settings_of(variant)["special_ids"]
+    return {"pad": ids["pad"], "cls": ids["cls"], "sep": ids["sep"], "placeholder": ids["mask"]}
 
 
-def sequence_form(
-    variant: str, *, shifted: bool, max_source: int = MAX_SOURCE, max_target: int = MAX_TARGET
-) -> SequenceForm:
-    return SequenceForm(
-        **special_ids(variant), vocab_size=97, shifted=shifted, max_source=max_source, max_target=max_target
-    )
+def has_segments(variant: str) -> bool:
+    return settings_of(variant)["config"]["type_vocab_size"] > 0
+
+
+def sequence_form(variant: str, *, shifted: bool, max_source: int, max_target: int) -> SequenceForm:
+    vocab_size = settings_of(variant)["config"]["vocab_size"]
+    limits = {"max_source": max_source, "max_target": max_target}
+    return SequenceForm(**special_ids(variant), vocab_size=vocab_size, shifted=shifted, **limits)
+
+
+def training_form(variant: str, method: str) -> SequenceForm:
+    settings = load(f"train_{variant}")[1]
+    limits = {"max_source": settings["max_source_len"], "max_target": settings["max_target_len"]}
+    return sequence_form(variant, shifted=METHODS[method].shifted, **limits)
+
+
+def raw_pairs(variant: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the ids of each source and target of the training batches, before anything was done to them."""
+    arrays, settings = load(f"train_{variant}")
+    return [(arrays[f"raw/source_{i}"], arrays[f"raw/target_{i}"]) for i in range(len(settings["raw_source_lengths"]))]
 
 
 def convert(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> Conversion:
@@ -54,7 +88,7 @@ def convert(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> Convers
 
 def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
     """Return the recorded model, its weights taken through our own converter."""
-    config = dict(load(f"train_{variant}")[1]["config"])
+    config = dict(settings_of(variant)["config"])
     if layer_norm_eps is not None:
         config["layer_norm_eps"] = layer_norm_eps
     with np.load(FOLDER / f"weights_{variant}.npz") as arrays:
@@ -63,16 +97,16 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
     assert not conversion.unused and not conversion.missing
     cfg = UnilmConfig(dropout=0.0, attention_dropout=0.0)
     complete_sizes(cfg, conversion.sizes)
-    built = UnilmModel(cfg, vocab_size=97, pad=special_ids(variant)["pad"])
+    built = UnilmModel(cfg, vocab_size=config["vocab_size"], pad=special_ids(variant)["pad"])
     built.load_state_dict(conversion.weights)
     # The original gives row 0 no gradient through the input look-up, whatever the padding id is.
     built.embeddings.tokens.padding_idx = 0
     return built.eval()
 
 
-def real_places(lengths: Sequence[Sequence[int]]) -> np.ndarray:
+def real_places(lengths: Sequence[Sequence[int]], form: SequenceForm) -> np.ndarray:
     """Where the tokens of our blocks stand in recorded rows, whose blocks are padded to their maximum, bool (B, L)."""
-    most = (MAX_SOURCE, MAX_TARGET, MAX_TARGET)
+    most = (form.max_source, form.max_target, form.max_target)
     return np.concatenate([np.arange(most[i]) < block[:, None] for i, block in enumerate(np.array(lengths).T)], axis=1)
 
 
@@ -95,7 +129,7 @@ class TrainingCase:
     @property
     def real(self) -> np.ndarray:
         """Where our tokens stand, in our order, in what was recorded of the batch (B, L)."""
-        return real_places(self.batch.lengths)
+        return real_places(self.batch.lengths, self.form)
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -141,12 +175,12 @@ def training_case(variant: str, case: str) -> TrainingCase:
     arrays, _ = load(f"train_{variant}")
     way = case.split("_")[0]
     method = METHOD_OF[way]
-    form = sequence_form(variant, shifted=METHODS[method].shifted)
+    form = training_form(variant, method)
     examples, rows = [], []
     drawn_from = "v2" if case.startswith("v2_lneps") else case
-    for i in range(4):
+    for i, (source, target) in enumerate(raw_pairs(variant)):
         draws = ReplayedDraws(arrays, drawn_from, i, method)
-        examples.append(draws.pack(arrays[f"raw/source_{i}"], arrays[f"raw/target_{i}"], form))
+        examples.append(draws.pack(source, target, form))
         if way == "v2":
             rows.append(np.arange(len(draws.target)))
         else:

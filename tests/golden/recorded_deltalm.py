@@ -5,15 +5,17 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq.data import Dictionary
-from recorded import load
+from recorded import load, require
 
 from s2sft_fairseq.models.deltalm import DeltaLMModel
 from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
 
-MODELS = ("base_like", "large_like")
-CHECKPOINTS = ("ckpt_exact", "ckpt_larger_vocab_fewer_pos", "ckpt_no_embed_ln")
-VOCAB_SIZE, POSITIONS, PAD = 60, 40, 1
+require("deltalm")
 ARRAYS, SETTINGS = load("deltalm")
+CASES = SETTINGS["cases"]
+MODELS = [case for case, recorded in CASES.items() if "state_dict" in recorded]
+CHECKPOINTS = [case for case, recorded in CASES.items() if "checkpoint_keys" in recorded]
+VOCAB_SIZE, POSITIONS, PAD = SETTINGS["dims"]["V"], SETTINGS["dims"]["MAXP"], SETTINGS["special_ids"]["pad"]
 
 
 class Task:
@@ -25,8 +27,11 @@ class Task:
             self.target_dictionary.add_symbol(f"w{number}")
 
 
-def config(**options: Any) -> DeltaLMConfig:
-    return DeltaLMConfig(**{"encoder_attention_heads": 4, "max_positions": POSITIONS, "dropout": 0.0, **options})
+def config(case: str, **options: Any) -> DeltaLMConfig:
+    """The options of a recorded model that do not follow from its checkpoint."""
+    recorded = CASES[case]["args"]
+    sizes = {"encoder_attention_heads": recorded["encoder_attention_heads"]}
+    return DeltaLMConfig(**{**sizes, "max_positions": recorded["max_source_positions"], "dropout": 0.0, **options})
 
 
 def weights(case: str) -> dict[str, torch.Tensor]:
@@ -41,12 +46,10 @@ def weights(case: str) -> dict[str, torch.Tensor]:
 
 def model(case: str) -> DeltaLMModel:
     """A recorded model."""
-    options = config(
-        encoder_layers=4,
-        encoder_embed_dim=32,
-        encoder_ffn_embed_dim=64,
-        layernorm_embedding="yes" if case == "base_like" else "no",
-    )
+    recorded = CASES[case]["args"]
+    sizes = ("encoder_layers", "decoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
+    embedding_norm = "yes" if recorded["layernorm_embedding"] else "no"
+    options = config(case, **{name: recorded[name] for name in sizes}, layernorm_embedding=embedding_norm)
     built = DeltaLMModel.build_model(options, Task())
     state = weights(case)
     state["decoder.embed_tokens.weight"] = state["encoder.embed_tokens.weight"]

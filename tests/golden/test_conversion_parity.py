@@ -5,15 +5,17 @@ import re
 import numpy as np
 import pytest
 import torch
-from recorded import load
+from recorded import load, require
 
 from s2sft_fairseq.checkpoints.conversion import read
 from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 
+require("convert")
 ARRAYS, SETTINGS = load("convert")
-POSITIONS = 25
+SIZES = SETTINGS["dims"]
+RESIZED = [name for name in ARRAYS if re.fullmatch(r"pos_resize/(tile|shrink)_\d+", name)]
 FAMILY_OF = {
     "bert": "BERT",
     "bert_gamma_beta": "BERT",
@@ -36,11 +38,11 @@ OURS = [
     (r"^bert\.embeddings\.position_embeddings", "embeddings.positions"),
     (r"^bert\.embeddings\.token_type_embeddings", "embeddings.segments"),
     (r"^bert\.embeddings\.LayerNorm", "embeddings.layer_norm"),
-    (r"^bert\.encoder\.layer\.(\d)\.attention\.output\.dense", r"layers.\1.attention.output"),
-    (r"^bert\.encoder\.layer\.(\d)\.attention\.output\.LayerNorm", r"layers.\1.attention_layer_norm"),
-    (r"^bert\.encoder\.layer\.(\d)\.intermediate\.dense", r"layers.\1.fc1"),
-    (r"^bert\.encoder\.layer\.(\d)\.output\.dense", r"layers.\1.fc2"),
-    (r"^bert\.encoder\.layer\.(\d)\.output\.LayerNorm", r"layers.\1.final_layer_norm"),
+    (r"^bert\.encoder\.layer\.(\d+)\.attention\.output\.dense", r"layers.\1.attention.output"),
+    (r"^bert\.encoder\.layer\.(\d+)\.attention\.output\.LayerNorm", r"layers.\1.attention_layer_norm"),
+    (r"^bert\.encoder\.layer\.(\d+)\.intermediate\.dense", r"layers.\1.fc1"),
+    (r"^bert\.encoder\.layer\.(\d+)\.output\.dense", r"layers.\1.fc2"),
+    (r"^bert\.encoder\.layer\.(\d+)\.output\.LayerNorm", r"layers.\1.final_layer_norm"),
     (r"^bert\.rel_pos_bias", "relative_position"),
     (r"^cls\.predictions\.transform\.dense", "lm_head.dense"),
     (r"^cls\.predictions\.transform\.LayerNorm", "lm_head.layer_norm"),
@@ -61,15 +63,19 @@ def inputs(case):
         return tensors, described["config_json"]
     config = {
         **described["seq2seq_config"],
-        **{"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2},
+        **{name: value for name, value in SIZES.items() if name != "vocab_size"},
         "max_position_embeddings": next(len(value) for name, value in tensors.items() if "position_emb" in name),
         "model_type": described["model_type"],
     }
     # The recorded configuration is the one that the original made of the encoder's: it dropped RoBERTa's segments.
     config["type_vocab_size"] = next((len(value) for name, value in tensors.items() if "token_type" in name), 0)
-    if case == "electra_generator_smallemb":
-        config["embedding_size"] = 4
+    if described["model_type"] == "electra":
+        config["embedding_size"] = embedding_width(tensors)
     return tensors, config
+
+
+def embedding_width(tensors):
+    return next(value.shape[1] for name, value in tensors.items() if "word_embeddings" in name)
 
 
 def convert(case):
@@ -80,11 +86,11 @@ def convert(case):
 
 
 def recorded_model(case):
-    """The parameters of the original's model (25 positions), by our names."""
+    """The parameters of the original's model, by our names."""
     prefix = f"{case}/model/"
     theirs = {name.removeprefix(prefix): value for name, value in ARRAYS.items() if name.startswith(prefix)}
     ours = {}
-    for layer in range(2):
+    for layer in range(SIZES["num_hidden_layers"]):
         for kind in ("weight", "bias"):
             parts = [
                 theirs.pop(f"bert.encoder.layer.{layer}.attention.self.{p}.{kind}") for p in ("query", "key", "value")
@@ -106,7 +112,8 @@ def test_every_case_is_compared():
 @pytest.mark.parametrize("case", [case for case, family in FAMILY_OF.items() if family not in ("ELECTRA", "s2s-ft")])
 def test_the_model_of_the_original(case):
     conversion = convert(case)
-    resize_positions(conversion.weights, conversion.sizes, POSITIONS)
+    positions = SETTINGS["cases"][case]["seq2seq_config"]["max_position_embeddings"]
+    resize_positions(conversion.weights, conversion.sizes, positions)
     expected = recorded_model(case)
     if FAMILY_OF[case] == "RoBERTa":
         # The original drops the segment that RoBERTa adds to every token; here it is in the positions.
@@ -152,24 +159,26 @@ def test_electra_which_the_original_cannot_load(case):
         )
         assert torch.equal(conversion.weights["lm_head.dense.bias"], tensors["generator_predictions.dense.bias"])
         assert conversion.unused == ["generator_lm_head.weight"] and not conversion.missing
-    assert conversion.sizes.get("embedding_dim", 0) == (4 if "small" in case else 0)
+    width = embedding_width(tensors)
+    assert conversion.sizes.get("embedding_dim", 0) == (0 if width == SIZES["hidden_size"] else width)
 
 
 def test_a_fine_tuned_model_of_the_original():
     """With the epsilon of its decoder, and without its copy of the tied matrix and the buffer of its loss."""
-    tensors, _ = inputs("s2sft_finetuned")
+    tensors, config = inputs("s2sft_finetuned")
     conversion = convert("s2sft_finetuned")
     assert conversion.finetuned and conversion.sizes["layer_norm_eps"] == 1e-5
     assert sorted(conversion.unused) == ["cls.predictions.decoder_weight", "crit_mask_lm_smoothed.one_hot"]
     assert torch.equal(conversion.weights["relative_position.weight"], tensors["bert.rel_pos_bias.weight"])
-    assert conversion.sizes["relative_position_bins"] == 32 and not conversion.missing and not conversion.notes
+    assert conversion.sizes["relative_position_bins"] == config["rel_pos_bins"] > 0
+    assert not conversion.missing and not conversion.notes
     assert conversion.layout == {"source_segments": "0", "target_segment": 1}
 
 
-@pytest.mark.parametrize(("name", "rows"), [("tile_25", 25), ("tile_13", 13), ("shrink_6", 6)])
-def test_resized_positions(name, rows):
-    old = torch.from_numpy(ARRAYS["pos_resize/old"].copy())
+@pytest.mark.parametrize("name", RESIZED)
+def test_resized_positions(name):
+    old, rows = torch.from_numpy(ARRAYS["pos_resize/old"].copy()), int(name.rpartition("_")[2])
     weights, sizes = {"embeddings.positions.weight": old}, {"max_positions": len(old)}
     resize_positions(weights, sizes, rows)
-    assert np.array_equal(weights["embeddings.positions.weight"].numpy(), ARRAYS[f"pos_resize/{name}"])
+    assert np.array_equal(weights["embeddings.positions.weight"].numpy(), ARRAYS[name])
     assert sizes["max_positions"] == rows

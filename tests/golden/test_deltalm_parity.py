@@ -1,12 +1,26 @@
 """The `deltalm` model against the original plugin: logits, losses, gradients, checkpoints, beam search."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from recorded_deltalm import CHECKPOINTS, MODELS, PAD, SETTINGS, VOCAB_SIZE, Task, batch, config, model, weights
+from recorded_deltalm import (
+    CASES,
+    CHECKPOINTS,
+    MODELS,
+    PAD,
+    POSITIONS,
+    SETTINGS,
+    VOCAB_SIZE,
+    Task,
+    batch,
+    config,
+    model,
+    weights,
+)
 
 from s2sft_fairseq.checkpoints.deltalm import interleave
 from s2sft_fairseq.commands.convert import convert
@@ -15,9 +29,11 @@ from s2sft_fairseq.models.deltalm import DeltaLMModel
 
 pytestmark = pytest.mark.rounding
 
-CASES = SETTINGS["cases"]
 SIDES = ("left", "right")
-SEARCHES = {"beam1_lenpen1": (1, 1.0), "beam4_lenpen1": (4, 1.0), "beam4_lenpen0.6": (4, 0.6)}
+SEARCHES = [(case, name) for case in MODELS for name in CASES[case] if name.startswith("beam")]
+WITH_LOGITS = [case for case in CHECKPOINTS if "logits" in batch(case, "left")]
+# The recorded maximum, which some hypotheses reach; eos is not counted.
+MAX_TOKENS = max(len(best["tokens"]) for case, name in SEARCHES for found in CASES[case][name] for best in found) - 1
 
 
 def run(built, recorded):
@@ -66,18 +82,22 @@ def test_the_names_of_all_parameters(case):
     assert sorted(ours) == sorted((name, shape) for name, shape in CASES[case]["state_dict"])
 
 
-@pytest.mark.parametrize("case", MODELS)
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize(("case", "search"), SEARCHES)
 def test_n_best_lists(case, search):
-    beam, penalty = SEARCHES[search]
+    beam, penalty = re.fullmatch(r"beam(\d+)_lenpen([\d.]+)", search).groups()
     built, recorded = model(case), batch(case, "left")
     built.make_generation_fast_(need_attn=False)
     generator = SequenceGenerator(
-        [built], Task().target_dictionary, beam_size=beam, len_penalty=penalty, max_len_a=0, max_len_b=14
+        [built],
+        Task().target_dictionary,
+        beam_size=int(beam),
+        len_penalty=float(penalty),
+        max_len_a=0,
+        max_len_b=MAX_TOKENS,
     )
     sample = {"net_input": {name: recorded[name] for name in ("src_tokens", "src_lengths")}}
     found = generator(sample)
-    assert len(found) == len(CASES[case][search]) == 5
+    assert len(found) == len(CASES[case][search]) == len(recorded["src_tokens"])
     for ours, theirs in zip(found, CASES[case][search], strict=True):
         assert [hypothesis["tokens"].tolist() for hypothesis in ours] == [one["tokens"] for one in theirs]
         assert [float(one["score"]) for one in ours] == pytest.approx([one["score"] for one in theirs], abs=1e-4)
@@ -98,7 +118,7 @@ def recorded_checkpoint(case, tmp_path):
 def test_which_parameter_came_from_where(case, tmp_path):
     path, values = recorded_checkpoint(case, tmp_path)
     torch.manual_seed(5)
-    built = DeltaLMModel.build_model(config(pretrained=str(path)), Task())
+    built = DeltaLMModel.build_model(config(case, pretrained=str(path)), Task())
     state = built.state_dict()
     came_from = CASES[case]["model_key_from_checkpoint_key_and_copied_rows"]
     assert set(came_from) == set(state)
@@ -109,31 +129,33 @@ def test_which_parameter_came_from_where(case, tmp_path):
         for origin, rows in origins:
             assert torch.equal(state[name][:rows], values[origin][:rows]), name
             assert rows == min(len(state[name]), len(values[origin])), name
-    assert (
-        len(state["encoder.embed_tokens.weight"]) == VOCAB_SIZE and len(state["decoder.embed_positions.weight"]) == 42
-    )
+    rows = [len(state[name]) for name in ("encoder.embed_tokens.weight", "decoder.embed_positions.weight")]
+    assert rows == [VOCAB_SIZE, POSITIONS + PAD + 1]
 
 
-def test_the_logits_of_a_checkpoint(tmp_path):
-    path, _ = recorded_checkpoint("ckpt_exact", tmp_path)
-    recorded = batch("ckpt_exact", "left")
+@pytest.mark.parametrize("case", WITH_LOGITS)
+def test_the_logits_of_a_checkpoint(case, tmp_path):
+    path, _ = recorded_checkpoint(case, tmp_path)
+    recorded = batch(case, "left")
     with torch.no_grad():
-        logits, nll = run(DeltaLMModel.build_model(config(pretrained=str(path)), Task()).eval(), recorded)
+        logits, nll = run(DeltaLMModel.build_model(config(case, pretrained=str(path)), Task()).eval(), recorded)
     real = recorded["target"] != PAD
     torch.testing.assert_close(logits[real], recorded["logits"][real], atol=1e-4, rtol=0)
     assert nll.item() == pytest.approx(recorded["nll_sum"].item(), rel=1e-3)
 
 
-def test_the_logits_of_a_converted_checkpoint(tmp_path):
+@pytest.mark.parametrize("case", WITH_LOGITS)
+def test_the_logits_of_a_converted_checkpoint(case, tmp_path):
     """The same through `s2sft convert` and the folder that it writes, where every row has a symbol."""
-    path, _ = recorded_checkpoint("ckpt_exact", tmp_path)
-    (tmp_path / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(50)))
+    path, _ = recorded_checkpoint(case, tmp_path)
+    # fairseq's four symbols are not in the file, and the last rows belong to none.
+    (tmp_path / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(VOCAB_SIZE - 10)))
     convert(path, tmp_path / "folder")
     symbols = PretrainedDictionary.load(str(tmp_path / "folder" / "dict.txt"))
     assert len(symbols) == VOCAB_SIZE
     task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
-    recorded = batch("ckpt_exact", "left")
-    built = DeltaLMModel.build_model(config(pretrained=str(tmp_path / "folder")), task).eval()
+    recorded = batch(case, "left")
+    built = DeltaLMModel.build_model(config(case, pretrained=str(tmp_path / "folder")), task).eval()
     with torch.no_grad():
         logits, nll = run(built, recorded)
     real = recorded["target"] != PAD
@@ -141,15 +163,18 @@ def test_the_logits_of_a_converted_checkpoint(tmp_path):
     assert nll.item() == pytest.approx(recorded["nll_sum"].item(), rel=1e-3)
 
 
-def test_the_rule_of_the_paper():
-    """Every decoder parameter of a model of 4 and 2 layers is the one of the encoder that the recorded table names."""
-    table = CASES["interleave_paper_rule"]["map"]
+@pytest.mark.parametrize("rule", [case for case in CASES.values() if "map" in case])
+def test_the_rule_of_the_paper(rule):
+    """Every decoder parameter is the one of the encoder that the recorded table names."""
+    table = rule["map"]
+    case = next(name for name in MODELS if CASES[name]["args"]["encoder_layers"] == rule["encoder_layers"])
     encoder = {
         name.removeprefix("encoder."): value
-        for name, value in model("base_like").state_dict().items()
+        for name, value in model(case).state_dict().items()
         if name.startswith("encoder.layers.")
     }
-    decoder = {name: value for name, value in interleave(encoder, 2).items() if name.startswith("decoder.")}
+    interleaved = interleave(encoder, rule["decoder_layers"])
+    decoder = {name: value for name, value in interleaved.items() if name.startswith("decoder.")}
     assert {name.removeprefix("decoder.") for name in decoder} == set(table)
     for ours, theirs in table.items():
         assert torch.equal(decoder[f"decoder.{ours}"], encoder[theirs]), ours
@@ -159,10 +184,10 @@ def test_named_architectures():
     from fairseq.models import ARCH_CONFIG_REGISTRY
 
     from s2sft_fairseq.models.deltalm import transformer_config
-    from s2sft_fairseq.models.deltalm_config import complete_sizes
+    from s2sft_fairseq.models.deltalm_config import DeltaLMConfig, complete_sizes
 
     for name in ("base", "large"):
-        options = config(encoder_attention_heads=None, max_positions=None)
+        options = DeltaLMConfig()
         ARCH_CONFIG_REGISTRY[f"deltalm_{name}"](options)
         complete_sizes(options, {}, {})
         settings = transformer_config(options)

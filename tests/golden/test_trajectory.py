@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recorded import VARIANTS, load, model, training_case
+from recorded import load, model, settings_of, training_case, variants
 from test_training_parity import loss_of
 
 from s2sft_fairseq.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 
 pytestmark = pytest.mark.rounding
+
+VARIANTS = variants("train")
 
 
 class OriginalAdamW:
@@ -66,13 +68,15 @@ def test_eight_steps(variant, formula, tolerance):
     np.testing.assert_allclose(norms, arrays["traj/grad_norm"], rtol=1e-3)
 
 
-def test_decay_leaves_biases_and_norms_out():
-    built = model("rel")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_decay_leaves_biases_and_norms_out(variant):
+    built = model(variant)
     decayed, exempt = FusedAdamW(FusedAdamWConfig(lr=[0.1]), list(built.parameters())).param_groups
     assert exempt["weight_decay"] == 0 and decayed["weight_decay"] == 0.01
     names = {id(parameter): name for name, parameter in built.named_parameters()}
     exempt_names = {names[id(parameter)] for parameter in exempt["params"]}
-    no_decay = load("train_rel")[1]["cases"]["traj"]["no_decay_name_contains"]
+    no_decay = load(f"train_{variant}")[1]["cases"]["traj"]["no_decay_name_contains"]
     assert no_decay == ["bias", "LayerNorm.weight"]
     expected = {name for name in names.values() if "bias" in name or "layer_norm.weight" in name}
-    assert exempt_names == expected | {"relative_position.weight"}
+    relative = {"relative_position.weight"} if settings_of(variant)["config"]["rel_pos_bins"] else set()
+    assert exempt_names == expected | relative
