@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import s2sft_fairseq  # noqa: F401  (mends fairseq, and therefore comes first)
+import s2sft_fairseq  # noqa: F401  (patches fairseq, and therefore comes first)
 
 # isort: split
 import numpy as np

@@ -7,10 +7,10 @@ everything that registers itself is therefore imported here.
 
 from s2sft_fairseq import errors, runtime
 
-runtime.apply()
+runtime.install()
 errors.install_excepthook()
 
-from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (the runtime must be mended first)
+from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (fairseq must be patched first)
 from s2sft_fairseq.tokenization import fairseq_bpe  # noqa: E402
 
 __version__ = "0.1.0"

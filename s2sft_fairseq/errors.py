@@ -12,7 +12,7 @@ _IN_TRACEBACK = re.compile(
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; its text names what was needed, what was found and where.
+    """A mistake that the user can correct; its text names what was needed, what was found and where.
 
     `problems` are the single mistakes that the text reports, for a caller that adds more.
     """

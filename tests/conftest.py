@@ -20,8 +20,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from s2sft_fairseq import cli  # mends fairseq, and therefore comes before it
-from s2sft_fairseq.runtime import warning_filters
+from s2sft_fairseq import cli  # patches fairseq, and therefore comes before it
+from s2sft_fairseq.runtime import warnings as warning_filters
 
 # isort: split
 from fairseq import checkpoint_utils
@@ -126,7 +126,7 @@ def call_command(
         vars(checkpoint_utils.save_checkpoint).pop("best", None)
         capsys.readouterr()
         with warnings.catch_warnings():
-            warning_filters.apply()  # pytest has taken them away
+            warning_filters.install()  # pytest has taken them away
             try:
                 done = cli.main([str(word) for word in words])
             except SystemExit as exit_:

@@ -17,7 +17,7 @@ import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands import predict
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.runtime import trusted_checkpoints
+from s2sft_fairseq.runtime import checkpoints
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_the_variable_set_later(attack, monkeypatch, caplog):
             load(path)
     assert not attack.marker.exists()
     with caplog.at_level(logging.WARNING):
-        trusted_checkpoints.keep_safe_loading_on()
+        checkpoints.keep_safe_loading_on()
     assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is ignored" in caplog.text
     with pytest.raises(Exception, match=r"posix\.system"):
         torch.load(path, map_location="cpu")

@@ -18,7 +18,7 @@ from training_work import Sizes, update_flops
 from s2sft_fairseq.checkpoints.conversion import write
 from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.models.unilm_config import SIZES
-from s2sft_fairseq.runtime import warning_filters
+from s2sft_fairseq.runtime import warnings as warning_filters
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -61,7 +61,7 @@ def masked_by_us(sample):
 def test_one_loss_and_one_gradient(method, system):
     cell = a_cell(method=method, system=system)
     with warnings.catch_warnings():
-        warning_filters.apply()  # pytest has taken them away
+        warning_filters.install()  # pytest has taken them away
         trainer = make_trainer(cell, dropout=0.0)
     model, criterion = trainer.model, trainer.criterion
     torch.manual_seed(1)

@@ -162,7 +162,7 @@ def test_scores_that_may_rise_have_no_bound():
 def test_a_search_that_loses_all_open_hypotheses_ends(monkeypatch):
     """Some have ended, others may still be better, and then no token at all is possible."""
     # With real models rules forbid the tokens, after the softmax; a script has scores of -inf alone, which become NaN.
-    monkeypatch.setattr("s2sft_fairseq.runtime.nan_scores.check_log_probs", lambda *_: None)
+    monkeypatch.setattr("s2sft_fairseq.runtime.search.check_log_probs", lambda *_: None)
 
     class DeadEnd(RandomScript):
         def __call__(self, source, prefix):

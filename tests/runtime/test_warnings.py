@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from s2sft_fairseq.runtime import warning_filters
+from s2sft_fairseq.runtime import warnings as filters
 
 SILENCED = [
     "hydra.experimental.initialize() is no longer experimental. Use hydra.initialize()",
@@ -26,7 +26,7 @@ SILENCED = [
 def seen(messages):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warning_filters.apply()
+        filters.install()
         for message in messages:
             warnings.warn(message, UserWarning, stacklevel=1)
             warnings.warn(message, FutureWarning, stacklevel=1)

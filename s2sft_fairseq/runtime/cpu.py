@@ -1,0 +1,213 @@
+"""Patches for the CPU: several training processes, 16 bits, and the memory that PyTorch frees.
+
+The C library gives every large block that PyTorch frees on the CPU back to the kernel at once, and the next one comes
+page by page and full of zeros: training spends up to a third of its time on that. Here glibc is told to keep what it
+has, but for blocks of 32 MiB and more: these, such as the gradient of an embedding, would leave holes that the small
+ones after them fill up.
+
+Batches differ in their sizes, and small blocks that stay (glibc and NumPy keep a few of each size for their own use)
+come to lie between the large ones. Then what is free is in pieces, more and more of it is too short for the next batch,
+and the process grows for hours. So the pages of free pieces are given back, once they are half as much as a step needs.
+"""
+
+import ctypes
+import functools
+import logging
+import os
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models import distributed_fairseq_model
+from fairseq.optim import AMPOptimizer, FP16Optimizer
+from fairseq.tasks.fairseq_task import FairseqTask
+from fairseq.trainer import Trainer
+from omegaconf import DictConfig
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.runtime import wrap
+
+logger = logging.getLogger(__name__)
+
+_NEEDS_A_GPU = ("fully_sharded", "slowmo")
+
+# Parameters of mallopt(3), and the variables with which a user sets them.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
+# Bytes.
+_NEVER, _GROWTH, _LARGE = (1 << 31) - 1, 64 << 20, 32 << 20
+_SLACK = 1.5
+"""Memory that steps may leave behind, as a multiple of what one step needs."""
+
+
+def install() -> None:
+    """Keep freed memory, and let every precision and several processes train on the CPU as on a GPU."""
+    if platform.libc_ver()[0] == "glibc" and not _has_settings_of_the_user():
+        _keep_freed_memory()
+    wrap(distributed_utils, "call_main", _run)
+    distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
+    wrap(FP16Optimizer, "build_fp32_params", _build_fp32_params)
+    wrap(FP16Optimizer, "build_optimizer", _build_fp16_optimizer)
+    wrap(AMPOptimizer, "build_optimizer", _build_amp_optimizer)
+    wrap(Trainer, "train_step", _train_step)
+
+
+class Holes:
+    """Watches the memory of the process from step to step, and gives back what is free when it is too much."""
+
+    def __init__(self, resident: Callable[[], int], give_back: Callable[[], Any]) -> None:
+        """Take the functions that tell the resident memory, in bytes, and that give back what is free of it."""
+        self._resident, self._give_back = resident, give_back
+        self._least = self._needed = 0
+        self._is_first = False
+
+    def after_step(self) -> None:
+        """Look at the memory, at the end of a step, when it holds nothing but what stays."""
+        grown = self._resident() - self._least
+        if self._is_first:  # since memory was given back: the step has touched what it needs, and nothing else
+            self._needed = max(self._needed, grown)
+            self._is_first = False
+        if grown > _SLACK * self._needed:
+            self._give_back()
+            self._least, self._is_first = self._resident(), True
+
+
+def _keep_freed_memory() -> None:
+    """Set glibc's allocator, and patch the steps of `FairseqTask` in fairseq/tasks/fairseq_task.py to watch it."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_THRESHOLD, _LARGE)
+    libc.mallopt(_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_TOP_PAD, _GROWTH)
+    holes = Holes(_resident_memory, functools.partial(libc.malloc_trim, 0))
+
+    def watch(step: Callable, *args: Any, **options: Any) -> Any:
+        result = step(*args, **options)
+        holes.after_step()
+        return result
+
+    for step in ("train_step", "valid_step", "inference_step"):
+        wrap(FairseqTask, step, watch)
+
+
+def _resident_memory() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _has_settings_of_the_user() -> bool:
+    """Whether the user has settings of their own, or another allocator."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return "LD_PRELOAD" in os.environ or "glibc.malloc" in tunables or any(name in os.environ for name in _OF_THE_USER)
+
+
+def _run(call: Callable, cfg: DictConfig, main: Callable, **options: Any) -> None:
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: `configure` it first."""
+    configure(cfg)
+    call(cfg, main, **options)
+
+
+def configure(cfg: DictConfig) -> None:
+    """Set up `cfg.distributed_training` for the CPU, where the command runs there; leave it alone on a GPU or TPU.
+
+    fairseq starts one process a GPU. Without a GPU it starts none and trains nothing, or fails on a division by zero;
+    and under torchrun without ``--distributed-world-size`` it lets every process train alone, all writing the same
+    checkpoints.
+
+    Raises:
+        UserError: more than one process is asked for, but nothing would start them; or a GPU-only back end.
+    """
+    if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
+        return
+    training = cfg.distributed_training
+    started = _torchrun_world_size()
+    if started > 1 and training.distributed_init_method is None and training.distributed_world_size in (1, started):
+        training.distributed_world_size = started
+        training.distributed_rank = int(os.environ["RANK"])
+        training.distributed_init_method = "env://"
+        training.distributed_no_spawn = True
+    size = training.distributed_world_size
+    if size == 1 and training.distributed_init_method is None:
+        return
+    if not training.distributed_no_spawn:
+        raise UserError(
+            f"--distributed-world-size {size} on the CPU: fairseq starts one process a GPU, so it would start none. "
+            f"Start them with torchrun --nproc_per_node {max(size, started)} -m s2sft_fairseq train ... (without "
+            "--distributed-* options), or start each yourself with --distributed-no-spawn, --distributed-rank and "
+            "--distributed-init-method; or train in one process with --distributed-world-size 1"
+        )
+    if training.ddp_backend in _NEEDS_A_GPU:
+        raise UserError(f"--ddp-backend {training.ddp_backend} needs a GPU: use pytorch_ddp or legacy_ddp on the CPU")
+    if training.distributed_backend == "nccl":  # fairseq's default, for GPUs alone
+        training.distributed_backend = "gloo"
+
+
+def _torchrun_world_size() -> int:
+    """Return the number of processes that torchrun started together with this one; 1 without torchrun."""
+    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
+
+
+class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
+    """PyTorch's, without the device numbers that fairseq/models/distributed_fairseq_model.py gives for a model on the
+    CPU too."""
+
+    def __init__(
+        self, module: torch.nn.Module, device_ids: list[int] | None, output_device: int | None, **options: Any
+    ):
+        if next(module.parameters()).device.type == "cpu":
+            device_ids = output_device = None
+        super().__init__(module=module, device_ids=device_ids, output_device=output_device, **options)
+
+
+def _build_fp32_params(
+    build: Callable, args: Any, params: list[torch.nn.Parameter], flatten: bool = True
+) -> dict[Any, torch.nn.Parameter] | list[torch.nn.Parameter]:
+    """Patch ``FP16Optimizer.build_fp32_params`` of fairseq/optim/fp16_optimizer.py: ``--fp16`` without a GPU.
+
+    fairseq asks for the current CUDA device. It keeps the one flat 32-bit copy of all parameters under the index of its
+    device, None on the CPU.
+    """
+    if params[0].device.type != "cpu":
+        return build(args, params, flatten)
+    if params[0].dtype == torch.float16:
+        logger.warning("--fp16 on the CPU is slower than 32 bits: leave it out, or use --bf16")
+    if not flatten:
+        return build(args, params, flatten)
+    flat = torch.nn.Parameter(torch.cat([parameter.detach().float().reshape(-1) for parameter in params]))
+    flat.grad = torch.zeros_like(flat)
+    return {None: flat}
+
+
+def _build_fp16_optimizer(build: Callable, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> FP16Optimizer:
+    """Patch ``FP16Optimizer.build_optimizer`` of fairseq/optim/fp16_optimizer.py, for an optimizer that treats
+    parameters differently.
+
+    fairseq makes one flat parameter of all, so that ``fused_adamw`` could not leave biases out of the decay.
+    """
+    if cfg.optimizer._name == "fused_adamw" and cfg.optimizer.weight_decay:
+        cfg.common.fp16_no_flatten_grads = True
+    return build(cfg, params, **options)
+
+
+def _build_amp_optimizer(build: Callable, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> AMPOptimizer:
+    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: say what ``--amp`` does on the CPU.
+
+    fairseq trains in 32 bits there, and does not say so.
+    """
+    if params[0].device.type == "cpu":
+        logger.warning("--amp has no effect on the CPU, training runs in 32 bits: use --bf16 for 16 bits")
+    return build(cfg, params, **options)
+
+
+def _train_step(train: Callable, trainer: Trainer, *args: Any, **options: Any) -> Any:
+    """Patch ``Trainer.train_step`` of fairseq/trainer.py: where a gradient overflows, fairseq puts its norm, which is
+    0, on the GPU."""
+    if trainer.cuda:
+        return train(trainer, *args, **options)
+    to_gpu, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor: tensor
+    try:
+        return train(trainer, *args, **options)
+    finally:
+        torch.Tensor.cuda = to_gpu

@@ -1,0 +1,81 @@
+"""Patches of fairseq's data: names that NumPy has dropped, damaged files, data loading workers, interactive text."""
+
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq.data import data_utils, iterators, language_pair_dataset, token_block_dataset
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq_cli import interactive
+
+from s2sft_fairseq.data.text_files import check_text
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.runtime import wrap
+
+
+def install() -> None:
+    """Give three modules an older NumPy, and replace or wrap what opens, iterates and reads."""
+    numpy = numpy_with_old_names()
+    for user in (data_utils, language_pair_dataset, token_block_dataset):
+        user.np = numpy
+    for kind in (MMapIndexedDataset, MMapIndexedDataset.Index):
+        wrap(kind, "__del__", _close)
+    iterators.EpochBatchIterator = EpochBatchIterator  # where `FairseqTask.get_batch_iterator` finds it
+    wrap(interactive, "buffered_read", _read_interactive)
+
+
+def numpy_with_old_names() -> types.ModuleType:
+    """Return NumPy as a module of its own with names that NumPy 2 has dropped; NumPy itself is left as it is.
+
+    fairseq uses them in fairseq/data: ``np.percentile(interpolation=)`` (data_utils.py) and ``np.compat.long``
+    (language_pair_dataset.py) for ``--num-batch-buckets``, ``np.compat.long`` (token_block_dataset.py) for
+    ``--sample-break-mode eos``, and ``np.int`` (data_utils.py) for masks of spans.
+    """
+    module = types.ModuleType("numpy")
+    module.__dict__.update(vars(np))
+    module.int = int
+    module.compat = types.SimpleNamespace(long=int)
+    module.percentile = _percentile
+    return module
+
+
+def _percentile(*args: Any, interpolation: str = "linear", **options: Any) -> np.ndarray:
+    return np.percentile(*args, method=interpolation, **options)
+
+
+def _close(close: Callable, dataset: Any) -> None:
+    """Patch ``MMapIndexedDataset.__del__``, and that of its index, of fairseq/data/indexed_dataset.py.
+
+    Of data that turns out to be damaged while it is opened, fairseq's half-made object fails once more when it is
+    deleted, and Python prints a traceback below the message about the file.
+    """
+    if hasattr(dataset, "_bin_buffer_mmap"):
+        close(dataset)
+
+
+class EpochBatchIterator(iterators.EpochBatchIterator):
+    """That of fairseq/data/iterators.py, whose workers end with their epoch unless the next epoch uses them.
+
+    fairseq keeps the workers of an epoch for the next one. Where the next epoch has batches of its own, they are never
+    used again: they stay until Python's garbage collector finds them, which then waits 5 seconds for each in vain.
+    """
+
+    def __init__(self, dataset: Any, *args: Any, **options: Any) -> None:
+        if not getattr(dataset, "can_reuse_epoch_itr_across_epochs", True):
+            options.update(reuse_dataloader=False, persistent_workers=False)
+        super().__init__(dataset, *args, **options)
+
+
+def _read_interactive(read: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
+    """Patch ``buffered_read`` of fairseq_cli/interactive.py: name the file and the lines that are not UTF-8.
+
+    fairseq fails with a traceback that names neither.
+    """
+    try:
+        yield from read(input, buffer_size)
+    except UnicodeDecodeError as error:
+        if input != "-":
+            check_text(Path(input))  # which names the lines
+        raise UserError(f"--input {input}: must be UTF-8: {error}") from None

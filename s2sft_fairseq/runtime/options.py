@@ -1,0 +1,131 @@
+"""Patches of fairseq's options: how they are parsed, and options whose mistakes fairseq does not explain."""
+
+import argparse
+import itertools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim.lr_scheduler.polynomial_decay_schedule import PolynomialDecayLRSchedule
+from fairseq.trainer import Trainer
+from fairseq_cli import train
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.runtime import wrap
+
+logger = logging.getLogger(__name__)
+
+_HELP = ("-h", "--help")
+
+
+def install() -> None:
+    """Wrap the parser, the linear schedule, and two functions of the training."""
+    wrap(options, "parse_args_and_arch", _parse)
+    wrap(PolynomialDecayLRSchedule, "__init__", _make_linear_schedule)
+    wrap(train, "get_valid_stats", _get_valid_stats)
+    wrap(train, "train", _train_epoch)
+
+
+def _parse(
+    parse: Callable, parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
+) -> argparse.Namespace | tuple[argparse.Namespace, list[str]]:
+    """Patch ``parse_args_and_arch`` of fairseq/options.py, which every command calls. The steps, in this order:
+
+    1. ``--help`` shows the options of the task, the model and the criterion too. fairseq prints it before it adds them.
+    2. Two mistakes get a text: a missing ``--arch``, of which fairseq raises an exception without any, and ``--fp16``
+       beside ``--bf16``, of which it says that one of them excludes ``--tpu``.
+    3. ``--bf16`` asks for no TPU. fairseq sets ``tpu`` with it, and then fails without one.
+    4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares so, but its parser
+       (``gen_parser_from_dataclass``) drops a default that refers to another option.
+    """
+    given = sys.argv[1:] if input_args is None else list(input_args)
+    if not set(_HELP).isdisjoint(given):
+        input_args = [argument for argument in given if argument not in _HELP]
+        args, kwargs = (), {"modify_parser": _help_printer()}
+    wants_tpu = "--tpu" in given
+    try:
+        parsed = parse(parser, input_args, *args, **kwargs)
+    except RuntimeError as error:
+        if error.args:
+            raise
+        own = [name for name, model in ARCH_MODEL_REGISTRY.items() if model.__module__.startswith("s2sft_fairseq.")]
+        raise UserError(f"--arch is needed: {', '.join(sorted(own))}, or one of fairseq's own models") from None
+    except ValueError as error:
+        if not wants_tpu and "--fp16 and --tpu" in str(error):
+            raise UserError("--fp16 and --bf16 exclude each other: give one of them") from None
+        raise
+    namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(namespace, "bf16", False) and not wants_tpu:
+        namespace.tpu = False
+    if getattr(namespace, "total_num_update", 0) is None:
+        namespace.total_num_update = float(namespace.max_update or 0)
+    return parsed
+
+
+def _help_printer() -> Callable[[argparse.ArgumentParser], None]:
+    """Return a ``modify_parser``, which fairseq calls before it reads ``--task`` and the like, and again when their
+    options are all added."""
+    calls = itertools.count(1)
+
+    def print_help(parser: argparse.ArgumentParser) -> None:
+        if next(calls) == 1:
+            _forget_default_arch(parser)
+        else:
+            parser.print_help()
+            parser.exit()
+
+    return print_help
+
+
+def _forget_default_arch(parser: argparse.ArgumentParser) -> None:
+    """Without an ``--arch``, show no model's options; fairseq would fail, or show those of some model of its own."""
+    for action in parser._actions:
+        if action.dest == "arch":
+            action.default = argparse.SUPPRESS
+
+
+def _make_linear_schedule(make: Callable, schedule: PolynomialDecayLRSchedule, cfg: Any, optimizer: Any) -> None:
+    """Patch the schedule of fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: name the options.
+
+    fairseq asserts ``total_num_update > 0`` without a text, and lets the learning rate fall to its end in one step
+    where the warm-up is longer than the training.
+    """
+    if cfg.total_num_update <= 0:
+        raise UserError(
+            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update if it is to end elsewhere: "
+            "the number of updates over which the learning rate falls"
+        )
+    if cfg.warmup_updates > cfg.total_num_update:
+        raise UserError(
+            f"--warmup-updates ({cfg.warmup_updates}) must be at most --total-num-update "
+            f"({cfg.total_num_update:g}): the learning rate would fall to its end in one step"
+        )
+    make(schedule, cfg, optimizer)
+
+
+def _get_valid_stats(
+    get_stats: Callable, cfg: Any, trainer: Trainer, stats: dict[str, Any], *others: Any
+) -> dict[str, Any]:
+    """Patch ``get_valid_stats`` of fairseq_cli/train.py: look for ``--best-checkpoint-metric`` first.
+
+    fairseq raises a bare `KeyError` for one that is not measured, after a whole epoch.
+    """
+    metric = cfg.checkpoint.best_checkpoint_metric
+    if metric not in stats:
+        raise UserError(f"--best-checkpoint-metric must be one of {', '.join(sorted(stats))}, but is {metric}")
+    return get_stats(cfg, trainer, stats, *others)
+
+
+def _train_epoch(train_epoch: Callable, cfg: Any, trainer: Trainer, *others: Any) -> tuple[list[float | None], bool]:
+    """Patch ``train`` of fairseq_cli/train.py: stop before an epoch where ``--max-update`` is reached already.
+
+    fairseq compares the two numbers after each update only, and so makes one more.
+    """
+    done, wanted = trainer.get_num_updates(), cfg.optimization.max_update
+    if not wanted or done < wanted:
+        return train_epoch(cfg, trainer, *others)
+    logger.warning(f"nothing is left to train: {done:,} updates are done, and --max-update is {wanted:,}")
+    return [None], True

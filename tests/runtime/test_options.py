@@ -1,0 +1,154 @@
+"""What the command line says is understood, or its mistakes are named."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from fairseq import options
+from fairseq_cli import train
+
+from s2sft_fairseq.errors import UserError
+
+# --help shows the options of the task, the model and the criterion that are given.
+
+
+def help_text(capsys, *words):
+    parser = options.get_training_parser(default_task="unilm_seq2seq")
+    with pytest.raises(SystemExit) as exit_:
+        options.parse_args_and_arch(parser, list(words))
+    assert exit_.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_with_architecture_and_criterion(capsys):
+    text = help_text(capsys, "--help", "--arch", "unilm_tiny", "--criterion", "mask_attention")
+    assert "--finetune-method {causal,infilling,masked,pseudo_masked}" in text
+    assert "--encoder-embed-dim ENCODER_EMBED_DIM" in text
+    assert "--label-smoothing" in text
+
+
+def test_without_them(capsys):
+    text = help_text(capsys, "-h")
+    assert "--finetune-method {causal,infilling,masked,pseudo_masked}" in text
+    assert "--encoder-embed-dim" not in text
+    assert "--label-smoothing" not in text
+
+
+def test_without_help_the_options_are_parsed(capsys):
+    parser = options.get_training_parser(default_task="unilm_seq2seq")
+    parsed = options.parse_args_and_arch(parser, ["data", "--arch", "unilm_tiny", "--batch-size", "3"])
+    assert (parsed.data, parsed.batch_size, parsed.arch) == ("data", 3, "unilm_tiny")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_missing_arch_is_named_with_our_architectures():
+    parser = options.get_training_parser(default_task="unilm_seq2seq")
+    with pytest.raises(UserError, match=r"--arch is needed: .*minilm_l6_h384.*unilm_tiny, or one of fairseq"):
+        options.parse_args_and_arch(parser, ["data"])
+
+
+# --bf16 does not ask for a TPU.
+
+
+OPTIONS = ["data", "--arch", "unilm_tiny"]
+
+
+def parse(*words):
+    return options.parse_args_and_arch(options.get_training_parser(default_task="unilm_seq2seq"), [*OPTIONS, *words])
+
+
+@pytest.mark.parametrize("option", ["--bf16", "--memory-efficient-bf16"])
+def test_bf16_alone(option):
+    parsed = parse(option)
+    assert parsed.bf16
+    assert not parsed.tpu
+
+
+@pytest.mark.parametrize("words", [["--tpu"], ["--tpu", "--bf16"]])
+def test_a_tpu_that_was_asked_for(words):
+    assert parse(*words).tpu
+
+
+def test_fp16_as_well():
+    with pytest.raises(UserError, match="--fp16 and --bf16 exclude each other: give one of them"):
+        parse("--fp16", "--bf16")
+    with pytest.raises(ValueError, match="--fp16 and --tpu"):
+        parse("--fp16", "--tpu")
+
+
+def test_neither_precision():
+    parsed = parse()
+    assert not parsed.bf16
+    assert not parsed.tpu
+
+
+def test_options_that_are_returned_apart():
+    parser = options.get_training_parser(default_task="unilm_seq2seq")
+    parsed, unknown = options.parse_args_and_arch(parser, [*OPTIONS, "--bf16", "--foo"], parse_known=True)
+    assert unknown == ["--foo"]
+    assert not parsed.tpu
+
+
+# The linear schedule ends with training, as far as its length is known.
+
+
+WARMUP = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", "2")
+
+
+@pytest.fixture
+def rates(call_command, tiny_data, tiny_options):
+    """Train, and return the learning rate of each update, or with another status what is said of the options."""
+
+    def run(*words, status=0):
+        training = (*tiny_options.training, "--save-dir", "saved", "--disable-validation", "--no-save")
+        done = call_command("train", tiny_data, *training, *WARMUP, "--lr", "0.008", *words, status=status)
+        if status:
+            assert "Traceback" not in done.stderr
+            return done.stderr
+        return [float(rate) for rate in re.findall(r"train_inner \| .* lr=([\de.-]+)", done.stdout)]
+
+    return run
+
+
+def test_rises_and_falls_until_the_last_update(rates):
+    # Of an update is logged the rate of the next one.
+    assert rates("--max-update", 6) == pytest.approx([0.004, 0.008, 0.006, 0.004, 0.002, 0])
+
+
+def test_ends_elsewhere(rates):
+    assert rates("--max-update", 4, "--total-num-update", 10) == pytest.approx([0.004, 0.008, 0.007, 0.006])
+
+
+def test_an_end_that_is_not_known(rates):
+    assert "error: --lr-scheduler polynomial_decay needs --max-update, or --total-num-update" in rates(
+        "--max-epoch", 1, status=2
+    )
+
+
+def test_a_warm_up_that_is_longer(rates):
+    assert "error: --warmup-updates (2) must be at most --total-num-update (1)" in rates("--max-update", 1, status=2)
+
+
+# What a training does at the end of an epoch, and before one.
+
+
+def test_the_best_metric_must_be_one_that_is_measured():
+    cfg = SimpleNamespace(
+        checkpoint=SimpleNamespace(best_checkpoint_metric="pearson", maximize_best_checkpoint_metric=True)
+    )
+    trainer = SimpleNamespace(get_num_updates=lambda: 7)
+    with pytest.raises(UserError, match="--best-checkpoint-metric must be one of accuracy, loss, but is pearson"):
+        train.get_valid_stats(cfg, trainer, {"loss": 1.0, "accuracy": 2.0}, False)
+    assert train.get_valid_stats(cfg, trainer, {"pearson": 1.0}, False) == {"pearson": 1.0, "num_updates": 7}
+
+
+def test_the_last_update_is_the_last(call_command, tiny_data, tiny_options, tmp_path):
+    words = (tiny_data, *tiny_options.training, "--save-dir", "saved", "--max-update")
+    call_command("train", *words, 2)
+    last = tmp_path / "saved" / "checkpoint_last.pt"
+    before = last.read_bytes()
+    for updates in (2, 1):
+        log = call_command("train", *words, updates).stdout
+        assert f"nothing is left to train: 2 updates are done, and --max-update is {updates}" in log
+        assert "num_updates=3" not in log and last.read_bytes() == before
+    assert "num_updates=3" in call_command("train", *words, 3).stdout
