@@ -11,7 +11,7 @@ from typing import Any
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from torch import Tensor
 
-from s2sft_fairseq.generation.not_a_number import NotANumberError, check_log_probs, named_by_id
+from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
 
 
 def _follow_rows(reorder: Callable) -> Callable:
@@ -42,7 +42,7 @@ def _name_sentence(generate: Callable) -> Callable:
         try:
             return generate(self, sample, *args, **options)
         except NotANumberError as error:
-            raise named_by_id(error, sample) from None
+            raise error.named(sample) from None
 
     return _generate
 
