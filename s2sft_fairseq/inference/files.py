@@ -94,19 +94,15 @@ def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield item
 
 
+@dataclass(frozen=True)
 class HypothesisLines:
     """Writes hypotheses as text or as JSON."""
 
-    def __init__(self, tokenizer: Tokenizer, stripped: Collection[int], *, json_lines: bool) -> None:
-        """Take the tokenizer.
-
-        Args:
-            tokenizer: of the model's dictionary.
-            stripped: ids that are no part of the text, beside bos and padding.
-            json_lines: objects with all hypotheses in place of the best text.
-        """
-        self.tokenizer, self.json_lines = tokenizer, json_lines
-        self.stripped = {*stripped, tokenizer.dictionary.bos(), tokenizer.dictionary.pad()}
+    tokenizer: Tokenizer
+    stripped: Collection[int]
+    """Ids that are no part of the text, beside bos and padding."""
+    json_lines: bool
+    """Objects with all hypotheses in place of the best text."""
 
     def __call__(self, first: int, hypotheses: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
         """Return the line of each sentence, without its end.
@@ -121,8 +117,10 @@ class HypothesisLines:
         return [json.dumps(each, ensure_ascii=False) for each in objects]
 
     def _text(self, hypothesis: dict[str, Any]) -> str:
-        symbols, tokens = self.tokenizer.dictionary.symbols, hypothesis["tokens"].tolist()
-        return self.tokenizer.decode(" ".join(symbols[token] for token in tokens if token not in self.stripped))
+        dictionary = self.tokenizer.dictionary
+        stripped = {*self.stripped, dictionary.bos(), dictionary.pad()}
+        tokens = (token for token in hypothesis["tokens"].tolist() if token not in stripped)
+        return self.tokenizer.decode(" ".join(dictionary.symbols[token] for token in tokens))
 
     def _object(self, hypothesis: dict[str, Any]) -> dict[str, Any]:
         symbols = self.tokenizer.dictionary.symbols

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,33 +98,26 @@ class SequenceGenerator:
         return search.results
 
 
+@dataclass
 class TextGenerator:
     """Generates for one window of sources after another and counts what it did."""
 
-    def __init__(
-        self,
-        generate: Callable[[dict[str, Any]], Hypotheses],
-        form: SequenceForm | EncoderDecoderForm,
-        plan_batches: Callable[[np.ndarray], list[np.ndarray]],
-        *,
-        nbest: int = 1,
-        seed: int = 1,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """Take a generator.
-
-        Args:
-            generate: from a batch, as fairseq's generators take it, to the hypotheses of each sentence.
-            form: the layout of the sources.
-            plan_batches: from the lengths of laid-out sources to the indices of each batch.
-            nbest: hypotheses to keep of each sentence.
-            seed: what is drawn in a window depends on this and on the number of its first line alone, so that a resumed
-                run draws the same.
-            device: where the batches are needed.
-        """
-        self.generate, self.form, self.plan_batches = generate, form, plan_batches
-        self.nbest, self.seed, self.device = nbest, seed, device
-        self.sentences = self.tokens = self.cut_sources = 0
+    generate: Callable[[dict[str, Any]], Hypotheses]
+    """From a batch, as fairseq's generators take it, to the hypotheses of each sentence."""
+    form: SequenceForm | EncoderDecoderForm
+    plan_batches: Callable[[np.ndarray], list[np.ndarray]]
+    """From the lengths of laid-out sources to the indices of each batch."""
+    nbest: int = 1
+    """Hypotheses to keep of each sentence."""
+    seed: int = 1
+    """What is drawn in a window depends on this and on the number of its first line alone, so that a resumed run draws
+    the same."""
+    device: torch.device | str = "cpu"
+    """Where the batches are needed."""
+    sentences: int = 0
+    tokens: int = 0
+    """Of the best hypotheses."""
+    cut_sources: int = 0
 
     def __call__(self, window: Window, report: Callable[[int], object] = lambda done: None) -> Hypotheses:
         """Return the best hypotheses of each source of a window, in its order, on the CPU.
