@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.generation.search_options import SearchOptions
-from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
+from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.architectures import ARCHITECTURES
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.models.unilm import UnilmModel

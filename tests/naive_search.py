@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tiny import model_inputs, reference_example
 
-from s2sft_fairseq.generation.search_options import SearchOptions
+from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -70,8 +70,6 @@ def naive_search(
     options: SearchOptions,
     source: np.ndarray,
     prefix: Sequence[int] = (),
-    ngram_size: int = 0,
-    ngram_ignore: Sequence[int] = (),
     gaps: list[float] | None = None,
 ) -> list[Finished]:
     """The best hypotheses of one source (ids without special symbols), the best first.
@@ -99,8 +97,8 @@ def naive_search(
                 else:
                     allowed = token not in options.never_generated
                     allowed = allowed and not (token == form.sep and step < options.min_len)
-                    if ngram_size:
-                        allowed = allowed and not repeats_ngram(hypothesis.tokens, token, ngram_size, ngram_ignore)
+                    if size := options.no_repeat_ngram_size:
+                        allowed = allowed and not repeats_ngram(hypothesis.tokens, token, size, options.never_blocked)
                 if allowed:
                     candidates.append(
                         Hypothesis(

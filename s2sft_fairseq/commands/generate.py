@@ -10,10 +10,45 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
 from s2sft_fairseq.commands import fairseq_command
-from s2sft_fairseq.commands.generate_text import Seq2SeqTask, generate_text
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.generator import generate_file
+from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
+from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
+RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
+    "input": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "raw text, one source a line, or .jsonl, one JSON object a line; either may end in .gz",
+    },
+    "output": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "what is generated, in the order of the input: the best text of each source, or where the name ends in "
+        ".jsonl a JSON object with --nbest hypotheses and their scores (natural logarithms)",
+    },
+    "overwrite": {
+        "action": "store_true",
+        "help": "replace --output where it exists, once the new one is complete",
+    },
+    "source": {
+        "nargs": "+",
+        "metavar": "FIELD",
+        "help": "keys of JSON objects that make up the source, joined by the separator symbol (default: src)",
+    },
+    "separator": {
+        "metavar": "TEXT",
+        "help": "split raw text at this text into fields, which are joined by the separator symbol",
+    },
+    "buffer-size": {
+        "type": int,
+        "default": 1024,
+        "metavar": "N",
+        "help": "lines that are read, sorted by length, generated from and written together: what a run that is killed "
+        "loses at most (default: 1024)",
+    },
+}
 # Options of fairseq-generate that raw text leaves without a meaning, with the value that leaves them off.
 FOR_BINARIZED_DATA = {
     "data": None,
@@ -49,7 +84,7 @@ def main(arguments: list[str]) -> None:
     if problems := list(_problems(raw, args)):
         raise UserError.of(problems)
     args["data"] = args["tokenizer_dir"]  # what has the dictionary
-    generate_text(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
+    generate_file(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
 
 
 def _add_raw_options(parser: argparse.ArgumentParser) -> list[str]:
@@ -59,44 +94,7 @@ def _add_raw_options(parser: argparse.ArgumentParser) -> list[str]:
         "With --input, DATA is left out; --path, --tokenizer-dir and --output are needed. --num-shards and --shard-id "
         "take consecutive lines.",
     )
-    actions = [
-        group.add_argument(
-            "--input",
-            type=Path,
-            metavar="FILE",
-            help="raw text, one source a line, or .jsonl, one JSON object a line; either may end in .gz",
-        ),
-        group.add_argument(
-            "--output",
-            type=Path,
-            metavar="FILE",
-            help="what is generated, in the order of the input: the best text of each source, or where the name ends "
-            "in .jsonl a JSON object with --nbest hypotheses and their scores (natural logarithms)",
-        ),
-        group.add_argument(
-            "--overwrite", action="store_true", help="replace --output where it exists, once the new one is complete"
-        ),
-        group.add_argument(
-            "--source",
-            nargs="+",
-            metavar="FIELD",
-            help="keys of JSON objects that make up the source, joined by the separator symbol (default: src)",
-        ),
-        group.add_argument(
-            "--separator",
-            metavar="TEXT",
-            help="split raw text at this text into fields, which are joined by the separator symbol",
-        ),
-        group.add_argument(
-            "--buffer-size",
-            type=int,
-            default=1024,
-            metavar="N",
-            help="lines that are read, sorted by length, generated from and written together: what a run that is "
-            "killed loses at most (default: 1024)",
-        ),
-    ]
-    return [action.dest for action in actions]
+    return [group.add_argument(f"--{name}", **settings).dest for name, settings in RAW_TEXT_OPTIONS.items()]
 
 
 def _make_data_optional(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +123,7 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
         yield f"--buffer-size must be at least 1, but is {raw.buffer_size}"
     if not 0 <= args["shard_id"] < args["num_shards"]:
         yield f"--shard-id must be at least 0 and below --num-shards ({args['num_shards']}), but is {args['shard_id']}"
-    if not issubclass(TASK_REGISTRY[args["task"]], Seq2SeqTask):
+    if not issubclass(TASK_REGISTRY[args["task"]], UnilmSeq2SeqTask | DeltaLMSeq2SeqTask):
         yield f"--task must be unilm_seq2seq or deltalm_seq2seq for --input, but is {args['task']}"
     for name, off in FOR_BINARIZED_DATA.items():
         if args.get(name, off) != off:

@@ -7,7 +7,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from torch import Tensor
 
-from s2sft_fairseq.generation.not_a_number import NotANumberError, check_log_probs, named_by_id
+from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
 from s2sft_fairseq.runtime import wrap
 
 
@@ -40,7 +40,7 @@ def _generate(
     try:
         return generate(generator, sample, *args, **options)
     except NotANumberError as error:
-        raise named_by_id(error, sample) from None
+        raise error.named(sample) from None
     finally:
         for model in models:
             model.share_source_keys(1)

@@ -26,12 +26,11 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.generation.build import early_stop, early_stop_problems
-from s2sft_fairseq.generation.encoder_decoder_search import EncoderDecoderSearch
+from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
+from s2sft_fairseq.inference.options import SearchConfig, early_stop, early_stop_problems
 from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig
 from s2sft_fairseq.tasks.mixture_task import MixtureTask
-from s2sft_fairseq.tasks.search_config import SearchConfig
 
 logger = logging.getLogger(__name__)
 

@@ -7,18 +7,17 @@ What is None by default is taken from the checkpoint where one is loaded, else f
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, MISSING
 
-from s2sft_fairseq.generation.length_penalty import LENGTH_PENALTIES
+from s2sft_fairseq.inference.options import UnilmSearchConfig
 from s2sft_fairseq.models.inference import QUANTIZATIONS
 from s2sft_fairseq.objectives.corruption import PRESETS
 from s2sft_fairseq.objectives.methods import METHODS
-from s2sft_fairseq.tasks.search_config import SearchConfig
 
 
 @dataclass
-class UnilmSeq2SeqConfig(SearchConfig):
+class UnilmSeq2SeqConfig(UnilmSearchConfig, FairseqDataclass):
     """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""
 
     data: str = field(
@@ -126,44 +125,6 @@ class UnilmSeq2SeqConfig(SearchConfig):
         metadata={
             "help": "symbol that stands for a token to predict (default: the mask symbol, for infilling [ATTN] where "
             "the dictionary has it)"
-        },
-    )
-    length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
-        default="length",
-        metadata={
-            "help": "what divides the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
-            "** lenpen, as in s2s-ft (gnmt)"
-        },
-    )
-    no_repeat_ngram_ignore: Optional[str] = field(
-        default=None,
-        metadata={"help": "symbols, separated by |, that --no-repeat-ngram-size leaves alone, such as '.'"},
-    )
-    keep_unfinished: bool = field(
-        default=False,
-        metadata={
-            "help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"
-        },
-    )
-    rank_each_step: bool = field(
-        default=False,
-        metadata={
-            "help": "rank ended and other hypotheses together by normalised score at each step, as ERNIE-GEN does: an "
-            "ended one takes a place in the beam until better ones push it out"
-        },
-    )
-    draft_placeholders: int = field(
-        default=0,
-        metadata={
-            "help": "greedy search: draft so many tokens at placeholders further on, and verify them in the next step; "
-            "the same hypotheses in fewer steps"
-        },
-    )
-    draft_source: int = field(
-        default=0,
-        metadata={
-            "help": "greedy search: draft so many tokens by copying from where the source reads like the end of the "
-            "hypothesis, and verify them in the next step; the same hypotheses in fewer steps"
         },
     )
     max_batch_memory: Optional[float] = field(

@@ -15,10 +15,11 @@ from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, l
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.generation.batching import BatchMemory, memory_for, useful_sentences
-from s2sft_fairseq.generation.build import build_generator
-from s2sft_fairseq.generation.decoding_dataset import DecodingDataset
-from s2sft_fairseq.generation.free_memory import GIB
+from s2sft_fairseq.inference.free_memory import GIB
+from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.memory import BatchMemory, DecodingDataset, memory_for, useful_sentences
+from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.methods import METHODS, Flow
@@ -154,7 +155,7 @@ class UnilmSeq2SeqTask(PackedTask):
 
     def build_generator(
         self, models: Sequence[UnilmModel], args: Any, extra_gen_cls_kwargs: dict[str, Any] | None = None, **_: Any
-    ) -> Any:
+    ) -> SequenceGenerator | ReferenceScorer:
         """Build the generator, or with ``--score-reference`` the scorer.
 
         Raises:
@@ -162,7 +163,10 @@ class UnilmSeq2SeqTask(PackedTask):
         """
         if args.prefix_size > 0 and any(data.target is None for data in self.datasets.values()):
             raise UserError("--prefix-size takes its prefixes from the targets, but the data has sources alone")
-        return build_generator(models, self.form, self.dictionary, args, self.cfg)
+        options = SearchOptions.of(args, self.cfg, self.form, self.dictionary)
+        if args.score_reference:
+            return ReferenceScorer(models, self.form)
+        return SequenceGenerator(models, self.form, options)
 
     @property
     def flows(self) -> Sequence[Flow]:

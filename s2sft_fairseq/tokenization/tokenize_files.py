@@ -1,5 +1,7 @@
 """Files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -10,6 +12,7 @@ from typing import IO
 
 from tqdm import tqdm
 
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import (
     READING_ERRORS,
     check_texts,
@@ -19,13 +22,17 @@ from s2sft_fairseq.data.text_files import (
 )
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
-from s2sft_fairseq.tokenization.examples import Field, json_columns, json_mistakes, text_column
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.workers import Workers
 
 CHUNK_LINES = 1000
 _SHOWN_MISTAKES = 10
+_LINE_END = re.compile(r"\r\n|[\r\n]")
+_SPACE = re.compile(r"\s")
+
+Field = str | list[str]
+"""Text, or a list of tokens that this tokenizer made before."""
 
 
 @dataclass(frozen=True)
@@ -201,3 +208,51 @@ def _find_mistakes(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]])
         for what in json_mistakes(line, job.keys, text_tokenizer.tokenizer.dictionary):
             wrong.setdefault(what, []).append(number)
     return len(lines), wrong
+
+
+def text_column(lines: bytes) -> list[Field]:
+    """Return the lines of a checked text."""
+    text = lines.decode("utf-8").removesuffix("\n")
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def json_columns(lines: bytes, keys: Sequence[str]) -> list[list[Field]]:
+    """Return the fields of checked JSON lines, a list for each key; line ends within text become spaces."""
+    columns: list[list[Field]] = [[] for _ in keys]
+    for line in lines.removesuffix(b"\n").split(b"\n"):
+        example = json.loads(line)
+        for key, column in zip(keys, columns, strict=True):
+            value = example[key]
+            column.append(_LINE_END.sub(" ", value) if isinstance(value, str) else value)
+    return columns
+
+
+def json_mistakes(line: bytes, keys: Sequence[str], dictionary: PretrainedDictionary) -> Iterator[str]:
+    """Tell what is wrong with a line of JSON, in words that go on from "12 line(s) ..."."""
+    try:
+        example = json.loads(line)
+    except UnicodeDecodeError:
+        yield "are not valid UTF-8"
+        return
+    except (ValueError, RecursionError):
+        yield "are not valid JSON"
+        return
+    if not isinstance(example, dict):
+        yield "are not a JSON object"
+        return
+    for key in keys:
+        value = example.get(key)
+        if key not in example:
+            yield f'lack "{key}"'
+        elif isinstance(value, str):
+            if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+                yield f'have half of a surrogate pair in "{key}"'
+        elif not isinstance(value, list) or not all(isinstance(token, str) for token in value):
+            yield f'have a "{key}" that is neither text nor a list of tokens'
+        else:
+            unknown = [token for token in dict.fromkeys(value) if write_symbol(token) not in dictionary]
+            if any(_SPACE.search(token.strip()) for token in unknown):
+                yield f'have a "{key}" that is a list of texts, not one text or the list of its tokens'
+                continue
+            for token in unknown:
+                yield f'have in "{key}" the token {token!r}, which is not in the vocabulary'

@@ -13,7 +13,7 @@ import time
 import pytest
 from command_output import generated, scores
 
-from s2sft_fairseq.text_generation.resumable_output import ResumableOutput
+from s2sft_fairseq.inference.files import ResumableOutput
 
 DRAW = random.Random(2)
 SOURCES = [

@@ -8,10 +8,9 @@ import torch
 from recorded import load, model, sequence_form, variants
 from torch.nn.utils.rnn import pad_sequence
 
-from s2sft_fairseq.generation.incremental_decoder import IncrementalDecoder
-from s2sft_fairseq.generation.ngram_blocking import NGramBlocker
-from s2sft_fairseq.generation.search_options import SearchOptions
-from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
+from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -133,11 +132,10 @@ def best_scores(variant: str, *, early_stop: str) -> tuple[np.ndarray, np.ndarra
             lenpen=setting["length_penalty"],
             early_stop=early_stop,
             keep_unfinished=True,
+            no_repeat_ngram_size=setting["ngram_size"] if setting["forbid_duplicate_ngrams"] else 0,
+            never_blocked=tuple(setting["forbid_ignore_set"] or ()),
         )
-        blocker = None
-        if setting["forbid_duplicate_ngrams"]:
-            blocker = NGramBlocker(setting["ngram_size"], setting["forbid_ignore_set"])
-        generator = SequenceGenerator([decoding_model(variant)], form, options, ngram_blocker=blocker)
+        generator = SequenceGenerator([decoding_model(variant)], form, options)
         results = generator.generate([], {"net_input": {"src_tokens": sources(variant, form)}})
         ours += [hypotheses[0]["score"].item() for hypotheses in results]
         theirs += arrays[f"{name}/best_score"].tolist()

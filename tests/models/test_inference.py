@@ -11,9 +11,9 @@ import torch
 from tiny import CLS, ENCODERS, PAD, SEP, model_inputs, padded, reference_example, tiny_form, tiny_model, words
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
-from s2sft_fairseq.generation.search_options import SearchOptions
-from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
+from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack
 from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize

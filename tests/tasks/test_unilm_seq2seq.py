@@ -15,7 +15,8 @@ from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionConfig
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.generation.batching import useful_sentences
+from s2sft_fairseq.inference.memory import useful_sentences
+from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.corruption import PRESETS
@@ -246,6 +247,7 @@ def test_it_builds_its_generator_and_loads_dictionaries_for_preprocessing(data):
     generator = task.build_generator([model], GenerationConfig(beam=2))
     assert generator.options.beam == 2
     assert generator.form is task.form
+    assert isinstance(task.build_generator([model], GenerationConfig(score_reference=True)), ReferenceScorer)
     assert UnilmSeq2SeqTask.load_dictionary(f"{data}/dict.body.txt").symbols == tiny_dictionary().symbols
 
 

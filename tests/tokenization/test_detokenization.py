@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from s2sft_fairseq.tokenization.detokenization import detokenize
+from s2sft_fairseq.tokenization.wordpiece import detokenize
 
 TEXTS = [
     "A sentence, with marks; and (brackets [in brackets]): good!",

@@ -1,1 +1,0 @@
-"""Decoding at placeholders, with an incremental state."""

@@ -1,0 +1,87 @@
+"""fairseq's beam search of encoder-decoders, with another rule for when a sentence is done."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+Hypotheses = list[dict[str, Tensor]]
+
+
+class EncoderDecoderSearch(SequenceGenerator):
+    """Keeps the best hypotheses that have ended, where fairseq keeps the first, and goes on while others may be better.
+
+    See `early_stop`. N: sentences still in the search, K: hypotheses of each, C: candidates.
+    """
+
+    def __init__(self, *args: Any, nbest: int, exact: bool, **options: Any) -> None:
+        """Begin as fairseq does.
+
+        Args:
+            args: models and dictionary.
+            nbest: how many of the best hypotheses of a sentence are wanted.
+            exact: stop where no other hypothesis can be one of them; otherwise only at the maximum length.
+            options: fairseq's.
+        """
+        super().__init__(*args, **options)
+        self.nbest = nbest
+        # A bound needs scores that never rise.
+        falling = self.unk_penalty >= 0 and (self.lm_model is None or self.lm_weight >= 0)
+        self.exact = exact and falling
+        # A search may lose all open hypotheses, but not before one has ended; fairseq expects one that ends at last.
+        self.search.stop_on_max_len = True
+        step = self.search.step
+
+        def remembered_step(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+            self.candidates = step(*args)
+            return self.candidates
+
+        self.search.step = remembered_step
+
+    def finalize_hypos(
+        self,
+        step: int,
+        bbsz_idx: Tensor,
+        eos_scores: Tensor,
+        tokens: Tensor,
+        scores: Tensor,
+        finalized: list[Hypotheses],
+        finished: list[bool],
+        *others: Any,
+    ) -> list[int]:
+        """Take in the hypotheses that have ended, and return which of the N sentences are done now.
+
+        The arguments are fairseq's; ``finalized``, what has ended of each sentence of the batch, and ``finished``,
+        whether each of them is done, are changed in place.
+        """
+        left = [sentence for sentence, done in enumerate(finished) if not done]
+        before = {sentence: finalized[sentence] for sentence in left}
+        for sentence in left:
+            finalized[sentence] = []  # fairseq takes no more than it has room for
+        super().finalize_hypos(step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, *others)
+        bounds = self._bounds(step, max_len=others[-1])
+        done = []
+        for row, sentence in enumerate(left):
+            found = sorted(before[sentence] + finalized[sentence], key=lambda h: float(h["score"]), reverse=True)
+            finalized[sentence] = found[: self.nbest]
+            if len(found) >= self.nbest and float(found[self.nbest - 1]["score"]) > bounds[row]:
+                finished[sentence] = True
+                done.append(row)
+        return done
+
+    def is_finished(self, *_: Any) -> bool:
+        """Leave it to `finalize_hypos`, which knows the scores."""
+        return False
+
+    def _bounds(self, step: int, max_len: int) -> Sequence[float]:
+        """Return for each of the N sentences the highest score that a hypothesis may still reach."""
+        scores, tokens, _ = self.candidates
+        if not self.exact:
+            return [torch.inf] * len(scores)
+        highest = scores.masked_fill(tokens == self.eos, -torch.inf).max(dim=1).values
+        # At best it keeps its sum, and ends one token later or at the maximum length: see `BeamSearch`.
+        if self.normalize_scores:
+            highest = highest / max(length**self.len_penalty for length in (step + 2, max_len + 1))
+        return highest.tolist()

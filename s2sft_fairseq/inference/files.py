@@ -1,0 +1,246 @@
+"""From a file of raw text, window by window, to an output file that an interrupted run leaves resumable.
+
+Finished windows are appended to ``OUTPUT.part``; ``OUTPUT.part.json`` beside it records what the lines depend on. At
+the end the former is renamed to ``OUTPUT``, so that a file of this name is always complete.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.data.json_files import read_json_object
+from s2sft_fairseq.data.text_files import open_bytes, readable
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import sync, write_whole
+from s2sft_fairseq.tokenization.folder import Tokenizer
+from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, check_inputs, tokenize_chunk
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
+from s2sft_fairseq.tokenization.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+_END = object()
+# Byte-level vocabularies hold line ends, which would break the line of the output.
+_LINE_END = re.compile(r"\r\n|[\r\n]")
+
+
+class Window(NamedTuple):
+    """Consecutive lines of the input."""
+
+    first: int
+    """Number of the first line, from 0."""
+    sources: list[np.ndarray]
+    """The ids of each line, without special symbols but for the one between fields."""
+
+
+@dataclass(frozen=True)
+class RawText:
+    """A checked file of text or JSON lines and its tokenizer; of its lines a shard is read."""
+
+    job: Job
+    text_tokenizer: TextTokenizer
+    lines: range
+    """Numbers of the lines of the shard, from 0."""
+
+    @classmethod
+    def open(cls, job: Job, text_tokenizer: TextTokenizer, num_shards: int = 1, shard_id: int = 0) -> "RawText":
+        """Look for mistakes in the whole file and count its lines.
+
+        Args:
+            job: one input, with one output that says which fields it joins.
+            text_tokenizer: the tokenizer.
+            num_shards: runs of lines that the file is cut into; they differ by one line at most.
+            shard_id: which of them to read, from 0.
+
+        Raises:
+            UserError: naming all mistakes of the file.
+        """
+        with Workers(1, text_tokenizer) as pool:
+            count = check_inputs(pool, [job])[job.inputs[0]]
+        return cls(job, text_tokenizer, range(count * shard_id // num_shards, count * (shard_id + 1) // num_shards))
+
+    def windows(self, size: int, done: int = 0) -> Iterator[Window]:
+        """Yield the lines of the shard behind the first `done`, `size` at a time."""
+        index = self.text_tokenizer.tokenizer.dictionary.index
+        first = self.lines.start + done
+        with open_bytes(self.job.inputs[0]) as file:
+            lines = islice(file, first, self.lines.stop)
+            while chunk := b"".join(islice(lines, size)):
+                (symbols,) = tokenize_chunk(self.text_tokenizer, self.job, [chunk])
+                yield Window(first, [np.array([index(s) for s in line.split()], dtype=np.int64) for line in symbols])
+                first += len(symbols)
+
+
+def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield `items`; while one is in use, a thread makes the next."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, _END)
+        while (item := coming.result()) is not _END:
+            coming = thread.submit(next, items, _END)
+            yield item
+
+
+@dataclass(frozen=True)
+class HypothesisLines:
+    """Writes hypotheses as text or as JSON."""
+
+    tokenizer: Tokenizer
+    stripped: Collection[int]
+    """Ids that are no part of the text, beside bos and padding."""
+    json_lines: bool
+    """Objects with all hypotheses in place of the best text."""
+
+    def __call__(self, first: int, hypotheses: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
+        """Return the line of each sentence, without its end.
+
+        Args:
+            first: number of the first sentence in the input.
+            hypotheses: of each sentence, the best first, in fairseq's form.
+        """
+        if not self.json_lines:
+            return [_LINE_END.sub(" ", self._text(found[0])) if found else "" for found in hypotheses]
+        objects = ({"index": first + i, "hypotheses": list(map(self._object, h))} for i, h in enumerate(hypotheses))
+        return [json.dumps(each, ensure_ascii=False) for each in objects]
+
+    def _text(self, hypothesis: dict[str, Any]) -> str:
+        dictionary = self.tokenizer.dictionary
+        stripped = {*self.stripped, dictionary.bos(), dictionary.pad()}
+        tokens = (token for token in hypothesis["tokens"].tolist() if token not in stripped)
+        return self.tokenizer.decode(" ".join(dictionary.symbols[token] for token in tokens))
+
+    def _object(self, hypothesis: dict[str, Any]) -> dict[str, Any]:
+        symbols = self.tokenizer.dictionary.symbols
+        return {
+            "text": self._text(hypothesis),
+            "score": round(hypothesis["score"].item(), 6),
+            "tokens": [symbols[token] for token in hypothesis["tokens"].tolist()],
+            "positional_scores": [round(score, 4) for score in hypothesis["positional_scores"].tolist()],
+        }
+
+
+class ResumableOutput:
+    """A context manager for the output file. After an exception or a crash, the next run continues from the last
+    complete window.
+    """
+
+    file: IO[bytes]
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], window: int) -> None:
+        """Name the output.
+
+        Args:
+            path: the output.
+            settings: everything that the lines depend on, as JSON has it.
+            window: lines that are appended together, but for the last ones.
+        """
+        self.path, self.settings, self.window = path, settings, window
+        self.part = path.with_name(f"{path.name}.part")
+        self.record = path.with_name(f"{path.name}.part.json")
+        self.done = 0
+        """Lines that are there already."""
+
+    def __enter__(self) -> "ResumableOutput":
+        """Open the output and drop what is left of an incomplete window.
+
+        Raises:
+            UserError: if another process writes this output, or if it was begun with other settings.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = self.part.open("ab+")
+        try:
+            self._lock()
+            if os.path.getsize(self.part):
+                self._check_settings()
+                self._keep_windows()
+            else:
+                text = json.dumps(self.settings, indent=1)
+                write_whole(self.record, lambda path: path.write_text(text, encoding="utf-8"))
+        except BaseException:
+            self.file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def append(self, lines: Sequence[str]) -> None:
+        """Write the lines of a window to the disk."""
+        self.file.write("".join(f"{line}\n" for line in lines).encode())
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def finish(self) -> None:
+        """Give the output its name."""
+        os.replace(self.part, self.path)
+        self.record.unlink()
+        sync(self.path.parent)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not (self.part.exists() and os.path.samestat(os.fstat(self.file.fileno()), self.part.stat())):
+                raise BlockingIOError  # another process has given it its name since it was opened
+        except BlockingIOError:
+            raise UserError(f"{self.part} is being written by another process; give --output another name") from None
+        except OSError:  # a file system without locks
+            logger.warning("%s cannot be locked: make sure that no other process writes it", self.part)
+
+    def _check_settings(self) -> None:
+        advice = f"to start anew remove {self.part}, or give --output another name"
+        if not self.record.exists():
+            raise UserError(f"{self.part} cannot be gone on with, for {self.record.name} is missing; {advice}")
+        recorded = read_json_object(self.record)
+        if problems := list(_differences(recorded, json.loads(json.dumps(self.settings)))):
+            raise UserError.of(problems, f"{self.part} was begun with other settings ({advice}):")
+
+    def _keep_windows(self) -> None:
+        lines = size = kept = 0
+        self.file.seek(0)
+        for line in self.file:
+            if line.endswith(b"\n"):
+                lines, size = lines + 1, size + len(line)
+                if lines % self.window == 0:
+                    self.done, kept = lines, size
+        self.file.truncate(kept)
+        logger.info("%s: goes on behind %s lines", self.part, f"{self.done:,}")
+
+
+def file_state(path: Path) -> dict[str, Any]:
+    """Return what tells a file from another, or from what it was before; of a pipe too."""
+    with readable(path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"path": str(path.resolve()) if path.is_file() else "a pipe", "sha256": digest}
+
+
+def tokenizer_state(folder: Path) -> dict[str, Any]:
+    """Return what tells a tokenizer from another, or from what it was before.
+
+    Raises:
+        UserError: if the folder holds no tokenizer.
+    """
+    names = {DICTIONARY, *read_vocabulary(folder).files}
+    paths = [folder / name for name in sorted(names) if (folder / name).is_file()]
+    return {"path": str(folder.resolve()), **{path.name: file_state(path)["sha256"] for path in paths}}
+
+
+def _differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    for key in sorted({*recorded, *settings}):
+        before, now = recorded.get(key), settings.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from _differences(before, now, f"{name}{key}, ")
+        elif before != now:
+            yield f"{name}{key} was {before}, now is {now}"

@@ -1,0 +1,275 @@
+"""From sources to hypotheses: of a batch, as fairseq's commands and ours call it, of a window, and of a file."""
+
+import argparse
+import ast
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.data.data_utils import collate_tokens
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from s2sft_fairseq.data.text_files import is_json_lines
+from s2sft_fairseq.inference.drafted_search import DraftedSearch
+from s2sft_fairseq.inference.files import (
+    HypothesisLines,
+    RawText,
+    ResumableOutput,
+    Window,
+    file_state,
+    read_ahead,
+    tokenizer_state,
+)
+from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
+from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.progress import sentence_progress
+from s2sft_fairseq.inference.rules import NotANumberError
+from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.tokenization.folder import open_tokenizer
+from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
+
+logger = logging.getLogger(__name__)
+
+Hypotheses = list[list[dict[str, Any]]]
+"""Of each sentence the best ones, in fairseq's form; see :func:`search.hypotheses`."""
+
+
+class SequenceGenerator:
+    """Generates for a batch, with one model or with an ensemble whose probabilities are averaged.
+
+    N: sentences, S: source positions, P: tokens of a prefix.
+    """
+
+    def __init__(self, models: Sequence[UnilmModel], form: SequenceForm, options: SearchOptions) -> None:
+        self.models, self.form, self.options = list(models), form, options
+        self.symbols_to_strip_from_output = {form.sep, form.cls, form.pad}
+
+    def generate(
+        self,
+        models: Sequence[UnilmModel],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+    ) -> Hypotheses:
+        """Generate, as fairseq's generators do.
+
+        Args:
+            models: not used, those given at construction are.
+            sample: a batch with ``src_tokens`` (N, S) in its ``net_input``: laid-out sources, padded on the right.
+            prefix_tokens: what every hypothesis begins with (N, P), padded on the right.
+            constraints: not supported.
+
+        Returns:
+            For each sentence its hypotheses, the best first: ``tokens`` with eos, normalised ``score`` and
+            ``positional_scores``, both natural logarithms.
+
+        Raises:
+            UserError: if the models give NaN, naming the sentence, or a single sentence does not fit into memory.
+        """
+        for model in self.models:
+            model.eval()
+        try:
+            return generate_in_halves(self._search, sample["net_input"]["src_tokens"], prefix_tokens, pad=self.form.pad)
+        except NotANumberError as error:
+            raise error.named(sample) from None
+
+    @torch.inference_mode()
+    def _search(self, source: Tensor, prefix: Tensor | None) -> Hypotheses:
+        drafted = self.options.draft_placeholders or self.options.draft_source
+        kind = DraftedSearch if drafted else BeamSearch
+        search = kind(self.models, self.form, self.options, source, prefix)
+        while search.step():
+            pass
+        return search.results
+
+
+@dataclass
+class TextGenerator:
+    """Generates for one window of sources after another and counts what it did."""
+
+    generate: Callable[[dict[str, Any]], Hypotheses]
+    """From a batch, as fairseq's generators take it, to the hypotheses of each sentence."""
+    form: SequenceForm | EncoderDecoderForm
+    plan_batches: Callable[[np.ndarray], list[np.ndarray]]
+    """From the lengths of laid-out sources to the indices of each batch."""
+    nbest: int = 1
+    """Hypotheses to keep of each sentence."""
+    seed: int = 1
+    """What is drawn in a window depends on this and on the number of its first line alone, so that a resumed run draws
+    the same."""
+    device: torch.device | str = "cpu"
+    """Where the batches are needed."""
+    sentences: int = 0
+    tokens: int = 0
+    """Of the best hypotheses."""
+    cut_sources: int = 0
+
+    def __call__(self, window: Window, report: Callable[[int], object] = lambda done: None) -> Hypotheses:
+        """Return the best hypotheses of each source of a window, in its order, on the CPU.
+
+        Args:
+            window: the sources.
+            report: called with the number of sentences of each batch that is done.
+
+        Raises:
+            UserError: if the model gives NaN for a source, naming its line.
+        """
+        torch.manual_seed(int(np.random.SeedSequence((self.seed, window.first)).generate_state(1)[0]))
+        room = self.form.max_source - self.form.source_specials
+        self.cut_sources += sum(len(source) > room for source in window.sources)
+        rows = [torch.from_numpy(self.form.source(source)) for source in window.sources]
+        results: Hypotheses = [[] for _ in rows]
+        for indices in self.plan_batches(np.array([len(row) for row in rows])):
+            try:
+                batch = self.generate(self._sample([rows[index] for index in indices]))
+            except NotANumberError as error:
+                raise error.at(f"line {window.first + int(indices[error.sentence]) + 1} of the input") from None
+            for index, found in zip(indices, batch, strict=True):
+                results[index] = [
+                    {name: each[name].cpu() for name in ("tokens", "score", "positional_scores")}
+                    for each in found[: self.nbest]
+                ]
+                self.tokens += len(found[0]["tokens"]) if found else 0
+            self.sentences += len(indices)
+            report(len(indices))
+        return results
+
+    def _sample(self, rows: list[Tensor]) -> dict[str, Any]:
+        """Return a batch: ``src_tokens`` (N, S), padded on the right, and ``src_lengths`` (N,)."""
+        source = collate_tokens(rows, self.form.pad).to(self.device)
+        lengths = torch.tensor([len(row) for row in rows], device=self.device)
+        return {"net_input": {"src_tokens": source, "src_lengths": lengths}, "target": None}
+
+
+def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
+    """Generate from a file of raw text to a file.
+
+    Args:
+        raw: the options of ``s2sft generate --input`` alone.
+        cfg: fairseq's configuration, of which ``task.data`` is the folder of the tokenizer.
+
+    Raises:
+        UserError: if input, tokenizer, checkpoint and options do not fit each other, or the output was begun otherwise.
+    """
+    # The tokenizer runs in a thread beside the model: its own threads would take the model's cores.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tokenizer = open_tokenizer(Path(cfg.task.data))
+    keys = tuple(raw.source or ["src"]) if is_json_lines(raw.input) else ()
+    job = Job((raw.input,), keys, {raw.output: tuple(range(len(keys) or 1))})
+    text = RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
+    task = TASK_REGISTRY[cfg.task._name](cfg.task, tokenizer.dictionary)
+    device = "cuda" if torch.cuda.is_available() and not cfg.common.cpu else "cpu"
+    models = _load_models(cfg, task, device)
+    generator = task.build_generator(models, cfg.generation)
+    text_generator = TextGenerator(
+        partial(task.inference_step, generator, models),
+        task.form,
+        _batch_planner(cfg, models, task),
+        nbest=cfg.generation.nbest,
+        seed=cfg.common.seed,
+        device=device,
+    )
+    lines = HypothesisLines(tokenizer, generator.symbols_to_strip_from_output, json_lines=raw.output.suffix == ".jsonl")
+    with ResumableOutput(raw.output, _settings(raw, cfg), raw.buffer_size) as output:
+        seconds = _run(text, text_generator, lines, output, bar=not cfg.common.no_progress_bar)
+        output.finish()
+    done, tokens, cut = text_generator.sentences, text_generator.tokens, text_generator.cut_sources
+    if cut:
+        limit = f"{task.form.max_source} positions (--max-source-positions)"
+        logger.warning(f"{raw.input}: {cut:,} of {done:,} sources are cut to {limit}")
+    before = f", {output.done:,} of them by an earlier run" if output.done else ""
+    print(
+        f"{raw.output}: {len(text.lines):,} lines{before}; {done:,} sentences ({tokens:,} tokens) in {seconds:.1f} s: "
+        f"{done / seconds:.2f} sentences/s, {tokens / seconds:.2f} tokens/s"
+    )
+
+
+def _run(
+    text: RawText, generator: TextGenerator, lines: HypothesisLines, output: ResumableOutput, *, bar: bool
+) -> float:
+    """Generate what is missing of the output and return the seconds that took.
+
+    One thread reads the next window while a window is generated from, another one writes the last.
+    """
+    start = time.perf_counter()
+    progress = sentence_progress(len(text.lines), output.done, bar=bar)
+    with progress, ThreadPoolExecutor(1) as writer:
+        written: Future[None] | None = None
+        for window in read_ahead(text.windows(output.window, output.done)):
+            hypotheses = generator(window, progress.update)
+            if written is not None:
+                written.result()
+            written = writer.submit(lambda first, found: output.append(lines(first, found)), window.first, hypotheses)
+        if written is not None:
+            written.result()
+    return time.perf_counter() - start
+
+
+def _load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
+    """Load one model or an ensemble, as fairseq-generate does."""
+    models, _ = checkpoint_utils.load_model_ensemble(
+        utils.split_paths(cfg.common_eval.path),
+        arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
+        task=task,
+        suffix=cfg.checkpoint.checkpoint_suffix,
+        strict=cfg.checkpoint.checkpoint_shard_count == 1,
+        num_shards=cfg.checkpoint.checkpoint_shard_count,
+    )
+    for model in models:
+        if cfg.common.fp16:
+            model.half()
+        model.to(device)
+        model.prepare_for_inference_(cfg)
+    return models
+
+
+def _batch_planner(
+    cfg: DictConfig, models: Sequence[BaseFairseqModel], task: FairseqTask
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return the function from the lengths of sources to the indices of each batch."""
+    beam, max_tokens = cfg.generation.beam, cfg.dataset.max_tokens
+    max_sentences = cfg.dataset.batch_size or useful_sentences(next(models[0].parameters()).device, beam)
+    memory = None
+    # What is drawn depends on what else is in the batch: that must not hang on the memory that happens to be free. Of
+    # encoder-decoders there is no estimate of the memory.
+    if not cfg.generation.sampling and hasattr(task, "batch_memory"):
+        memory = task.batch_memory(models, beam)
+    elif max_tokens is None and max_sentences is None:
+        max_tokens = 12000  # as in fairseq-generate
+    return partial(plan_batches, max_tokens=max_tokens, max_sentences=max_sentences, memory=memory)
+
+
+def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
+    """Return everything that the output depends on, by the names of the options."""
+    groups = {
+        **OmegaConf.to_container(cfg.task),
+        **OmegaConf.to_container(cfg.generation),
+        **{name: cfg.common[name] for name in ("seed", "fp16", "bf16")},
+        **{name: cfg.dataset[name] for name in ("num_shards", "shard_id")},
+        "model_overrides": cfg.common_eval.model_overrides,
+        **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
+    }
+    if cfg.generation.sampling:  # what is drawn depends on what else is in the batch
+        groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
+    left_out = {"_name", "data", "max_batch_memory"}
+    return {
+        "--input": file_state(raw.input),
+        "--path": [file_state(Path(path)) for path in utils.split_paths(cfg.common_eval.path)],
+        "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),
+        **{f"--{name.replace('_', '-')}": value for name, value in groups.items() if name not in left_out},
+    }

@@ -1,0 +1,262 @@
+"""Batches for decoding: as large as memory, the user and the machine allow, and halved where they do not fit.
+
+The longest sources come first.
+"""
+
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset
+from torch import Tensor
+
+from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.free_memory import free_memory
+from s2sft_fairseq.inference.rules import NotANumberError
+from s2sft_fairseq.models.unilm import UnilmModel
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+SHARE = 0.6
+"""Of the free memory, what decoding takes by default: other processes need some too, and this is an estimate."""
+
+USEFUL_ROWS = 320
+"""Rows of a matrix product, two for each hypothesis, beyond which a CPU gains little: 6 layers, 384 wide, beam 5 gave
+3.9, 5.7, 7.4, 8.6 and 8.9 sentences a second of one core with 4, 8, 16, 32 and 64 sentences of 20 to 64 positions."""
+
+# What else PyTorch raises as a plain RuntimeError: its CPU allocator (Linux and macOS, Windows), the driver, cuBLAS.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+@dataclass(frozen=True)
+class BatchMemory:
+    """An estimate of the bytes that decoding a batch takes beyond the models.
+
+    It follows what the engine does: a cache of keys and values, that of a source shared by its hypotheses; beside it
+    what is needed for a moment, first to read the sources, then to choose each token.
+    """
+
+    budget: int
+    """Bytes that a batch may take."""
+    beam: int
+    """Hypotheses of each sentence."""
+    max_tokens: int
+    """Most tokens of a hypothesis."""
+    cached_position: int
+    """Bytes kept for each position, of a source or of a hypothesis."""
+    read_position: int
+    """Bytes needed for each position of a source while it is read ..."""
+    read_pair: int
+    """... and for each pair of positions."""
+    scored_row: int
+    """Bytes needed for each hypothesis while its next token is chosen ..."""
+    scored_pair: int
+    """... and for each position that it sees then."""
+
+    def of_sentence(self, length: int) -> int:
+        """Return the bytes for each sentence of a batch whose longest source has ``length`` positions."""
+        # At most: what hypotheses have in common is kept once.
+        positions = length + self.beam * (self.max_tokens + 1)
+        reading = length * (self.read_position + length * self.read_pair)
+        scoring = self.beam * (self.scored_row + positions * self.scored_pair)
+        # Both, though they are needed one after the other: what allocators take back they give in other pieces.
+        return positions * self.cached_position + reading + scoring
+
+    def most_sentences(self, length: int) -> int:
+        """Return how many sentences fit, the longest source of which has ``length`` positions; at least one."""
+        return max(1, self.budget // self.of_sentence(length))
+
+
+def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget: int | None = None) -> BatchMemory:
+    """Estimate the memory that decoding takes.
+
+    Args:
+        models: one, or an ensemble, on the device and in the data type that they decode in.
+        beam: hypotheses of each sentence.
+        max_tokens: most tokens of a hypothesis.
+        budget: bytes that a batch may take; `SHARE` of what the device has free if None.
+    """
+    if budget is None:
+        budget = int(SHARE * free_memory(models[0].embeddings.tokens.weight.device))
+    return BatchMemory(
+        budget,
+        beam,
+        max_tokens,
+        # Each model keeps a cache and scores of its own; reading and attending they take turns.
+        cached_position=sum(map(_cached_position, models)),
+        read_position=max(map(_read_position, models)),
+        read_pair=max(map(_read_pair, models)),
+        # Float32 scores and what is made of them: three copies in beam search, eight in sampling, which sorts them.
+        scored_row=sum(8 * 4 * len(model.embeddings.tokens.weight) for model in models),
+        # From the newest token and the placeholder.
+        scored_pair=max(2 * _read_pair(model) for model in models),
+    )
+
+
+def _element(model: UnilmModel) -> int:
+    """Return the bytes of a number in the model's data type."""
+    return model.embeddings.tokens.weight.element_size()
+
+
+def _cached_position(model: UnilmModel) -> int:
+    return 2 * model.cfg.encoder_embed_dim * model.cfg.encoder_layers * _element(model)
+
+
+def _read_position(model: UnilmModel) -> int:
+    width, inner = model.cfg.encoder_embed_dim, model.cfg.encoder_ffn_embed_dim
+    gated = str(model.cfg.feed_forward) == "gated"
+    # Four states, the queries, keys and values; inner states before and after.
+    return (7 * width + (4 if gated else 2) * inner) * _element(model)
+
+
+def _read_pair(model: UnilmModel) -> int:
+    # A bias for each pattern, or for each of its heads; each of them before and after its mask, and the masks.
+    heads = model.cfg.encoder_attention_heads if model.relative_position is not None else 1
+    return len(set(model.patterns)) * heads * (2 * _element(model) + 2)
+
+
+def useful_sentences(device: torch.device, beam: int) -> int | None:
+    """Return how many sentences of a batch help: see `USEFUL_ROWS`; None on a GPU, where memory alone is the limit."""
+    return max(1, USEFUL_ROWS // (2 * beam)) if device.type == "cpu" else None
+
+
+def plan_batches(
+    lengths: np.ndarray,
+    *,
+    max_tokens: int | None = None,
+    max_sentences: int | None = None,
+    memory: BatchMemory | None = None,
+    positions: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Gather sentences to batches, each as large as the limits allow.
+
+    The longest come first, so that a batch which does not fit shows at once, and sentences of similar length stand
+    together. A sentence alone always makes a batch.
+
+    Args:
+        lengths: source positions of each sentence (n,).
+        max_tokens: most positions of a batch, its padding included.
+        max_sentences: most sentences of a batch.
+        memory: estimate that tells how many sentences fit.
+        positions: what ``max_tokens`` counts (n,); ``lengths`` if None.
+
+    Returns:
+        The indices of the sentences of each batch.
+    """
+    positions = lengths if positions is None else positions
+    order = np.lexsort((-positions, -lengths))
+    batches = []
+    while len(order):
+        first = order[0]
+        size = len(order) if max_sentences is None else max_sentences
+        if memory is not None:
+            size = min(size, memory.most_sentences(int(lengths[first])))
+        if max_tokens is not None:
+            longest = np.maximum.accumulate(positions[order[: min(size, max_tokens // max(1, positions[first]))]])
+            size = int((longest * np.arange(1, len(longest) + 1) <= max_tokens).sum())
+        size = max(1, size)
+        batches.append(order[:size])
+        order = order[size:]
+    return batches
+
+
+class DecodingDataset(BaseWrapperDataset):
+    """Pairs in the batches of `plan_batches`, which regards the memory of decoding; those of fairseq count tokens."""
+
+    dataset: PackedPairDataset
+
+    def __init__(self, dataset: PackedPairDataset, memory: BatchMemory, useful_sentences: int | None) -> None:
+        """Wrap a data set; a batch has at most ``useful_sentences`` unless the user says how many."""
+        super().__init__(dataset)
+        self.memory, self.useful_sentences = memory, useful_sentences
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """Return the indices of each batch; ``max_tokens`` counts packed positions, as it does in training.
+
+        The batches are no multiples: that serves the ranks of a training.
+        """
+        batches = plan_batches(
+            self.dataset.source_sizes[indices],
+            max_tokens=max_tokens,
+            max_sentences=max_sentences or self.useful_sentences,
+            memory=self.memory,
+            positions=self.dataset.sizes[indices],
+        )
+        return [indices[batch] for batch in batches]
+
+
+def generate_in_halves(
+    generate: Callable[..., list[Result]], source: Tensor, *columns: Tensor | None, pad: int
+) -> list[Result]:
+    """Call ``generate(source, *columns)``; a batch for which memory runs out is halved until its parts fit.
+
+    Linux promises more memory than it has: there a process that takes too much may be killed before PyTorch hears of
+    it. So this is the net below an estimate, not a way to find the largest batch.
+
+    Args:
+        generate: returns a result for each sentence.
+        source: laid-out sources, padded on the right (N, S). N: sentences, S: source positions.
+        columns: what else there is of each sentence, padded on the right (N, L), or None.
+        pad: what padding consists of. Halves lose the columns that hold nothing else.
+
+    Returns:
+        The results of all sentences, in their order.
+
+    Raises:
+        UserError: if a single sentence does not fit.
+    """
+    try:
+        return generate(source, *columns)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error).strip().split("\n")[0]
+    # Not before the exception is gone: its traceback keeps every tensor of the failed attempt alive.
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    sentences = len(source)
+    if sentences == 1:
+        raise UserError(
+            f"a sentence of {source.size(1)} source positions does not fit into memory, not even alone: lower --beam "
+            f"or --max-len-b, or cut sources with --max-source-positions ({reason})"
+        )
+    logger.warning(
+        f"a batch of {sentences} sentences of up to {source.size(1)} source positions does not fit into memory and is "
+        f"generated in halves; lower --max-batch-memory or --batch-size to save the attempt ({reason})"
+    )
+    half = (sentences + 1) // 2
+    results = []
+    for part in (slice(half), slice(half, None)):
+        rows = [None if column is None else _trimmed(column[part], pad) for column in (source, *columns)]
+        try:
+            results += generate_in_halves(generate, *rows, pad=pad)
+        except NotANumberError as error:
+            raise NotANumberError(error.sentence + (part.start or 0), error.dtype) from None
+    return results
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an allocation has failed, on a GPU or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY)
+    )
+
+
+def _trimmed(rows: Tensor, pad: int) -> Tensor:
+    """Return rows (N, L) without the columns on their right that are padding in all of them."""
+    used = (rows != pad).any(dim=0).nonzero()
+    return rows[:, : int(used[-1]) + 1 if len(used) else 0]

@@ -1,0 +1,236 @@
+"""The options of a search: declared, checked and handed over here alone."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+EARLY_STOPS = ("exact", "fairseq", "never")
+LENGTH_PENALTIES = ("length", "gnmt")
+
+# fairseq's generation options that have no meaning here, with the value that leaves them off.
+UNSUPPORTED = {
+    "match_source_len": False,
+    "unkpen": 0,
+    "replace_unk": None,
+    "constraints": None,
+    "diverse_beam_groups": -1,
+    "diversity_rate": -1.0,
+    "print_alignment": None,
+    "print_step": False,
+    "lm_path": None,
+    "retain_dropout": False,
+}
+
+
+@dataclass
+class SearchConfig:
+    """The options of search that encoders and encoder-decoders have in common, beyond fairseq's."""
+
+    early_stop: ChoiceEnum(list(EARLY_STOPS)) = field(  # type: ignore[valid-type]
+        default="exact",
+        metadata={
+            "help": "when the search for a sentence ends before the maximum length. exact: when no open hypothesis can "
+            "become one of the --nbest, which are therefore those of a search that never stops early; fairseq: when "
+            "--beam hypotheses have ended; never: not at all, as with --no-early-stop"
+        },
+    )
+
+
+@dataclass
+class UnilmSearchConfig(SearchConfig):
+    """Further options of search of encoders alone. Each is an attribute of :class:`SearchOptions` too."""
+
+    length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
+        default="length",
+        metadata={
+            "help": "what divides the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
+            "** lenpen, as in s2s-ft (gnmt)"
+        },
+    )
+    no_repeat_ngram_ignore: Optional[str] = field(
+        default=None,
+        metadata={"help": "symbols, separated by |, that --no-repeat-ngram-size leaves alone, such as '.'"},
+    )
+    keep_unfinished: bool = field(
+        default=False,
+        metadata={
+            "help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"
+        },
+    )
+    rank_each_step: bool = field(
+        default=False,
+        metadata={
+            "help": "rank ended and other hypotheses together by normalised score at each step, as ERNIE-GEN does: an "
+            "ended one takes a place in the beam until better ones push it out"
+        },
+    )
+    draft_placeholders: int = field(
+        default=0,
+        metadata={
+            "help": "greedy search: draft so many tokens at placeholders further on, and verify them in the next step; "
+            "the same hypotheses in fewer steps"
+        },
+    )
+    draft_source: int = field(
+        default=0,
+        metadata={
+            "help": "greedy search: draft so many tokens by copying from where the source reads like the end of the "
+            "hypothesis, and verify them in the next step; the same hypotheses in fewer steps"
+        },
+    )
+
+
+@dataclass
+class SearchOptions(UnilmSearchConfig):
+    """What a search is to find: the options above and those of fairseq that it reads, under their names there."""
+
+    beam: int = 5
+    max_len_a: float = 0.0
+    """A hypothesis has at most ``max_len_a * source length + max_len_b`` tokens, eos not counted ..."""
+    max_len_b: int = 200
+    """... and never more than the model was trained for."""
+    min_len: int = 1
+    """Fewest tokens before eos."""
+    lenpen: float = 1.0
+    temperature: float = 1.0
+    no_repeat_ngram_size: int = 0
+    sampling: bool = False
+    sampling_topk: int = -1
+    sampling_topp: float = -1.0
+    nbest: int | None = None
+    """How many of the best hypotheses are returned; all ``beam`` of them if None."""
+    never_generated: tuple[int, ...] = ()
+    """Ids that no hypothesis may hold."""
+    never_blocked: tuple[int, ...] = ()
+    """Ids that ``no_repeat_ngram_size`` leaves alone."""
+
+    @classmethod
+    def of(cls, args: Any, task: Any, form: SequenceForm, dictionary: PretrainedDictionary) -> "SearchOptions":
+        """Gather the options.
+
+        Args:
+            args: fairseq's `GenerationConfig`.
+            task: the options of the task.
+            form: the layout that the models were trained with.
+            dictionary: of the models.
+
+        Raises:
+            UserError: naming every option that is not supported, out of range or contradicts another.
+        """
+        if problems := _problems(args, task, form, dictionary):
+            raise UserError.of(problems)
+        derived = {
+            "early_stop": early_stop(args, task),
+            "length_penalty": str(task.length_penalty),
+            "lenpen": 0.0 if args.unnormalized else args.lenpen,
+            # Samples are drawn to their end: random numbers must not depend on the scores of another sentence.
+            "nbest": None if args.sampling else args.nbest,
+            "never_generated": tuple(sorted({*dictionary.never_generated(), form.placeholder})),
+            "never_blocked": tuple(dictionary.index(symbol) for symbol in _ignored_symbols(task)),
+        }
+        own = {option.name for option in fields(UnilmSearchConfig)}
+        names = [option.name for option in fields(cls) if option.name not in derived]
+        return cls(**derived, **{name: getattr(task if name in own else args, name) for name in names})
+
+    def normalizer(self, length: Tensor) -> Tensor:
+        """Return what a summed log-probability is divided by: ``length ** lenpen``, as in fairseq.
+
+        With the length penalty ``gnmt`` it is ``((5 + length) / 6) ** lenpen``, as in s2s-ft (Wu et al., 2016,
+        equation 14, without its coverage term).
+
+        Args:
+            length: tokens of hypotheses, eos counted (any shape).
+
+        Returns:
+            The same shape, float32.
+        """
+        base = (5.0 + length) / 6.0 if self.length_penalty == "gnmt" else length.float()
+        return base**self.lenpen
+
+
+def early_stop(args: Any, task: Any) -> str:
+    """Return when a search ends: fairseq's own ``--no-early-stop`` stands for ``never``.
+
+    * ``exact``: when no open hypothesis can get among the ``nbest`` any more, so the result is that of ``never``.
+    * ``fairseq``: when ``beam`` hypotheses have ended, though an open one may be better.
+    * ``never``: at the maximum length.
+
+    With a beam of one, each of them is greedy search, which ends with the first eos.
+    """
+    return "never" if getattr(args, "no_early_stop", False) else str(task.early_stop)
+
+
+def early_stop_problems(args: Any, task: Any) -> list[str]:
+    """Return what is wrong with the options that say when a search ends."""
+    if early_stop(args, task) == "never" and task.early_stop == "fairseq":
+        return ["--early-stop fairseq and --no-early-stop exclude each other: give one of them"]
+    return []
+
+
+def _problems(args: Any, task: Any, form: SequenceForm, dictionary: PretrainedDictionary) -> list[str]:
+    found = [
+        f"{_option(name)} is not supported by unilm_seq2seq"
+        for name, off in UNSUPPORTED.items()
+        if getattr(args, name, off) != off
+    ]
+    for name in ("sampling_topk", "sampling_topp"):
+        if getattr(args, name) > 0 and not args.sampling:
+            found.append(f"{_option(name)} needs --sampling")
+    if args.sampling_topp > 1:
+        found.append(f"--sampling-topp must not exceed 1, but is {args.sampling_topp:g}")
+    if args.temperature <= 0:
+        found.append(f"--temperature must be positive, but is {args.temperature:g}")
+    found += _negative(args, "max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size")
+    found += early_stop_problems(args, task)
+    if args.beam < 1:
+        found.append(f"--beam must be at least 1, but is {args.beam}")
+    if args.beam > len(dictionary) and not args.sampling:
+        found.append(f"--beam must not exceed the {len(dictionary)} symbols of the dictionary, but is {args.beam}")
+    if args.nbest > args.beam:
+        found.append(f"--nbest must not exceed --beam ({args.beam}), but is {args.nbest}")
+    if task.no_repeat_ngram_ignore and not args.no_repeat_ngram_size:
+        found.append("--no-repeat-ngram-ignore needs --no-repeat-ngram-size")
+    if unknown := [symbol for symbol in _ignored_symbols(task) if symbol not in dictionary]:
+        found.append(f"--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks {', '.join(unknown)}")
+    return found + _draft_problems(args, task, form)
+
+
+def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
+    names = ("draft_placeholders", "draft_source")
+    found = _negative(task, *names)
+    given = [_option(name) for name in names if getattr(task, name) > 0]
+    if len(given) == 2:
+        found.append("--draft-placeholders and --draft-source exclude each other: give one of them")
+    for option in given:
+        if args.beam != 1:
+            found.append(f"{option} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
+        if args.sampling:
+            found.append(f"{option} and --sampling exclude each other")
+    if task.rank_each_step:
+        others = ["--sampling"] * args.sampling + given
+        found += [f"--rank-each-step and {other} exclude each other" for other in others]
+    if "--draft-placeholders" in given and form.shifted:
+        found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
+    return found
+
+
+def _negative(options: Any, *names: str) -> list[str]:
+    return [
+        f"{_option(name)} must not be negative, but is {value:g}"
+        for name in names
+        if (value := getattr(options, name)) < 0
+    ]
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _ignored_symbols(task: Any) -> list[str]:
+    return task.no_repeat_ngram_ignore.split("|") if task.no_repeat_ngram_ignore else []

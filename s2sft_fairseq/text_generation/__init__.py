@@ -1,1 +1,0 @@
-"""Generating from files of raw text to files."""

@@ -1,0 +1,98 @@
+"""Batches for decoding: every sentence once, within the limits, none smaller than it has to be."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import ENCODERS, FIRST_WORD, VOCAB_SIZE, tiny_form, tiny_model
+
+from s2sft_fairseq.inference import memory as planning
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
+from s2sft_fairseq.inference.memory import BatchMemory, memory_for, plan_batches, useful_sentences
+
+
+def memory(budget, **costs):
+    settings = {"beam": 3, "max_tokens": 9, "cached_position": 7, "read_position": 11, "read_pair": 2}
+    return BatchMemory(budget, **{**settings, "scored_row": 100, "scored_pair": 5, **costs})
+
+
+def fits(batch, lengths, positions, max_tokens, max_sentences, estimate):
+    """The limits, spelled out."""
+    return (
+        (max_tokens is None or len(batch) * max(positions[i] for i in batch) <= max_tokens)
+        and (max_sentences is None or len(batch) <= max_sentences)
+        and (estimate is None or len(batch) * estimate.of_sentence(max(lengths[i] for i in batch)) <= estimate.budget)
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_sentence_once_in_batches_as_large_as_the_limits_allow(seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 40, size=rng.integers(1, 60))
+    positions = lengths + rng.integers(0, 20, size=len(lengths)) if seed % 2 else lengths
+    limits = (
+        int(rng.integers(10, 400)) if rng.random() < 0.7 else None,
+        int(rng.integers(1, 12)) if rng.random() < 0.7 else None,
+        memory(int(rng.integers(100, 60_000))) if rng.random() < 0.7 else None,
+    )
+    max_tokens, max_sentences, estimate = limits
+    batches = plan_batches(
+        lengths,
+        max_tokens=max_tokens,
+        max_sentences=max_sentences,
+        memory=estimate,
+        positions=positions if seed % 2 else None,
+    )
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    in_order = [lengths[index] for batch in batches for index in batch]
+    assert in_order == sorted(lengths, reverse=True)
+    for batch, following in zip(batches, [*batches[1:], []], strict=True):
+        assert len(batch) == 1 or fits(batch, lengths, positions, *limits)
+        assert not len(following) or not fits([*batch, following[0]], lengths, positions, *limits)
+
+
+def test_no_limits_and_no_sentences():
+    assert [batch.tolist() for batch in plan_batches(np.array([3, 9, 3]))] == [[1, 0, 2]]
+    assert plan_batches(np.array([], dtype=np.int64), max_tokens=10, memory=memory(100)) == []
+
+
+def test_the_cache_reading_and_scoring():
+    cache, reading, scoring = (4 + 2 * 3) * 7, 4 * 11 + 16 * 2, 2 * (100 + 10 * 5)
+    assert memory(0, beam=2, max_tokens=2).of_sentence(4) == cache + reading + scoring
+    assert memory(400).most_sentences(1000) == 1
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_the_cache_is_counted_to_the_byte(encoder):
+    model, sources = tiny_model(**ENCODERS[encoder]), torch.full((3, 8), FIRST_WORD)
+    state = IncrementalDecoder(model, tiny_form(), sources, max_tokens=9, beams=2).state
+    taken = sum(part.numel() * part.element_size() for layer in state.layers for part in (layer.key, layer.value))
+    assert taken == memory_for([model], 2, 9, 0).cached_position * len(sources) * state.capacity
+
+
+def test_half_precision_halves_the_cache():
+    whole, half = (memory_for([model], 5, 9, 0) for model in (tiny_model(), tiny_model().half()))
+    assert half.cached_position * 2 == whole.cached_position
+    assert half.scored_row == whole.scored_row > 3 * 4 * VOCAB_SIZE  # always float32
+
+
+def test_an_ensemble_keeps_a_cache_for_each_model():
+    one, two = (memory_for([tiny_model()] * count, 5, 9, 0) for count in (1, 2))
+    assert two.cached_position == 2 * one.cached_position
+    assert two.read_position == one.read_position
+
+
+def test_relative_positions_take_a_bias_for_each_head():
+    plain, relative = (memory_for([tiny_model(relative=given)], 5, 9, 0) for given in (False, True))
+    assert relative.read_pair == 2 * plain.read_pair
+
+
+def test_by_default_a_share_of_what_is_free(monkeypatch):
+    monkeypatch.setattr(planning, "free_memory", lambda device: {"cpu": 1000}[device.type])
+    assert memory_for([tiny_model()], 5, 9).budget == 600
+
+
+def test_on_the_cpu_more_sentences_are_of_no_use_from_some_number_on():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert useful_sentences(cpu, 1) == 5 * useful_sentences(cpu, 5)
+    assert useful_sentences(cpu, 10_000) == 1
+    assert useful_sentences(gpu, 5) is None

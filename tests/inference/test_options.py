@@ -1,0 +1,235 @@
+"""From the options of fairseq-generate to those of a search, and what is said of options that do not go."""
+
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.dataclass.configs import GenerationConfig
+from tiny import CLS, MASK, PAD, UNK, tiny_dictionary, tiny_form
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.options import LENGTH_PENALTIES, UNSUPPORTED, SearchOptions, UnilmSearchConfig
+
+
+def build(task=None, form=None, **options):
+    """The options of a search from those of the task and of fairseq."""
+    settings = {
+        "early_stop": "exact",
+        "length_penalty": "length",
+        "keep_unfinished": False,
+        "no_repeat_ngram_ignore": None,
+        "rank_each_step": False,
+        "draft_placeholders": 0,
+        "draft_source": 0,
+        **(task or {}),
+    }
+    return SearchOptions.of(
+        GenerationConfig(**options), SimpleNamespace(**settings), form or tiny_form(), tiny_dictionary()
+    )
+
+
+def test_defaults_are_those_of_fairseq_but_for_the_end_of_a_search():
+    assert build() == SearchOptions(
+        beam=5,
+        nbest=1,
+        max_len_a=0,
+        max_len_b=200,
+        min_len=1,
+        lenpen=1,
+        temperature=1.0,
+        early_stop="exact",
+        never_generated=(PAD, UNK, CLS, MASK),
+    )
+    assert not build().sampling and not build().no_repeat_ngram_size
+
+
+def test_every_option_arrives():
+    options = build(
+        {
+            "length_penalty": "gnmt",
+            "keep_unfinished": True,
+            "no_repeat_ngram_ignore": "w7|w9",
+            "early_stop": "fairseq",
+        },
+        beam=3,
+        nbest=3,
+        max_len_a=1.5,
+        max_len_b=7,
+        min_len=2,
+        lenpen=0.8,
+        temperature=1.3,
+        no_repeat_ngram_size=3,
+    )
+    assert options == SearchOptions(
+        beam=3,
+        nbest=3,
+        max_len_a=1.5,
+        max_len_b=7,
+        min_len=2,
+        length_penalty="gnmt",
+        lenpen=0.8,
+        temperature=1.3,
+        never_generated=(PAD, UNK, CLS, MASK),
+        early_stop="fairseq",
+        keep_unfinished=True,
+        no_repeat_ngram_size=3,
+        no_repeat_ngram_ignore="w7|w9",
+        never_blocked=(7, 9),
+    )
+
+
+def test_no_early_stop_is_fairseqs_name_for_never():
+    assert build(no_early_stop=True).early_stop == "never"
+    with pytest.raises(UserError) as raised:
+        build({"early_stop": "fairseq"}, no_early_stop=True, beam=0)
+    assert raised.value.problems == [
+        "--early-stop fairseq and --no-early-stop exclude each other: give one of them",
+        "--beam must be at least 1, but is 0",
+        "--nbest must not exceed --beam (0), but is 1",
+    ]
+
+
+def test_unnormalized_scores():
+    assert build(unnormalized=True, lenpen=2.0).lenpen == 0
+
+
+@pytest.mark.parametrize("name", ["draft_placeholders", "draft_source"])
+def test_drafts(name):
+    assert getattr(build({name: 3}, beam=1), name) == 3
+
+
+def test_drafts_that_do_not_go():
+    with pytest.raises(UserError) as raised:
+        build(
+            {"draft_placeholders": 2, "draft_source": 3},
+            form=tiny_form("causal"),
+            beam=2,
+            sampling=True,
+        )
+    assert raised.value.problems == [
+        "--draft-placeholders and --draft-source exclude each other: give one of them",
+        "--draft-placeholders is for greedy search: it needs --beam 1, but --beam is 2",
+        "--draft-placeholders and --sampling exclude each other",
+        "--draft-source is for greedy search: it needs --beam 1, but --beam is 2",
+        "--draft-source and --sampling exclude each other",
+        "--draft-placeholders needs a model that predicts at placeholders, but this one is causal",
+    ]
+    with pytest.raises(UserError) as raised:
+        build({"draft_source": -1}, beam=1)
+    assert raised.value.problems == ["--draft-source must not be negative, but is -1"]
+
+
+def test_ranking_each_step():
+    assert build({"rank_each_step": True}).rank_each_step
+    with pytest.raises(UserError) as raised:
+        build({"rank_each_step": True, "draft_source": 3}, beam=1, sampling=True)
+    assert raised.value.problems[-2:] == [
+        "--rank-each-step and --sampling exclude each other",
+        "--rank-each-step and --draft-source exclude each other",
+    ]
+
+
+def test_more_beams_than_symbols():
+    with pytest.raises(UserError, match="--beam must not exceed the 50 symbols of the dictionary, but is 51"):
+        build(beam=51)
+    assert build(beam=51, sampling=True).beam == 51
+
+
+def test_sampling():
+    options = build(sampling=True, sampling_topk=3, sampling_topp=1.0)
+    assert (options.sampling, options.sampling_topk, options.sampling_topp) == (True, 3, 1.0)
+    assert options.nbest is None  # all samples are drawn to their end
+
+
+def test_a_placeholder_of_its_own_is_never_generated():
+    assert build(form=tiny_form(placeholder=11)).never_generated == (PAD, UNK, CLS, MASK, 11)
+
+
+@pytest.mark.parametrize("name", list(UNSUPPORTED))
+def test_defaults_of_unsupported_options_are_known(name):
+    assert getattr(GenerationConfig(), name) == UNSUPPORTED[name]
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(UserError) as raised:
+        build(
+            {"no_repeat_ngram_ignore": "w7|foo|bar"},
+            match_source_len=True,
+            unkpen=0.5,
+            replace_unk="@@ ",
+            constraints="ordered",
+            diverse_beam_groups=2,
+            diversity_rate=0.5,
+            print_alignment="hard",
+            print_step=True,
+            lm_path="lm.pt",
+            retain_dropout=True,
+            sampling_topk=5,
+            sampling_topp=1.5,
+            temperature=0.0,
+            max_len_a=-0.5,
+            max_len_b=-1,
+            min_len=-2,
+            no_repeat_ngram_size=-3,
+            beam=0,
+            nbest=2,
+        )
+    assert raised.value.problems == [
+        "--match-source-len is not supported by unilm_seq2seq",
+        "--unkpen is not supported by unilm_seq2seq",
+        "--replace-unk is not supported by unilm_seq2seq",
+        "--constraints is not supported by unilm_seq2seq",
+        "--diverse-beam-groups is not supported by unilm_seq2seq",
+        "--diversity-rate is not supported by unilm_seq2seq",
+        "--print-alignment is not supported by unilm_seq2seq",
+        "--print-step is not supported by unilm_seq2seq",
+        "--lm-path is not supported by unilm_seq2seq",
+        "--retain-dropout is not supported by unilm_seq2seq",
+        "--sampling-topk needs --sampling",
+        "--sampling-topp needs --sampling",
+        "--sampling-topp must not exceed 1, but is 1.5",
+        "--temperature must be positive, but is 0",
+        "--max-len-a must not be negative, but is -0.5",
+        "--max-len-b must not be negative, but is -1",
+        "--min-len must not be negative, but is -2",
+        "--no-repeat-ngram-size must not be negative, but is -3",
+        "--beam must be at least 1, but is 0",
+        "--nbest must not exceed --beam (0), but is 2",
+        "--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks foo, bar",
+    ]
+    assert str(raised.value).startswith("21 problems:\n  - --match-source-len is not")
+
+
+def test_an_ignore_list_needs_something_that_ignores():
+    with pytest.raises(UserError, match=r"^--no-repeat-ngram-ignore needs --no-repeat-ngram-size$"):
+        build({"no_repeat_ngram_ignore": "w7"})
+
+
+def test_every_option_of_the_task_is_one_of_the_search():
+    """So that a new one need not be named again."""
+    given = {"draft_source": 3, "keep_unfinished": True, "length_penalty": "gnmt", "early_stop": "never"}
+    options = build(given, beam=1)
+    assert {name: getattr(options, name) for name in given} == given
+    assert {option.name for option in fields(UnilmSearchConfig)} <= {option.name for option in fields(SearchOptions)}
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5, 1.0, 2.0, -1.0])
+def test_both_kinds_of_length_penalty(penalty):
+    lengths = torch.tensor([[1, 2], [7, 200]])
+    fairseq = [[length**penalty for length in row] for row in lengths.tolist()]
+    s2s_ft = [[((5 + length) / 6) ** penalty for length in row] for row in lengths.tolist()]
+    options = SearchOptions(lenpen=penalty)
+    torch.testing.assert_close(options.normalizer(lengths), torch.tensor(fairseq))
+    gnmt = replace(options, length_penalty="gnmt")
+    torch.testing.assert_close(gnmt.normalizer(lengths), torch.tensor(s2s_ft))
+
+
+@pytest.mark.parametrize("kind", LENGTH_PENALTIES)
+def test_no_penalty_and_length_one_leave_the_sum(kind):
+    def normalizer(length, lenpen):
+        return SearchOptions(length_penalty=kind, lenpen=lenpen).normalizer(torch.tensor(length))
+
+    assert normalizer([3, 50], 0.0).tolist() == [1.0, 1.0]
+    assert normalizer(1, 1.7).item() == 1.0
+    assert normalizer([4], 1.0).dtype == torch.float32
