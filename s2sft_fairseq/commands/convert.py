@@ -22,7 +22,7 @@ from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.models.deltalm_conversion import convert_deltalm
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument(
         "--finetune-method",
-        choices=sorted(METHODS),
+        choices=sorted(OBJECTIVES),
         help="how a checkpoint that is fine-tuned already is to be decoded (default for s2s-ft's: pseudo_masked)",
     )
     parser.add_argument(

@@ -11,6 +11,7 @@ from s2sft_fairseq.generation.reference_scorer import ReferenceScorer
 from s2sft_fairseq.generation.search_options import SearchOptions
 from s2sft_fairseq.generation.sequence_generator import SequenceGenerator
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.objectives.objective import Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 # fairseq's generation options that have no meaning here, with the value that leaves them off.
@@ -29,13 +30,19 @@ UNSUPPORTED = {
 
 
 def build_generator(
-    models: Sequence[UnilmModel], form: SequenceForm, dictionary: PretrainedDictionary, args: Any, task: Any
+    models: Sequence[UnilmModel],
+    form: SequenceForm,
+    objective: Objective,
+    dictionary: PretrainedDictionary,
+    args: Any,
+    task: Any,
 ) -> SequenceGenerator | ReferenceScorer:
     """Build a generator, or with ``--score-reference`` a scorer.
 
     Args:
         models: one, or an ensemble.
         form: the layout they were trained with.
+        objective: what they were trained with.
         dictionary: their dictionary.
         args: fairseq's `GenerationConfig`.
         task: the options of the task.
@@ -48,7 +55,7 @@ def build_generator(
     if problems:
         raise UserError.of(problems)
     if args.score_reference:
-        return ReferenceScorer(models, form)
+        return ReferenceScorer(models, form, objective)
     options = SearchOptions(
         beam=args.beam,
         max_len_a=args.max_len_a,
@@ -138,7 +145,7 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     if task.rank_each_step:
         others = ["--sampling"] * args.sampling + given
         found += [f"--rank-each-step and {other} exclude each other" for other in others]
-    if "--draft-placeholders" in given and form.shifted:
+    if "--draft-placeholders" in given and not form.has_placeholders:
         found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
     return found
 

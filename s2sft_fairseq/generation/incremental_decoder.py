@@ -46,9 +46,9 @@ class IncrementalDecoder:
         hypotheses, new = self.pending.shape[1:]
         # (N, K, Q) -> (N, Q, K) -> (N, Q * K)
         tokens = self.pending.transpose(1, 2).flatten(1)
-        if not self.form.shifted:
+        if self.form.has_placeholders:
             tokens = torch.cat([tokens, tokens.new_full((len(tokens), hypotheses), self.form.placeholder)], dim=1)
-        layout = next_token_layout(hypotheses, new, placeholder=not self.form.shifted, device=tokens.device)
+        layout = next_token_layout(hypotheses, new, placeholder=self.form.has_placeholders, device=tokens.device)
         return self._step(tokens, layout)
 
     def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class IncrementalDecoder:
             and those further on (N, D + 1, ahead, V).
         """
         drafted, pending = drafts.size(1), self.pending.size(2)
-        placeholder = not self.form.shifted
+        placeholder = self.form.has_placeholders
         layout = drafted_layout(pending, drafted, ahead, placeholder=placeholder, device=drafts.device)
         tokens = torch.cat([self.pending.squeeze(1), drafts], dim=1)
         if placeholder:
@@ -74,7 +74,7 @@ class IncrementalDecoder:
 
     def _step(self, tokens: Tensor, layout: StepLayout) -> Tensor:
         segments = tokens.new_full((tokens.size(1),), self.form.target_segment)
-        if not self.form.shifted:
+        if self.form.has_placeholders:
             segments[-layout.num_predicted :] = self.form.placeholder_segment
         return self.model.step(self.state, tokens, segments, layout)
 

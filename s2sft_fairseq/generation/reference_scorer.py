@@ -12,7 +12,7 @@ from torch import Tensor
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.generation.not_a_number import NotANumberError, named_by_id
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.methods import reference
+from s2sft_fairseq.objectives.objective import Objective
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -21,8 +21,8 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 class ReferenceScorer:
     """Scores the targets of a batch in one pass, with the probabilities that decoding them would give."""
 
-    def __init__(self, models: Sequence[UnilmModel], form: SequenceForm) -> None:
-        self.models, self.form = list(models), form
+    def __init__(self, models: Sequence[UnilmModel], form: SequenceForm, objective: Objective) -> None:
+        self.models, self.form, self.objective = list(models), form, objective
         self.eos = form.sep
 
     @torch.no_grad()
@@ -39,7 +39,7 @@ class ReferenceScorer:
         device = sample["target"].device
         batch = collate(
             [
-                reference(
+                self.objective.reference(
                     Ragged.of(self._unpadded(sample["net_input"]["src_tokens"])),
                     Ragged.of([self.form.target(target[:-1]) for target in self._unpadded(sample["target"])]),
                     self.form,

@@ -12,7 +12,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.fragments import Fragments, causal_fragments, infilled_fragments
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -87,24 +87,23 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
         )
         super().__init__(cfg, dictionary)
         # Typical generation is that of causal fine-tuning, which it is for.
-        method = METHODS["causal" if self.is_typical else "infilling"]
+        objective = OBJECTIVES["causal" if self.is_typical else "infilling"]
         self.form = SequenceForm(
             cls=dictionary.bos(),
             sep=dictionary.eos(),
             pad=dictionary.pad(),
-            placeholder=placeholder_id(cfg.placeholder, "infilling", dictionary),
+            placeholder=placeholder_id(cfg.placeholder, OBJECTIVES["infilling"], dictionary),
             vocab_size=len(dictionary),
-            shifted=method.shifted,
-            own_start=method.own_start,
+            starts_with=objective.starts_with,
             target_segment=cfg.target_segment,
             placeholder_segment=cfg.target_segment,
         )
         self.spans = None
         if cfg.span_vocab is not None:
             self.spans = load_spans(Path(cfg.span_vocab), dictionary).boundaries
-            method = method.with_spans(self.spans, cfg.word_flow_weight)
-        self.flows = method.flows
-        self.positions_per_target = method.positions_per_target
+            objective = objective.with_spans(self.spans, cfg.word_flow_weight)
+        self.flows = objective.flows
+        self.positions_per_target = objective.positions_per_target
 
     def option_problems(self) -> list[str]:
         """Return what is wrong with the options of the objective, a sentence each."""

@@ -6,14 +6,9 @@ from typing import Any
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.corruption import PRESETS, Corruption
-from s2sft_fairseq.objectives.methods import METHODS, SPAN_METHODS, Method
+from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.spans.span_file import load_spans
-
-# What does nothing with other methods, and has a value that says so.
-_OF_INFILLING = {"noise_prob": 0, "noise_symbol": None, "word_flow_weight": None}
-# And what does nothing with infilling.
-_OF_OTHERS = ("target_mask_prob", "max_masked_tokens")
 
 
 def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -> Corruption:
@@ -27,15 +22,11 @@ def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -
     Raises:
         UserError: naming every option that is out of range or does nothing with this method.
     """
+    objective = OBJECTIVES[name]
     problems = [
-        f"--{option.replace('_', '-')} is for --finetune-method infilling, but that is {name}"
-        for option, unused in _OF_INFILLING.items()
-        if name != "infilling" and getattr(options, option) != unused
-    ]
-    problems += [
-        f"--{option.replace('_', '-')} does nothing with --finetune-method infilling: --noise-prob replaces targets"
-        for option in _OF_OTHERS
-        if name == "infilling" and getattr(options, option)
+        f"--{option.replace('_', '-')} is for --finetune-method {' or '.join(readers)}, but that is {name}"
+        for option, (readers, unused) in _options_of_objectives().items()
+        if name not in readers and getattr(options, option) not in (None, unused)
     ]
     symbol = options.noise_symbol
     if symbol is not None and symbol not in dictionary:
@@ -43,7 +34,7 @@ def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -
     names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens", "noise_prob")
     given = {option: value for option in names if (value := getattr(options, option)) is not None}
     corruption = replace(
-        PRESETS[str(options.corruption)][name],
+        objective.corruption[str(options.corruption)],
         **given,
         noise_symbol=None if symbol is None else dictionary.index(symbol),
     )
@@ -53,21 +44,31 @@ def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -
         problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
     if options.span_vocab is None and weight not in (None, 1):
         problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
-    if options.span_vocab is not None and name not in SPAN_METHODS:
-        problems.append(f"--span-vocab is for --finetune-method {' or '.join(SPAN_METHODS)}, but that is {name}")
+    if options.span_vocab is not None and not objective.takes_spans:
+        names = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
+        problems.append(f"--span-vocab is for --finetune-method {' or '.join(names)}, but that is {name}")
     if problems:
         raise UserError.of(problems)
     return corruption
 
 
-def make_method(options: Any, name: str, dictionary: PretrainedDictionary) -> Method:
-    """Return the method to train with, which reads the span vocabulary where one is named.
+def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
+    """Return the options that some objectives read only: which do, and the value that asks for nothing."""
+    found: dict[str, tuple[list[str], Any]] = {}
+    for name, objective in OBJECTIVES.items():
+        for option, unused in objective.options.items():
+            found.setdefault(option, ([], unused))[0].append(name)
+    return found
+
+
+def make_objective(options: Any, name: str, dictionary: PretrainedDictionary) -> Objective:
+    """Return the objective to train with, which reads the span vocabulary where one is named.
 
     Raises:
         UserError: naming what is wrong with the span vocabulary.
     """
-    method = METHODS[name]
+    objective = OBJECTIVES[name]
     if options.span_vocab is None:
-        return method
+        return objective
     vocabulary = load_spans(Path(options.span_vocab), dictionary)
-    return method.with_spans(vocabulary.boundaries, options.word_flow_weight)
+    return objective.with_spans(vocabulary.boundaries, options.word_flow_weight)

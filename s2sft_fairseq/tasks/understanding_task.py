@@ -152,7 +152,6 @@ def make_form(
         pad=dictionary.pad(),
         placeholder=dictionary.mask(),
         vocab_size=len(dictionary),
-        shifted=False,
         fields=fields,
         max_source=max_source,
     )

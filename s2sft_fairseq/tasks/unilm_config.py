@@ -12,8 +12,7 @@ from omegaconf import II, MISSING
 
 from s2sft_fairseq.generation.length_penalty import LENGTH_PENALTIES
 from s2sft_fairseq.models.inference import QUANTIZATIONS
-from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.tasks.search_config import SearchConfig
 
 
@@ -35,10 +34,10 @@ class UnilmSeq2SeqConfig(SearchConfig):
         default=None,
         metadata={"help": "suffix of the target files (default: read off the data)", "argparse_alias": "-t"},
     )
-    finetune_method: Optional[ChoiceEnum(sorted(METHODS))] = field(  # type: ignore[valid-type]
+    finetune_method: Optional[ChoiceEnum(sorted(OBJECTIVES))] = field(  # type: ignore[valid-type]
         default=None, metadata={"help": "how target tokens are predicted (default: pseudo_masked)"}
     )
-    corruption: ChoiceEnum(sorted(PRESETS)) = field(  # type: ignore[valid-type]
+    corruption: ChoiceEnum(list(CORRUPTIONS)) = field(  # type: ignore[valid-type]
         default="paper",
         metadata={
             "help": "preset of the corruption. paper: 'masked' and 'pseudo_masked' mask half of the target. original: "

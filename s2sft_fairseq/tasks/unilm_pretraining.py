@@ -10,6 +10,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, pseudo_masked_lm
 from s2sft_fairseq.objectives.ragged import Ragged
@@ -61,9 +62,8 @@ class UnilmPretrainingTask(TextPretrainingTask):
             cls=dictionary.bos(),
             sep=dictionary.eos(),
             pad=dictionary.pad(),
-            placeholder=placeholder_id(cfg.placeholder, "pseudo_masked", dictionary),
+            placeholder=placeholder_id(cfg.placeholder, OBJECTIVES["pseudo_masked"], dictionary),
             vocab_size=len(dictionary),
-            shifted=False,
             fields=SourceFields(segments=(0, cfg.target_segment)),
         )
 

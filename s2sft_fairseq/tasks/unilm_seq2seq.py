@@ -21,11 +21,11 @@ from s2sft_fairseq.generation.decoding_dataset import DecodingDataset
 from s2sft_fairseq.generation.free_memory import GIB
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.methods import METHODS, Flow
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
 from s2sft_fairseq.tasks.packed_task import PackedTask
-from s2sft_fairseq.tasks.training import make_corruption, make_method
+from s2sft_fairseq.tasks.training import make_corruption, make_objective
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 
 
@@ -68,7 +68,7 @@ class UnilmSeq2SeqTask(PackedTask):
         if getattr(self, "form", form) != form:
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
         self.layout, self.form = layout, form
-        self.method = METHODS[layout["finetune_method"]]
+        self.objective = OBJECTIVES[layout["finetune_method"]]
         self.corruption = make_corruption(self.cfg, layout["finetune_method"], self.dictionary)
         if from_checkpoint:
             self.decoding_models.append(model)
@@ -85,7 +85,7 @@ class UnilmSeq2SeqTask(PackedTask):
             UserError: if it is one that cannot read packed batches, or something is wrong with the span vocabulary.
         """
         # Not before: what decodes needs no span vocabulary.
-        self.method = make_method(self.cfg, self.layout["finetune_method"], self.dictionary)
+        self.objective = make_objective(self.cfg, self.layout["finetune_method"], self.dictionary)
         self.decoding_models.clear()  # the loss of a checkpoint is wanted, not what it generates
         return super().build_criterion(cfg, from_checkpoint)
 
@@ -108,13 +108,21 @@ class UnilmSeq2SeqTask(PackedTask):
         )
         if target is None and split == self.cfg.train_subset:
             raise UserError(f"{folder} has no targets ({self.cfg.target_lang}) to train on for the split {split!r}")
-        self.datasets[split] = self._make_dataset(source, target, shuffle=split == self.cfg.train_subset, name=split)
+        self.datasets[split] = self._make_dataset(
+            source,
+            target,
+            shuffle=split == self.cfg.train_subset,
+            for_decoding=bool(self.decoding_models),
+            name=split,
+        )
 
     def build_dataset_for_inference(
         self, src_tokens: Sequence[Tensor], src_lengths: Sequence[int], constraints: Tensor | None = None
     ) -> PackedPairDataset:
         """Make a data set of sources alone, each with a final eos, for fairseq-interactive."""
-        return self._make_dataset(ListDataset(src_tokens, src_lengths), None, shuffle=False, name="input")
+        return self._make_dataset(
+            ListDataset(src_tokens, src_lengths), None, shuffle=False, for_decoding=True, name="input"
+        )
 
     def get_batch_iterator(self, dataset: PackedPairDataset, *limits: Any, **others: Any) -> EpochBatchIterator:
         """Iterate over batches; those to decode are as large as they may be, with regard to memory too.
@@ -140,15 +148,18 @@ class UnilmSeq2SeqTask(PackedTask):
             raise UserError(f"--max-batch-memory must be positive, but is {limit:g}")
         return memory_for(models, beam, self.form.max_target, None if limit is None else int(limit * GIB))
 
-    def _make_dataset(self, source: Any, target: Any | None, *, shuffle: bool, name: str) -> PackedPairDataset:
+    def _make_dataset(
+        self, source: Any, target: Any | None, *, shuffle: bool, for_decoding: bool, name: str
+    ) -> PackedPairDataset:
         return PackedPairDataset(
             source,
             target,
             self.form,
-            self.method,
-            self.corruption if shuffle else self.corruption.without_noise(self.layout["finetune_method"]),
+            self.objective,
+            self.corruption if shuffle else self.objective.held_out(self.corruption),
             seed=self.cfg.seed,
             shuffle=shuffle,
+            for_decoding=for_decoding,
             name=name,
         )
 
@@ -162,12 +173,7 @@ class UnilmSeq2SeqTask(PackedTask):
         """
         if args.prefix_size > 0 and any(data.target is None for data in self.datasets.values()):
             raise UserError("--prefix-size takes its prefixes from the targets, but the data has sources alone")
-        return build_generator(models, self.form, self.dictionary, args, self.cfg)
-
-    @property
-    def flows(self) -> Sequence[Flow]:
-        """What is predicted."""
-        return self.method.flows
+        return build_generator(models, self.form, self.objective, self.dictionary, args, self.cfg)
 
     def max_positions(self) -> tuple[int, int]:
         """Return the longest laid-out source and target; longer ones are cut."""

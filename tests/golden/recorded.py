@@ -16,9 +16,9 @@ from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 FOLDER = Path(__file__).parent
 VARIANTS = ("abs", "rel", "roberta")
@@ -40,10 +40,10 @@ def special_ids(variant: str) -> dict[str, int]:
 
 
 def sequence_form(
-    variant: str, *, shifted: bool, max_source: int = MAX_SOURCE, max_target: int = MAX_TARGET
+    variant: str, *, starts_with: Start, max_source: int = MAX_SOURCE, max_target: int = MAX_TARGET
 ) -> SequenceForm:
     return SequenceForm(
-        **special_ids(variant), vocab_size=97, shifted=shifted, max_source=max_source, max_target=max_target
+        **special_ids(variant), vocab_size=97, starts_with=starts_with, max_source=max_source, max_target=max_target
     )
 
 
@@ -123,9 +123,8 @@ class ReplayedDraws:
 
     def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Block, ...]:
         """Pack with our objective and no corruption, then write the drawn ids over the clean ones."""
-        from s2sft_fairseq.objectives.corruption import PRESETS
 
-        corruption = PRESETS["paper"][self.method]
+        corruption = OBJECTIVES[self.method].corruption["paper"]
         blocks = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
         drawn = [self.source, self.target, self.pseudo][: len(blocks)]
         replayed = [block._replace(token=ids) for block, ids in zip(blocks, drawn, strict=True)]
@@ -141,7 +140,7 @@ def training_case(variant: str, case: str) -> TrainingCase:
     arrays, _ = load(f"train_{variant}")
     way = case.split("_")[0]
     method = METHOD_OF[way]
-    form = sequence_form(variant, shifted=METHODS[method].shifted)
+    form = sequence_form(variant, starts_with=OBJECTIVES[method].starts_with)
     examples, rows = [], []
     drawn_from = "v2" if case.startswith("v2_lneps") else case
     for i in range(4):

@@ -28,7 +28,7 @@ def sources(variant: str, form) -> torch.Tensor:
 
 
 def decoding_form(variant: str, mode: str):
-    return sequence_form(variant, shifted=mode == "shift", max_source=48, max_target=STEPS)
+    return sequence_form(variant, starts_with="sep" if mode == "shift" else None, max_source=48, max_target=STEPS)
 
 
 def searches(variant: str) -> list[str]:

@@ -8,9 +8,9 @@ from tiny import pack_example
 
 from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
 from s2sft_fairseq.modules.relative_position import relative_position_bucket
-from s2sft_fairseq.modules.visibility import visible
+from s2sft_fairseq.modules.visibility import PackedColumns, visible
 from s2sft_fairseq.objectives.corruption import Corruption
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedBatch, collate
 
 pytestmark = pytest.mark.rounding
@@ -51,8 +51,8 @@ def test_layouts_without_randomness(variant, way, setting):
     recorded = {
         key.split("/")[-1]: value for key, value in arrays.items() if key.startswith(f"layout/{way}_{setting}/")
     }
-    method = METHODS[METHOD_OF[way]]
-    form = sequence_form(variant, shifted=method.shifted)
+    method = OBJECTIVES[METHOD_OF[way]]
+    form = sequence_form(variant, starts_with=method.starts_with)
     keep = 1.0 if setting == "keep" else 0.0
     masked = 0.5 if setting == "keep" and way != "v1" else 1.0
     corruption = Corruption(target_mask_prob=masked, random_prob=0.0, keep_prob=keep, exact_count=True)
@@ -115,7 +115,7 @@ def test_states_and_logits(variant, case):
     inputs = rebuilt.inputs()
     built = case_model(variant, case)
     with torch.no_grad():
-        states = built.encode(**{name: value for name, value in inputs.items() if name != "labelled"}).numpy()
+        states = built.encode(PackedColumns(**{name: inputs[name] for name in PackedColumns._fields})).numpy()
         logits = built(**inputs).numpy()
     np.testing.assert_allclose(states, arrays[f"{case}/hidden"][rebuilt.real], atol=1e-4, rtol=0)
     recorded = [arrays[f"{case}/logits"][i][rows] for i, rows in enumerate(rebuilt.recorded_rows)]
