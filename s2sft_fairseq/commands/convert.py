@@ -17,7 +17,7 @@ from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncode
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
 from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.models.deltalm_conversion import convert_deltalm
 from s2sft_fairseq.models.head_initialization import initialize_head
@@ -137,7 +137,7 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
 def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
     """Refuse options that say nothing of an encoder-decoder."""
     names = ("finetune_method", "fit_head", "output_prior")
-    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]:
+    if given := [as_option(name) for name in names if getattr(options, name) is not None]:
         raise UserError(f"{', '.join(given)}: for encoders that generate by themselves, but {file} is DeltaLM")
 
 

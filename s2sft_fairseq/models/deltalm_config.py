@@ -9,10 +9,8 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from s2sft_fairseq.errors import UserError
-
-# Options whose values are words.
-WORDS = {"activation_fn": ["gelu", "gelu_tanh", "relu"], "layernorm_embedding": ["yes", "no"]}
+from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.models.sizes import default_sizes, flag, range_problems, rate, size
 
 
 @dataclass
@@ -30,56 +28,33 @@ class DeltaLMConfig(FairseqDataclass):
             "it, or a checkpoint file, an official one or one of fairseq"
         },
     )
-    random_init: bool = field(
-        default=False,
-        metadata={"help": "begin with random weights: fine-tuning without --pretrained is refused otherwise"},
+    random_init: bool = flag("begin with random weights: fine-tuning without --pretrained is refused otherwise")
+    encoder_layers: Optional[int] = size(12, "layers of the encoder (default: 12)", least=1)
+    decoder_layers: Optional[int] = size(None, "layers of the decoder (default: half of those of the encoder)", least=1)
+    encoder_embed_dim: Optional[int] = size(768, "width of the layers (default: 768)", least=1)
+    encoder_ffn_embed_dim: Optional[int] = size(3072, "width inside the feed-forward networks (default: 3072)", least=1)
+    encoder_attention_heads: Optional[int] = size(
+        None, "attention heads (default: one for every 64 of the width)", least=1
     )
-    encoder_layers: Optional[int] = field(default=None, metadata={"help": "layers of the encoder (default: 12)"})
-    decoder_layers: Optional[int] = field(
-        default=None, metadata={"help": "layers of the decoder (default: half of those of the encoder)"}
+    max_positions: Optional[int] = size(
+        512, "positions of source and of target: rows of the two position embeddings (default: 512)", least=1
     )
-    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": "width of the layers (default: 768)"})
-    encoder_ffn_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "width inside the feed-forward networks (default: 3072)"}
+    layer_norm_eps: Optional[float] = size(1e-05, "epsilon of the layer norms (default: 1e-5)")
+    activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu"])] = size(  # type: ignore[valid-type]
+        "gelu", "activation (default: gelu, the exact one)"
     )
-    encoder_attention_heads: Optional[int] = field(
-        default=None, metadata={"help": "attention heads (default: one for every 64 of the width)"}
+    layernorm_embedding: Optional[ChoiceEnum(["yes", "no"])] = size(  # type: ignore[valid-type]
+        "yes", "a layer norm behind the embeddings, as in XLM-R and DeltaLM base (default: yes)"
     )
-    max_positions: Optional[int] = field(
-        default=None,
-        metadata={"help": "positions of source and of target: rows of the two position embeddings (default: 512)"},
-    )
-    layer_norm_eps: Optional[float] = field(
-        default=None, metadata={"help": "epsilon of the layer norms (default: 1e-5)"}
-    )
-    activation_fn: Optional[ChoiceEnum(WORDS["activation_fn"])] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": "activation (default: gelu, the exact one)"}
-    )
-    layernorm_embedding: Optional[ChoiceEnum(WORDS["layernorm_embedding"])] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={"help": "a layer norm behind the embeddings, as in XLM-R and DeltaLM base (default: yes)"},
-    )
-    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention output and feed-forward"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
-    checkpoint_activations: bool = field(
-        default=False,
-        metadata={"help": "keep the input of each layer only, and compute what is in it again for its gradient"},
+    dropout: float = rate(0.1, "dropout of embeddings, attention output and feed-forward")
+    attention_dropout: float = rate(0.0, "dropout of attention weights")
+    activation_dropout: float = rate(0.0, "dropout inside the feed-forward networks")
+    checkpoint_activations: bool = flag(
+        "keep the input of each layer only, and compute what is in it again for its gradient"
     )
 
 
-SIZES: dict[str, Any] = {
-    "encoder_layers": 12,
-    "decoder_layers": None,
-    "encoder_embed_dim": 768,
-    "encoder_ffn_embed_dim": 3072,
-    "encoder_attention_heads": None,
-    "max_positions": 512,
-    "layer_norm_eps": 1e-5,
-    "activation_fn": "gelu",
-    "layernorm_embedding": "yes",
-}
-"""None: worked out from other sizes."""
+SIZES = default_sizes(DeltaLMConfig)
 
 
 def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapping[str, Any]) -> None:
@@ -94,7 +69,7 @@ def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapp
         UserError: naming every size that contradicts what the model starts from, or another size.
     """
     problems = [
-        f"{_option(name)} is {given}, but {cfg.pretrained} has {value}"
+        f"{as_option(name)} is {given}, but {cfg.pretrained} has {value}"
         for name, value in known.items()
         if (given := getattr(cfg, name)) is not None and given != value
     ]
@@ -112,16 +87,7 @@ def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapp
 
 def _problems(cfg: DeltaLMConfig) -> list[str]:
     """What is impossible, by itself or together."""
-    problems = [
-        f"{_option(name)} must be at least 1, but is {value}"
-        for name in SIZES
-        if isinstance(value := getattr(cfg, name), int) and value < 1
-    ]
-    problems += [
-        f"{_option(name)} must be one of {', '.join(words)}, but is {getattr(cfg, name)}"
-        for name, words in WORDS.items()
-        if str(getattr(cfg, name)) not in words
-    ]
+    problems = range_problems(DeltaLMConfig, cfg)
     if cfg.pretrained and getattr(cfg, "random_init", False):
         problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
@@ -129,13 +95,4 @@ def _problems(cfg: DeltaLMConfig) -> list[str]:
         problems.append(
             f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({heads}), but is {width}"
         )
-    problems += [
-        f"{_option(name)} must be at least 0 and below 1, but is {getattr(cfg, name):g}"
-        for name in ("dropout", "attention_dropout", "activation_dropout")
-        if not 0 <= getattr(cfg, name) < 1
-    ]
     return problems
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -33,7 +34,7 @@ class Corruption:
     def problems(self) -> list[str]:
         """What is wrong with these values, a sentence each."""
         found = [
-            f"--{name.replace('_', '-')} must be between 0 and 1, but is {value:g}"
+            f"{as_option(name)} must be between 0 and 1, but is {value:g}"
             for name in ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "noise_prob")
             if not 0 <= (value := getattr(self, name)) <= 1
         ]

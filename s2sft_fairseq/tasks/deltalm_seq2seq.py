@@ -25,7 +25,7 @@ from s2sft_fairseq.data.binarized_text import find_languages, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.generation.build import early_stop, early_stop_problems
 from s2sft_fairseq.generation.encoder_decoder_search import EncoderDecoderSearch
 from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
@@ -94,7 +94,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
             of_model = getattr(self, name)
             given = getattr(self.cfg, f"{name}_positions") or saved.get(f"{name}_positions") or of_model
             if not 2 <= given <= of_model:
-                option = f"--{name.replace('_', '-')}-positions"
+                option = f"{as_option(name)}-positions"
                 problems.append(f"{option} must be from 2 to --max-positions of the model ({of_model}), but is {given}")
             setattr(self, name, given)
         problems += self._language_problems(saved)

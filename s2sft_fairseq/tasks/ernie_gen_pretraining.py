@@ -9,6 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.fragments import Fragments, causal_fragments, infilled_fragments
@@ -113,7 +114,7 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
             problems.append(f"--noise-symbol must be a symbol of the dictionary, but {cfg.noise_symbol!r} is not")
         if self.is_typical:
             problems += [
-                f"--{name.replace('_', '-')} does nothing with --generation typical, which has no placeholders"
+                f"{as_option(name)} does nothing with --generation typical, which has no placeholders"
                 for name in ("span_vocab", "placeholder")
                 if getattr(cfg, name) is not None
             ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -58,8 +58,7 @@ def resolve_layout(
     for name in given.keys() & saved.keys():
         if given[name] != saved[name]:
             logger.warning(
-                f"--{name.replace('_', '-')} {given[name]} overrides "
-                f"what the checkpoint was fine-tuned with, {saved[name]}"
+                f"{as_option(name)} {given[name]} overrides what the checkpoint was fine-tuned with, {saved[name]}"
             )
     layout = {**DEFAULTS, **suggested, **saved, **given}
     own_start = OBJECTIVES[layout["finetune_method"]].starts_with == "cls"
@@ -86,7 +85,7 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     max_source, max_target = layout["max_source_positions"], layout["max_target_positions"]
     for name, least in (("max_source_positions", 3), ("max_target_positions", 2)):
         if layout[name] < least:
-            problems.append(f"--{name.replace('_', '-')} must be at least {least}, but is {layout[name]}")
+            problems.append(f"{as_option(name)} must be at least {least}, but is {layout[name]}")
     needed = max_source + max_target + own_start
     if needed > model.max_positions:
         of_start = ", with one for the start of the target," if own_start else ""
@@ -103,7 +102,7 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
         segment = layout.get(name)
         count, of_model = _segment_ids(model.num_segments, model.num_roles, model.num_turns)
         if count and segment is not None and not 0 <= segment < count:
-            problems.append(f"--{name.replace('_', '-')} must be at least 0 and below {of_model}, but is {segment}")
+            problems.append(f"{as_option(name)} must be at least 0 and below {of_model}, but is {segment}")
     if problems:
         raise UserError.of(problems)
     return SequenceForm(

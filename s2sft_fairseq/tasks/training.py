@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.spans.span_file import load_spans
@@ -24,7 +24,7 @@ def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -
     """
     objective = OBJECTIVES[name]
     problems = [
-        f"--{option.replace('_', '-')} is for --finetune-method {' or '.join(readers)}, but that is {name}"
+        f"{as_option(option)} is for --finetune-method {' or '.join(readers)}, but that is {name}"
         for option, (readers, unused) in _options_of_objectives().items()
         if name not in readers and getattr(options, option) not in (None, unused)
     ]
