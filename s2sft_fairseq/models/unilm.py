@@ -99,7 +99,7 @@ class UnilmModel(BaseFairseqModel):
             if cfg.lora_rank:
                 add_adapters(model, cfg, pretrained.newly_initialized)
             cfg.pretrained = str(pretrained.path.resolve()) if cfg.lora_rank else None
-        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", *SIZES)}
+        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", "attention_dropout", *SIZES)}
         freeze(model, cfg)
         if not all(parameter.requires_grad for parameter in model.parameters()):
             logger.info(trained_share(model))

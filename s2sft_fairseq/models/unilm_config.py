@@ -6,31 +6,16 @@ The types are spelled ``Optional[...]`` because fairseq makes its command line f
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.models.sizes import default_sizes, flag, number, range_problems, rate, size
+from s2sft_fairseq.models.sizes import TransformerOptions, common_problems, default_sizes, flag, number, rate, size
 
 
 @dataclass
-class UnilmConfig(FairseqDataclass):
-    """Sizes that are not given are those of ``--pretrained``, or else of BERT base."""
+class UnilmConfig(TransformerOptions):
+    """What BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT differ in, and what is trained of a model."""
 
-    pretrained: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "folder of a converted encoder (model.pt, config.json), or checkpoint of a training, to start "
-            "from: gives sizes and weights; training only, a fine-tuned checkpoint does not need it"
-        },
-    )
-    random_init: bool = flag("begin with random weights: fine-tuning without --pretrained is refused otherwise")
-    encoder_layers: Optional[int] = size(12, "number of layers (default: 12)", least=1)
-    encoder_embed_dim: Optional[int] = size(768, "width of the layers (default: 768)", least=1)
-    encoder_ffn_embed_dim: Optional[int] = size(3072, "width inside the feed-forward networks (default: 3072)", least=1)
-    encoder_attention_heads: Optional[int] = size(12, "attention heads (default: 12)", least=1)
-    max_positions: Optional[int] = size(
-        512, "positions of source and target together: rows of the position embedding (default: 512)", least=1
-    )
     num_segments: Optional[int] = size(
         2, "rows of the segment embedding; 0: none, as in RoBERTa (default: 2; with --num-roles: 0)", least=0
     )
@@ -47,10 +32,6 @@ class UnilmConfig(FairseqDataclass):
         0, "bins of the relative position bias; 0: none (default: 0; UniLMv2: 32)"
     )
     max_relative_position: Optional[int] = size(128, "distance from which on all share the last bin (default: 128)")
-    layer_norm_eps: Optional[float] = size(1e-12, "epsilon of the layer norms (default: 1e-12, BERT's)")
-    activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu"])] = size(  # type: ignore[valid-type]
-        "gelu", "activation (default: gelu, the exact one)"
-    )
     embedding_dim: Optional[int] = size(
         0, "width of the embeddings, where narrower than the layers, as in ELECTRA; 0: theirs (default: 0)", least=0
     )
@@ -75,14 +56,8 @@ class UnilmConfig(FairseqDataclass):
     global_attention_every: Optional[int] = size(
         1, "layers from one global layer to the next, of which the first is one (default: 1, all)", least=1
     )
-    dropout: float = rate(0.1, "dropout of embeddings, attention output and feed-forward")
-    attention_dropout: float = rate(0.1, "dropout of attention weights")
-    activation_dropout: float = rate(0.0, "dropout inside the feed-forward networks")
     flex_attention: bool = flag("on GPUs: attend by PyTorch's FlexAttention, which needs --attention-dropout 0")
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
-    checkpoint_activations: bool = flag(
-        "keep the input of each layer only, and compute what is in it again for its gradient"
-    )
     freeze_embeddings: bool = flag(
         "train no token, position and segment embeddings, nor the output matrix, which is the first"
     )
@@ -130,6 +105,8 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
             setattr(cfg, name, value)
         elif pretrained and given != value and not (has_roles and name == "num_segments"):
             problems.append(f"{as_option(name)} is {given}, but the pretrained encoder has {value}")
+    if cfg.attention_dropout is None:
+        cfg.attention_dropout = 0.1
     problems += _problems(cfg)
     if problems:
         raise UserError.of(problems)
@@ -137,7 +114,7 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
 
 def _problems(cfg: UnilmConfig) -> list[str]:
     """What is impossible, by itself or together."""
-    problems = range_problems(UnilmConfig, cfg)
+    problems = common_problems(UnilmConfig, cfg)
     if bool(cfg.num_roles) != bool(cfg.num_turns):
         problems.append(
             f"--num-roles and --num-turns must both be given or both be 0, but are {cfg.num_roles} and {cfg.num_turns}"
@@ -156,11 +133,7 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"but is {cfg.max_relative_position}"
         )
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
-    if heads > 0 and width % heads:
-        problems.append(
-            f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({heads}), but is {width}"
-        )
-    elif heads > 0 and cfg.rotary_base and width // heads % 2:
+    if heads > 0 and cfg.rotary_base and width % heads == 0 and width // heads % 2:
         problems.append(
             f"--encoder-embed-dim must be an even multiple of --encoder-attention-heads ({heads}) "
             f"with --rotary-base, but is {width}"
@@ -177,8 +150,6 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         )
     if cfg.lora_alpha <= 0:
         problems.append(f"--lora-alpha must be positive, but is {cfg.lora_alpha:g}")
-    if cfg.pretrained and getattr(cfg, "random_init", False):
-        problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     if cfg.lora_rank > 0 and not cfg.pretrained:
         problems.append(
             "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold"

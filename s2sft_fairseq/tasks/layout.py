@@ -13,6 +13,7 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import KNOWLEDGE_ROLE, SIDES, SourceFields
+from s2sft_fairseq.tasks.options import symbol_problems
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,7 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     objective = OBJECTIVES[layout["finetune_method"]]
     own_start = objective.starts_with == "cls"
     symbol = layout["placeholder"]
-    if symbol is not None and symbol not in dictionary:
-        problems.append(f"--placeholder must be a symbol of the dictionary, but {symbol!r} is not")
+    problems += symbol_problems({"--placeholder": symbol}, dictionary)
     max_source, max_target = layout["max_source_positions"], layout["max_target_positions"]
     for name, least in (("max_source_positions", 3), ("max_target_positions", 2)):
         if layout[name] < least:

@@ -1,10 +1,10 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import ListDataset
 from fairseq.data.iterators import EpochBatchIterator
@@ -14,18 +14,20 @@ from torch import Tensor
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.generation.batching import BatchMemory, memory_for, useful_sentences
 from s2sft_fairseq.generation.build import build_generator
 from s2sft_fairseq.generation.decoding_dataset import DecodingDataset
 from s2sft_fairseq.generation.free_memory import GIB
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.objective import OBJECTIVES
+from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
+from s2sft_fairseq.tasks.options import data_folder, symbol_problems
 from s2sft_fairseq.tasks.packed_task import PackedTask
-from s2sft_fairseq.tasks.training import make_corruption, make_objective
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 
 
@@ -47,7 +49,7 @@ class UnilmSeq2SeqTask(PackedTask):
         Raises:
             UserError: if data or dictionary are missing or ambiguous.
         """
-        folder = Path(utils.split_paths(cfg.data)[0])
+        folder = data_folder(cfg)
         if cfg.source_lang is None or cfg.target_lang is None:
             source, target = find_languages(folder)
             cfg.source_lang, cfg.target_lang = cfg.source_lang or source, cfg.target_lang or target
@@ -95,8 +97,7 @@ class UnilmSeq2SeqTask(PackedTask):
         Raises:
             UserError: if its files are missing, truncated or of different lengths, or if it lacks targets to train on.
         """
-        folders = utils.split_paths(self.cfg.data)
-        folder = Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
+        folder = data_folder(self.cfg, split, epoch)
         source, target = load_split(
             folder,
             split,
@@ -178,3 +179,65 @@ class UnilmSeq2SeqTask(PackedTask):
     def max_positions(self) -> tuple[int, int]:
         """Return the longest laid-out source and target; longer ones are cut."""
         return self.form.max_source, self.form.max_target
+
+
+def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -> Corruption:
+    """Settle how sources and targets are corrupted.
+
+    Args:
+        options: of the task.
+        name: of the fine-tuning method.
+        dictionary: of the data.
+
+    Raises:
+        UserError: naming every option that is out of range or does nothing with this method.
+    """
+    objective = OBJECTIVES[name]
+    problems = [
+        f"{as_option(option)} is for --finetune-method {' or '.join(readers)}, but that is {name}"
+        for option, (readers, unused) in _options_of_objectives().items()
+        if name not in readers and getattr(options, option) not in (None, unused)
+    ]
+    symbol = options.noise_symbol
+    problems += symbol_problems({"--noise-symbol": symbol}, dictionary)
+    names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens", "noise_prob")
+    given = {option: value for option in names if (value := getattr(options, option)) is not None}
+    corruption = replace(
+        objective.corruption[str(options.corruption)],
+        **given,
+        noise_symbol=None if symbol is None else dictionary.index(symbol),
+    )
+    problems += corruption.problems()
+    weight = options.word_flow_weight
+    if weight is not None and not 0 <= weight <= 1:
+        problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
+    if options.span_vocab is None and weight not in (None, 1):
+        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
+    if options.span_vocab is not None and not objective.takes_spans:
+        names = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
+        problems.append(f"--span-vocab is for --finetune-method {' or '.join(names)}, but that is {name}")
+    if problems:
+        raise UserError.of(problems)
+    return corruption
+
+
+def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
+    """Return the options that some objectives read only: which do, and the value that asks for nothing."""
+    found: dict[str, tuple[list[str], Any]] = {}
+    for name, objective in OBJECTIVES.items():
+        for option, unused in objective.options.items():
+            found.setdefault(option, ([], unused))[0].append(name)
+    return found
+
+
+def make_objective(options: Any, name: str, dictionary: PretrainedDictionary) -> Objective:
+    """Return the objective to train with, which reads the span vocabulary where one is named.
+
+    Raises:
+        UserError: naming what is wrong with the span vocabulary.
+    """
+    objective = OBJECTIVES[name]
+    if options.span_vocab is None:
+        return objective
+    vocabulary = load_spans(Path(options.span_vocab), dictionary)
+    return objective.with_spans(vocabulary.boundaries, options.word_flow_weight)

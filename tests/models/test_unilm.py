@@ -281,8 +281,8 @@ def test_all_contradictions_to_the_pretrained_encoder(tmp_path):
     assert raised.value.problems == [
         "--encoder-embed-dim is 32, but the pretrained encoder has 16",
         "--max-positions is 512, but the pretrained encoder has 64",
-        "--num-segments is 0, but the pretrained encoder has 2",
         "--activation-fn is relu, but the pretrained encoder has gelu",
+        "--num-segments is 0, but the pretrained encoder has 2",
     ]
 
 

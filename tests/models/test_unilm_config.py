@@ -29,8 +29,8 @@ def test_all_sizes_that_are_impossible():
         "--encoder-ffn-embed-dim must be at least 1, but is -1",
         "--max-positions must be at least 1, but is 0",
         "--num-segments must be at least 0, but is -1",
-        "--relative-position-bins must be 0 or an even number from 4 on, but is 7",
         "--encoder-embed-dim must be a multiple of --encoder-attention-heads (3), but is 16",
+        "--relative-position-bins must be 0 or an even number from 4 on, but is 7",
     ]
 
 
