@@ -23,8 +23,7 @@ from fairseq.data import ListDataset, indexed_dataset
 from s2sft_fairseq.data.binarized_text import load_split
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
-from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
@@ -48,21 +47,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         dictionary = write_pairs(Path(folder), options.examples)
         pairs = load_split(Path(folder), "train", "src", "tgt", dictionary, None, combine=False)
-        for fields, preset, method in itertools.product(FIELDS, PRESETS, METHODS):
-            data = PackedPairDataset(
-                *pairs, make_form(method, dictionary, FIELDS[fields]), METHODS[method], PRESETS[preset][method]
-            )
+        for fields, preset, method in itertools.product(FIELDS, CORRUPTIONS, OBJECTIVES):
+            objective = OBJECTIVES[method]
+            form = make_form(method, dictionary, FIELDS[fields])
+            data = PackedPairDataset(*pairs, form, objective, objective.corruption[preset])
             batches = data.batch_by_size(data.ordered_indices(), options.max_tokens, None, 8)
             seconds = fastest(lambda data=data, batches=batches: load(data, batches), options.repeats)
             speed = options.examples / seconds
             print(f"fields: {fields:3}  --corruption {preset:8}  {method:13}  {speed:9,.0f} examples/s")
     lengths = random_lengths(options.batched_examples)
-    method = METHODS["pseudo_masked"]
+    method = OBJECTIVES["pseudo_masked"]
     data = PackedPairDataset(
         *(ListDataset([None] * len(each), each) for each in lengths),
         make_form("pseudo_masked", dictionary, SourceFields()),
         method,
-        PRESETS["paper"]["pseudo_masked"],
+        OBJECTIVES["pseudo_masked"].corruption["paper"],
         shuffle=True,
     )
     seconds = fastest(lambda: data.batch_by_size(data.ordered_indices(), options.max_tokens, None, 8), options.repeats)
@@ -101,7 +100,7 @@ def make_form(method: str, dictionary: PretrainedDictionary, fields: SourceField
         pad=dictionary.pad(),
         placeholder=dictionary.index("[MASK]"),
         vocab_size=len(dictionary),
-        shifted=METHODS[method].shifted,
+        starts_with=OBJECTIVES[method].starts_with,
         fields=fields,
         max_source=384,
         max_target=32,

@@ -58,7 +58,6 @@ class Setting:
             pad=PAD,
             placeholder=MASK,
             vocab_size=self.vocab,
-            shifted=False,
             max_source=self.max_source,
             max_target=self.steps,
         )

@@ -30,6 +30,11 @@ class UserError(Exception):
         return cls("\n".join([heading or f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]), lines)
 
 
+def as_option(name: str) -> str:
+    """Return an option as users write it, from the name that holds its value."""
+    return f"--{name.replace('_', '-')}"
+
+
 def user_error_text(error: BaseException | None) -> str | None:
     """The text of the `UserError` that lies behind `error`, or None where there is none.
 

@@ -13,6 +13,7 @@ from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.modules.visibility import PackedColumns
 
 VOCAB_SIZE, POSITIONS = 50, 40
 BYTES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRĠ"  # in GPT-2's spelling, where the last one is a space
@@ -146,9 +147,8 @@ def segments_of(real: Tensor, number: int) -> Tensor:
 def our_output(model: UnilmModel, tokens: Tensor, real: Tensor, segments: Tensor, *, logits: bool) -> Tensor:
     """Logits or states (B, L, ...) of texts that are given as a whole; 0 at the padding."""
     positions = torch.arange(tokens.size(1)).expand_as(tokens)[real]
-    given, lengths = torch.zeros_like(positions), [(length,) for length in real.sum(dim=1).tolist()]
-    inputs = (tokens[real], positions, segments[real], given, given, lengths)
-    packed = model(*inputs) if logits else model.encode(*inputs)
+    columns = PackedColumns.given(tokens[real], positions, segments[real], real.sum(dim=1).tolist())
+    packed = model(*columns) if logits else model.encode(columns)
     rows = packed.new_zeros(*real.shape, packed.size(-1))
     rows[real] = packed
     return rows

@@ -8,9 +8,10 @@ import torch
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.methods import METHODS, reference
+from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -56,8 +57,7 @@ def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:
         "pad": PAD,
         "placeholder": MASK,
         "vocab_size": VOCAB_SIZE,
-        "shifted": METHODS[method].shifted,
-        "own_start": METHODS[method].own_start,
+        "starts_with": OBJECTIVES[method].starts_with,
         "placeholder_segment": changes.get("target_segment", 1),
         "max_source": 24,
         "max_target": 16,
@@ -112,19 +112,29 @@ def pack_example(
 ) -> PackedExamples:
     """Pack one pair, with random numbers that differ from call to call."""
     draws = Draws(int(rng.integers(1 << 62)), 1, np.array([0]))
-    return METHODS[method].pack(*laid_out(source, target, form), form, corruption, draws)
+    return OBJECTIVES[method].pack(*laid_out(source, target, form), form, corruption, draws)
 
 
 def reference_example(source: np.ndarray, target: np.ndarray, form: SequenceForm) -> PackedExamples:
     """Pack one pair for its probability, with nothing corrupted."""
-    return reference(*laid_out(source, target, form), form)
+    return objective_of(form).reference(*laid_out(source, target, form), form)
+
+
+def objective_of(form: SequenceForm) -> Objective:
+    """An objective of this form; masked and pseudo-masked models share theirs, and their references too."""
+    return next(objective for objective in OBJECTIVES.values() if objective.starts_with == form.starts_with)
 
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
-    """The arguments that `UnilmModel.encode` takes from a packed batch."""
+    """The arguments that `UnilmModel.forward` takes from a packed batch."""
     columns = ("token", "position", "segment", "step", "group")
     tensors = {f"{name}s": torch.from_numpy(getattr(batch, name)) for name in columns}
     return {**tensors, "lengths": batch.lengths}
+
+
+def packed_columns(batch: PackedBatch) -> PackedColumns:
+    """The argument that `UnilmModel.encode` takes from a packed batch."""
+    return PackedColumns(**model_inputs(batch))
 
 
 def padded(rows: list[np.ndarray]) -> torch.Tensor:

@@ -17,12 +17,12 @@ from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncode
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
 from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.models.deltalm_conversion import convert_deltalm
 from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
@@ -137,7 +137,7 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
 def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
     """Refuse options that say nothing of an encoder-decoder."""
     names = ("finetune_method", "fit_head", "output_prior")
-    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]:
+    if given := [as_option(name) for name in names if getattr(options, name) is not None]:
         raise UserError(f"{', '.join(given)}: for encoders that generate by themselves, but {file} is DeltaLM")
 
 
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument(
         "--finetune-method",
-        choices=sorted(METHODS),
+        choices=sorted(OBJECTIVES),
         help="how a checkpoint that is fine-tuned already is to be decoded (default for s2s-ft's: pseudo_masked)",
     )
     parser.add_argument(

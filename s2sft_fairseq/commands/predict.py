@@ -19,7 +19,7 @@ from fairseq import checkpoint_utils, utils
 
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.data.text_files import write_lines
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.progress import sentence_progress
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
@@ -163,7 +163,7 @@ def _problems_of_task(task: UnderstandingTask, options: argparse.Namespace) -> I
     else:
         for name in _OF_ANSWERS:
             if getattr(options, name) is not None:
-                yield f"--{name.replace('_', '-')} is for question answering, but --path is one of classification"
+                yield f"{as_option(name)} is for question answering, but --path is one of classification"
         if options.clip and not task.cfg.regression:
             yield "--clip is for regression, but --path is a checkpoint of classification"
 
@@ -175,7 +175,7 @@ def _problems(options: argparse.Namespace) -> list[str]:
     for name in ("max_tokens", "batch_size", "max_answer"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            found.append(f"--{name.replace('_', '-')} must be at least 1, but is {value}")
+            found.append(f"{as_option(name)} must be at least 1, but is {value}")
     if options.clip and options.clip[0] > options.clip[1]:
         found.append(f"--clip must be a least and a greatest number, but is {options.clip[0]:g} {options.clip[1]:g}")
     if not options.path.is_file():

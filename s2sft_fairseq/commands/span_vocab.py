@@ -9,7 +9,7 @@ from pathlib import Path
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_texts
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.spans.collocations import Collocations
 from s2sft_fairseq.spans.counting import Found, Resources, find_collocations
 from s2sft_fairseq.spans.ngram_keys import words_of_keys
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _problems(options: argparse.Namespace) -> Iterator[str]:
     for name, least in (("bigrams", 0), ("trigrams", 0), ("min_count", 1), ("workers", 1)):
         if (value := getattr(options, name)) < least:
-            yield f"--{name.replace('_', '-')} must be at least {least}, but is {value}"
+            yield f"{as_option(name)} must be at least {least}, but is {value}"
     if not 0 < options.max_memory < math.inf:
         yield f"--max-memory must be above 0, but is {options.max_memory}"
     if options.temporary_dir and not options.temporary_dir.is_dir():

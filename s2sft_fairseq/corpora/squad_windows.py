@@ -20,7 +20,7 @@ from tqdm import tqdm
 from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError
 from s2sft_fairseq.corpora.squad_reading import SquadQuestion, write_squad_file
 from s2sft_fairseq.corpora.writing import finish
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.question_answering.questions import Question, questions_path
 from s2sft_fairseq.question_answering.windows import slide
@@ -45,7 +45,7 @@ class WindowMaker:
     def problems(self) -> list[str]:
         """What is wrong with these values, a sentence each."""
         found = [
-            f"--{name.replace('_', '-')} must be at least 1, but is {getattr(self, name)}"
+            f"{as_option(name)} must be at least 1, but is {getattr(self, name)}"
             for name in ("stride", "max_query")
             if getattr(self, name) < 1
         ]

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -39,7 +38,6 @@ class MaskAttentionCriterion(FairseqCriterion):
         self.label_smoothing = label_smoothing
         self.report_accuracy = report_accuracy
         self.sentence_avg = sentence_avg
-        self.task = task
         self.pad = task.target_dictionary.pad()
 
     def forward(
@@ -55,10 +53,7 @@ class MaskAttentionCriterion(FairseqCriterion):
         labels = sample["labels"]
         if len(labels) == 0:
             raise UserError("a loss needs targets, but the data has sources alone")
-        flows = self.task.flows
-        weights = None
-        if len(flows) > 1:
-            weights = torch.tensor([flow.weight for flow in flows], device=labels.device)[sample["flows"]]
+        flows, weights = sample["flows"], sample["weights"]
         output = model(**sample["net_input"], features_only=True)
         losses = linear_cross_entropy(
             output.features,
@@ -67,11 +62,11 @@ class MaskAttentionCriterion(FairseqCriterion):
             labels,
             smoothing=self.label_smoothing,
             excluded=self.pad,
-            weights=weights,
+            weights=None if weights is None else weights.float(),
             rank=self.report_accuracy,
             tied=output.tied,
         )
-        sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"] // len(flows)
+        sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"] // max(1, len(flows))
         logged = {
             "loss": losses.loss.data,
             "nll_loss": losses.nll.sum(),
@@ -81,10 +76,8 @@ class MaskAttentionCriterion(FairseqCriterion):
         }
         if self.report_accuracy:
             logged["n_correct"] = losses.correct.sum()
-        if len(flows) > 1:
-            for number, flow in enumerate(flows):
-                of_flow = sample["flows"] == number
-                logged |= {f"{flow.name}_nll": losses.nll[of_flow].sum(), f"{flow.name}_tokens": of_flow.sum()}
+        for name, of_flow in flows.items():
+            logged |= {f"{name}_nll": losses.nll[of_flow].sum(), f"{name}_tokens": of_flow.sum()}
         return losses.loss, sample_size, logged
 
     @staticmethod

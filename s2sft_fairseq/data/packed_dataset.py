@@ -11,7 +11,7 @@ from fairseq.data import FairseqDataset
 from s2sft_fairseq.data.length_batches import bucketed_order, cut_into_batches, share_of_padding
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.methods import Flow
+from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -68,8 +68,9 @@ class PackedDataset(FairseqDataset):
 
         Returns:
             ``net_input``: the arguments of the model, columns (T,). ``labels``: the labels (N,) at the N positions
-            where ``labelled`` (T,) is true, and ``flows`` (N,): the number of the flow of each. ``ntokens``: N.
-            T: tokens of all packed examples.
+            where ``labelled`` (T,) is true. ``ntokens``: N. Where there are several flows, ``flows``: which labels
+            (N,) belong to each of them, by name, and ``weights`` (N,); else nothing and None. T: tokens of all packed
+            examples.
         """
         batch = collate([packed])
         labelled = batch.label != self.form.pad
@@ -80,18 +81,20 @@ class PackedDataset(FairseqDataset):
             "ntokens": len(labels),
             "net_input": {**model_input(batch), "labelled": torch.from_numpy(labelled)},
             "labels": torch.from_numpy(labels),
-            "flows": torch.from_numpy(self._flows(batch, labelled)),
+            **self._flows(batch, labelled),
         }
 
-    def _flows(self, batch: PackedBatch, labelled: np.ndarray) -> np.ndarray:
-        """Return the number of the flow of each label (N,)."""
+    def _flows(self, batch: PackedBatch, labelled: np.ndarray) -> dict[str, Any]:
+        """Return what a batch holds of the flows."""
         if len(self.flows) == 1:
-            return np.zeros(int(labelled.sum()), dtype=np.int64)
+            return {"flows": {}, "weights": None}
         blocks = batch.block()[labelled]
-        flows = np.empty_like(blocks)
-        for number, flow in enumerate(self.flows):
-            flows[blocks == flow.block] = number
-        return flows
+        members = {flow.name: blocks == flow.block for flow in self.flows}
+        weights = sum(flow.weight * members[flow.name] for flow in self.flows)
+        return {
+            "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
+            "weights": torch.from_numpy(weights),  # float64, of which fairseq's --fp16 makes no halves
+        }
 
     def check_ids(self, tokens: Ragged) -> None:
         """Raise a `UserError` if the dictionary lacks one of the tokens."""

@@ -11,7 +11,7 @@ from s2sft_fairseq.data.length_batches import share_of_padding
 from s2sft_fairseq.data.packed_dataset import PackedDataset
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.finetuning import context_block
-from s2sft_fairseq.objectives.methods import Method
+from s2sft_fairseq.objectives.objective import Objective
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -26,11 +26,12 @@ class PackedPairDataset(PackedDataset):
         source: Any,
         target: Any | None,
         form: SequenceForm,
-        method: Method,
+        objective: Objective,
         corruption: Corruption,
         *,
         seed: int = 1,
         shuffle: bool = False,
+        for_decoding: bool = False,
         name: str = "data",
     ) -> None:
         """Wrap two indexed data sets.
@@ -39,20 +40,21 @@ class PackedPairDataset(PackedDataset):
             source: ids of the sources, each with a final eos; indexable, with ``sizes``.
             target: likewise the targets, or None where there is only something to generate.
             form: the layout.
-            method: how targets are predicted.
+            objective: how targets are predicted.
             corruption: how sources and targets are corrupted.
             seed: first part of the seed of every random choice.
             shuffle: whether examples of similar length come in random order.
+            for_decoding: batches hold what a generator reads, and nothing is packed.
             name: what messages call the data.
         """
-        self.source, self.target = source, target
-        self.method, self.corruption = method, corruption
+        self.source, self.target, self.for_decoding = source, target, for_decoding
+        self.objective, self.corruption = objective, corruption
         source_tokens = np.asarray(source.sizes) - 1
         target_tokens = np.asarray(target.sizes) - 1 if target is not None else np.full_like(source_tokens, -1)
         self.source_sizes = form.source_length(source_tokens)
         self.target_sizes = form.target_length(target_tokens)
-        sizes = self.source_sizes + method.positions_per_target * self.target_sizes
-        super().__init__(form, method.flows, sizes, seed=seed, shuffle=shuffle, name=name)
+        sizes = self.source_sizes + objective.positions_per_target * self.target_sizes
+        super().__init__(form, objective.flows, sizes, seed=seed, shuffle=shuffle, name=name)
         cut_sources = int((source_tokens + form.source_specials > form.max_source).sum())
         cut_targets = int((target_tokens + 1 > form.max_target).sum())
         if cut_sources or cut_targets:
@@ -64,19 +66,20 @@ class PackedPairDataset(PackedDataset):
             )
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return the laid-out source and the whole target of an example, without any randomness."""
+        """Return an example: the laid-out source, the laid-out target, and the whole target as ``reference``."""
         example = {"id": index, "source": self.form.source(self.source[index].numpy()[:-1])}
         if self.target is not None:
-            example["target"] = np.asarray(self.target[index], dtype=np.int64)
+            reference = np.asarray(self.target[index], dtype=np.int64)
+            example |= {"target": self.form.target(reference[:-1]), "reference": reference}
         return example
 
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Make a batch.
 
         Returns:
-            What `PackedDataset.make_batch` makes; in ``net_input`` the clean sources ``src_tokens`` (B, S) and their
-            ``src_lengths`` (B,) too, for the generator; and ``target``: the clean targets (B, L), or None; whole where
-            those of training are cut, because hypotheses are scored against them. B: examples.
+            What `PackedDataset.make_batch` makes. For decoding there is instead, in ``net_input``, the sources
+            ``src_tokens`` (B, S) and their ``src_lengths`` (B,); and ``target``: the whole targets (B, L), against
+            which hypotheses are scored, or None. B: examples, S and L: the longest source and target.
 
         Raises:
             UserError: if the data was binarized with a larger dictionary.
@@ -87,20 +90,25 @@ class PackedPairDataset(PackedDataset):
         ids = np.array([sample["id"] for sample in samples])
         source = Ragged.of([sample["source"] for sample in samples])
         self.check_ids(source)
-        if self.target is None:
-            whole_target = None
-            packed = (context_block(source, form),)
-        else:
-            targets = [sample["target"] for sample in samples]
-            whole_target = Ragged.of(targets)
-            self.check_ids(whole_target)
-            target = Ragged.of([form.target(each[:-1]) for each in targets])
-            packed = self.method.pack(source, target, form, self.corruption, self.draws(ids))
-        batch = self.make_batch(ids, packed)
-        batch["net_input"]["src_tokens"] = torch.from_numpy(source.padded(form.pad))
-        batch["net_input"]["src_lengths"] = torch.from_numpy(source.lengths)
-        batch["target"] = None if whole_target is None else torch.from_numpy(whole_target.padded(form.pad))
-        return batch
+        reference = None
+        if self.target is not None:
+            reference = Ragged.of([sample["reference"] for sample in samples])
+            self.check_ids(reference)
+        if self.for_decoding:
+            return {
+                "id": torch.from_numpy(ids),
+                "nsentences": len(ids),
+                "ntokens": len(source.values),
+                "net_input": {
+                    "src_tokens": torch.from_numpy(source.padded(form.pad)),
+                    "src_lengths": torch.from_numpy(source.lengths),
+                },
+                "target": None if reference is None else torch.from_numpy(reference.padded(form.pad)),
+            }
+        if reference is None:
+            return self.make_batch(ids, (context_block(source, form),))
+        target = Ragged.of([sample["target"] for sample in samples])
+        return self.make_batch(ids, self.objective.pack(source, target, form, self.corruption, self.draws(ids)))
 
     def size(self, index: int) -> tuple[int, int]:
         """Return the lengths of the laid-out source and target."""

@@ -46,7 +46,7 @@ class IncrementalDecoder:
         hypotheses, new = self.pending.shape[1:]
         # (N, K, Q) -> (N, Q, K) -> (N, Q * K)
         content = self.pending.transpose(1, 2).flatten(1)
-        layout = next_token_layout(hypotheses, new, placeholder=not self.form.shifted, device=content.device)
+        layout = next_token_layout(hypotheses, new, placeholder=self.form.has_placeholders, device=content.device)
         return self._step(content, layout)
 
     def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ class IncrementalDecoder:
             and those further on (N, D + 1, ahead, V).
         """
         drafted, pending = drafts.size(1), self.pending.size(2)
-        layout = drafted_layout(pending, drafted, ahead, placeholder=not self.form.shifted, device=drafts.device)
+        layout = drafted_layout(pending, drafted, ahead, placeholder=self.form.has_placeholders, device=drafts.device)
         logits = self._step(torch.cat([self.pending.squeeze(1), drafts], dim=1), layout)
         following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
         return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
@@ -70,7 +70,7 @@ class IncrementalDecoder:
         """Read content (N, A) and, unless the model is causal, a placeholder for each token to predict."""
         form, predicted = self.form, layout.num_predicted
         tokens, segments = content, content.new_full((len(layout.offsets),), form.target_segment)
-        if not form.shifted:
+        if form.has_placeholders:
             tokens = torch.cat([content, content.new_full((len(content), predicted), form.placeholder)], dim=1)
             segments[-predicted:] = form.placeholder_segment
         return self.model.step(self.state, tokens, segments, layout)

@@ -215,7 +215,7 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     if task.rank_each_step:
         others = ["--sampling"] * args.sampling + given
         found += [f"--rank-each-step and {other} exclude each other" for other in others]
-    if "--draft-placeholders" in given and form.shifted:
+    if "--draft-placeholders" in given and not form.has_placeholders:
         found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
     return found
 

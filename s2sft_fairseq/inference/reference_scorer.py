@@ -13,7 +13,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.rules import NotANumberError, mean_of_models
 from s2sft_fairseq.inference.search import hypotheses
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.methods import reference
+from s2sft_fairseq.objectives.objective import Objective
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -22,8 +22,8 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 class ReferenceScorer:
     """Scores the targets of a batch in one pass, with the probabilities that decoding them would give."""
 
-    def __init__(self, models: Sequence[UnilmModel], form: SequenceForm) -> None:
-        self.models, self.form = list(models), form
+    def __init__(self, models: Sequence[UnilmModel], form: SequenceForm, objective: Objective) -> None:
+        self.models, self.form, self.objective = list(models), form, objective
         self.eos = form.sep
 
     @torch.no_grad()
@@ -40,7 +40,7 @@ class ReferenceScorer:
         device = sample["target"].device
         source = Ragged.of(self._unpadded(sample["net_input"]["src_tokens"]))
         target = Ragged.of([self.form.target(target[:-1]) for target in self._unpadded(sample["target"])])
-        batch = collate([reference(source, target, self.form)])
+        batch = collate([self.objective.reference(source, target, self.form)])
         columns = utils.apply_to_sample(lambda column: column.to(device), model_input(batch))
         label = torch.from_numpy(batch.label).to(device)
         labelled = label != self.form.pad

@@ -86,7 +86,7 @@ class DeltaLMModel(TransformerModelBase):
         if start is not None:
             start.load_into(model, cfg.decoder_layers)
             cfg.pretrained = None
-        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", *SIZES)}
+        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", "attention_dropout", *SIZES)}
         return model
 
     @classmethod

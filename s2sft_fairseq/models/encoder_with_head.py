@@ -10,6 +10,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.checkpoint_fit import check_fit
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_parts import initialize
+from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 
@@ -42,8 +43,8 @@ class EncoderWithHead(BaseFairseqModel):
         groups: Tensor,
         lengths: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return the logits of a packed batch; arguments as for `UnilmModel.encode`."""
-        states = self.encoder.encode(tokens, positions, segments, steps, groups, lengths)
+        """Return the logits of a packed batch; arguments as for `UnilmModel.forward`."""
+        states = self.encoder.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths))
         return self.head(states, [sum(blocks) for blocks in lengths])
 
     def max_positions(self) -> int:

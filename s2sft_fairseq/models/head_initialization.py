@@ -18,6 +18,7 @@ from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.modules.visibility import PackedColumns
 
 # BERT's standard deviation of initial weights.
 INITIAL_STD = 0.02
@@ -107,8 +108,7 @@ def fit_transform(
         list(_batches(path, dictionary, max_lines, max_tokens)), desc="fit the head", unit="batch"
     ):
         positions = torch.cat([torch.arange(length) for length in lengths])
-        zeros = torch.zeros_like(tokens)
-        encoded = model.encode(tokens, positions, zeros, zeros, zeros, [(length,) for length in lengths])
+        encoded = model.encode(PackedColumns.given(tokens, positions, torch.zeros_like(tokens), lengths))
         content = (tokens != dictionary.bos()) & (tokens != dictionary.eos())
         states.append(encoded[content])
         targets.append(embeddings[tokens[content]])

@@ -37,6 +37,7 @@ from s2sft_fairseq.modules.linear_cross_entropy import OutputFactors
 from s2sft_fairseq.modules.similar_lengths import consecutive
 from s2sft_fairseq.modules.step_layout import StepLayout
 from s2sft_fairseq.modules.tied_embedding import TiedGradient
+from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class UnilmModel(BaseFairseqModel):
             if cfg.lora_rank:
                 add_adapters(model, cfg, pretrained.newly_initialized)
             cfg.pretrained = str(pretrained.path.resolve()) if cfg.lora_rank else None
-        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", *SIZES)}
+        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", "attention_dropout", *SIZES)}
         freeze(model, cfg)
         if not all(parameter.requires_grad for parameter in model.parameters()):
             logger.info(trained_share(model))
@@ -115,7 +116,6 @@ class UnilmModel(BaseFairseqModel):
         labelled: Tensor | None = None,
         *,
         features_only: bool = False,
-        **_generation: Any,
     ) -> Tensor | OutputFactors:
         """Encode a packed batch and score the vocabulary at the positions that carry a label.
 
@@ -129,28 +129,21 @@ class UnilmModel(BaseFairseqModel):
             Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
         """
         tied = TiedGradient() if features_only else None
-        x = self._encode(self.embeddings(tokens, positions, segments, tied), positions, steps, groups, lengths)
+        x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied)
         x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
         if tied is None:
             return self.lm_head(x, weight)
         return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
 
-    def encode(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        segments: Tensor,
-        steps: Tensor,
-        groups: Tensor,
-        lengths: Sequence[Sequence[int]],
-    ) -> Tensor:
-        """Return the last layer's states (T, H); arguments as for :meth:`forward`."""
-        return self._encode(self.embeddings(tokens, positions, segments), positions, steps, groups, lengths)
+    def encode(self, columns: PackedColumns, tied: TiedGradient | None = None) -> Tensor:
+        """Return the last layer's states (T, H) of a packed batch.
 
-    def _encode(
-        self, x: Tensor, positions: Tensor, steps: Tensor, groups: Tensor, lengths: Sequence[Sequence[int]]
-    ) -> Tensor:
-        plans = self._packed_plans(positions, steps, groups, lengths, x.dtype)
+        Args:
+            columns: of the batch.
+            tied: where the output matrix leaves its gradient, if that is kept apart.
+        """
+        x = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
+        plans = self._packed_plans(columns, x.dtype)
         for layer, plan in zip(self.layers, plans, strict=True):
             if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
                 x = checkpoint(layer, x, plan, use_reentrant=False)
@@ -158,20 +151,11 @@ class UnilmModel(BaseFairseqModel):
                 x = layer(x, plan)
         return self.layer_norm(x)
 
-    def _packed_plans(
-        self, positions: Tensor, steps: Tensor, groups: Tensor, lengths: Sequence[Sequence[int]], dtype: torch.dtype
-    ) -> list[PackedPlan]:
+    def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:
         """Return the plan of each layer; layers of one pattern share theirs."""
+        flexible = self.cfg.flex_attention and columns.positions.is_cuda
         plans = {
-            pattern: pattern.packed(
-                positions,
-                steps,
-                groups,
-                lengths,
-                relative=self.relative_position,
-                dtype=dtype,
-                flexible=self.cfg.flex_attention and positions.is_cuda,
-            )
+            pattern: pattern.packed(columns, relative=self.relative_position, dtype=dtype, flexible=flexible)
             for pattern in set(self.patterns)
         }
         return [plans[pattern] for pattern in self.patterns]
@@ -204,9 +188,9 @@ class UnilmModel(BaseFairseqModel):
         )
         for sentences, some in consecutive(lengths, PREFILL_POSITIONS):
             part = lengths[sentences]
-            x = self.embeddings(tokens[some], positions[some], segments[some])
-            given = torch.zeros_like(tokens[some])
-            plans = self._packed_plans(positions[some], given, given, [(length,) for length in part], x.dtype)
+            columns = PackedColumns.given(tokens[some], positions[some], segments[some], part)
+            x = self.embeddings(columns.tokens, columns.positions, columns.segments)
+            plans = self._packed_plans(columns, x.dtype)
             for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
                 x, keys_values = layer.prefill(x, plan)
                 cache.store(keys_values, part, sentences.start, slots)

@@ -6,187 +6,84 @@ The types are spelled ``Optional[...]`` because fairseq makes its command line f
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 
-from s2sft_fairseq.errors import UserError
-
-# Options whose values are words.
-WORDS = {
-    "activation_fn": ["gelu", "gelu_tanh", "relu"],
-    "layer_norm_position": ["post", "pre"],
-    "feed_forward": ["plain", "gated"],
-    "biases": ["all", "none"],
-    "lora_targets": ["attention", "all"],
-}
+from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.models.sizes import TransformerOptions, common_problems, default_sizes, flag, number, rate, size
 
 
 @dataclass
-class UnilmConfig(FairseqDataclass):
-    """Sizes that are not given are those of ``--pretrained``, or else of BERT base."""
+class UnilmConfig(TransformerOptions):
+    """What BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT differ in, and what is trained of a model."""
 
-    pretrained: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "folder of a converted encoder (model.pt, config.json), or checkpoint of a training, to start "
-            "from: gives sizes and weights; training only, a fine-tuned checkpoint does not need it"
-        },
+    num_segments: Optional[int] = size(
+        2, "rows of the segment embedding; 0: none, as in RoBERTa (default: 2; with --num-roles: 0)", least=0
     )
-    random_init: bool = field(
-        default=False,
-        metadata={"help": "begin with random weights: fine-tuning without --pretrained is refused otherwise"},
+    num_roles: Optional[int] = size(
+        0,
+        "dialogues: rows of a role embedding, which with that of turns takes the place of the segment embedding; 0: "
+        "none (default: 0; ERNIE-GEN: 3)",
+        least=0,
     )
-    encoder_layers: Optional[int] = field(default=None, metadata={"help": "number of layers (default: 12)"})
-    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": "width of the layers (default: 768)"})
-    encoder_ffn_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "width inside the feed-forward networks (default: 3072)"}
+    num_turns: Optional[int] = size(
+        0, "rows of the turn embedding, with --num-roles (default: 0; ERNIE-GEN: 16)", least=0
     )
-    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": "attention heads (default: 12)"})
-    max_positions: Optional[int] = field(
-        default=None,
-        metadata={"help": "positions of source and target together: rows of the position embedding (default: 512)"},
+    relative_position_bins: Optional[int] = size(
+        0, "bins of the relative position bias; 0: none (default: 0; UniLMv2: 32)"
     )
-    num_segments: Optional[int] = field(
-        default=None,
-        metadata={"help": "rows of the segment embedding; 0: none, as in RoBERTa (default: 2; with --num-roles: 0)"},
+    max_relative_position: Optional[int] = size(128, "distance from which on all share the last bin (default: 128)")
+    embedding_dim: Optional[int] = size(
+        0, "width of the embeddings, where narrower than the layers, as in ELECTRA; 0: theirs (default: 0)", least=0
     )
-    num_roles: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "dialogues: rows of a role embedding, which with that of turns takes the place of the segment "
-            "embedding; 0: none (default: 0; ERNIE-GEN: 3)"
-        },
+    layer_norm_position: Optional[ChoiceEnum(["post", "pre"])] = size(  # type: ignore[valid-type]
+        "post", "behind attention and feed-forward network, or, as in ModernBERT, before (default: post)"
     )
-    num_turns: Optional[int] = field(
-        default=None, metadata={"help": "rows of the turn embedding, with --num-roles (default: 0; ERNIE-GEN: 16)"}
+    feed_forward: Optional[ChoiceEnum(["plain", "gated"])] = size(  # type: ignore[valid-type]
+        "plain", "feed-forward network; gated: ModernBERT's GeGLU (default: plain)"
     )
-    relative_position_bins: Optional[int] = field(
-        default=None, metadata={"help": "bins of the relative position bias; 0: none (default: 0; UniLMv2: 32)"}
+    biases: Optional[ChoiceEnum(["all", "none"])] = size(  # type: ignore[valid-type]
+        "all", "biases of linear layers and layer norms; the output always has one (default: all)"
     )
-    max_relative_position: Optional[int] = field(
-        default=None, metadata={"help": "distance from which on all share the last bin (default: 128)"}
+    rotary_base: Optional[float] = size(
+        0.0, "base of rotary positions, instead of a position embedding; 0: none (default: 0)", least=0
     )
-    layer_norm_eps: Optional[float] = field(
-        default=None, metadata={"help": "epsilon of the layer norms (default: 1e-12, BERT's)"}
+    local_rotary_base: Optional[float] = size(
+        0.0, "base in local layers; 0: that of the global ones (default: 0)", least=0
     )
-    activation_fn: Optional[ChoiceEnum(WORDS["activation_fn"])] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": "activation (default: gelu, the exact one)"}
+    local_attention_window: Optional[int] = size(
+        0, "local layers see half as many positions to either side; 0: all positions (default: 0)", least=0
     )
-    embedding_dim: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "width of the embeddings, where narrower than the layers, as in ELECTRA; 0: theirs (default: 0)"
-        },
+    global_attention_every: Optional[int] = size(
+        1, "layers from one global layer to the next, of which the first is one (default: 1, all)", least=1
     )
-    layer_norm_position: Optional[ChoiceEnum(WORDS["layer_norm_position"])] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={"help": "behind attention and feed-forward network, or, as in ModernBERT, before (default: post)"},
+    flex_attention: bool = flag("on GPUs: attend by PyTorch's FlexAttention, which needs --attention-dropout 0")
+    compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
+    freeze_embeddings: bool = flag(
+        "train no token, position and segment embeddings, nor the output matrix, which is the first"
     )
-    feed_forward: Optional[ChoiceEnum(WORDS["feed_forward"])] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": "feed-forward network; gated: ModernBERT's GeGLU (default: plain)"}
+    freeze_layers: int = number(
+        0,
+        "train neither the first so many layers nor the embeddings and relative position biases that they read; 0: "
+        "train all",
+        least=0,
     )
-    biases: Optional[ChoiceEnum(WORDS["biases"])] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={"help": "biases of linear layers and layer norms; the output always has one (default: all)"},
-    )
-    rotary_base: Optional[float] = field(
-        default=None,
-        metadata={"help": "base of rotary positions, instead of a position embedding; 0: none (default: 0)"},
-    )
-    local_rotary_base: Optional[float] = field(
-        default=None, metadata={"help": "base in local layers; 0: that of the global ones (default: 0)"}
-    )
-    local_attention_window: Optional[int] = field(
-        default=None,
-        metadata={"help": "local layers see half as many positions to either side; 0: all positions (default: 0)"},
-    )
-    global_attention_every: Optional[int] = field(
-        default=None,
-        metadata={"help": "layers from one global layer to the next, of which the first is one (default: 1, all)"},
-    )
-    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention output and feed-forward"})
-    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
-    flex_attention: bool = field(
-        default=False,
-        metadata={"help": "on GPUs: attend by PyTorch's FlexAttention, which needs --attention-dropout 0"},
-    )
-    compile: bool = field(
-        default=False,
-        metadata={"help": "fuse the position-wise parts of the layers in training by torch.compile, for GPUs"},
-    )
-    checkpoint_activations: bool = field(
-        default=False,
-        metadata={"help": "keep the input of each layer only, and compute what is in it again for its gradient"},
-    )
-    freeze_embeddings: bool = field(
-        default=False,
-        metadata={"help": "train no token, position and segment embeddings, nor the output matrix, which is the first"},
-    )
-    freeze_layers: int = field(
-        default=0,
-        metadata={
-            "help": "train neither the first so many layers nor the embeddings and relative position biases that they "
-            "read; 0: train all"
-        },
-    )
-    lora_rank: int = field(
-        default=0,
-        metadata={
-            "help": "train adapters of this rank beside the layers of --pretrained, which stay as they are and are not "
-            "saved again; 0: none"
-        },
+    lora_rank: int = number(
+        0,
+        "train adapters of this rank beside the layers of --pretrained, which stay as they are and are not saved "
+        "again; 0: none",
+        least=0,
     )
     lora_alpha: float = field(
         default=16.0, metadata={"help": "what adapters add is multiplied by this over --lora-rank"}
     )
-    lora_dropout: float = field(default=0.0, metadata={"help": "dropout of what adapters read"})
-    lora_targets: ChoiceEnum(WORDS["lora_targets"]) = field(  # type: ignore[valid-type]
+    lora_dropout: float = rate(0.0, "dropout of what adapters read")
+    lora_targets: ChoiceEnum(["attention", "all"]) = field(  # type: ignore[valid-type]
         default="attention",
         metadata={"help": "layers with adapters: those of attention, or all, the feed-forward networks too"},
     )
 
 
-SIZES: dict[str, Any] = {
-    "encoder_layers": 12,
-    "encoder_embed_dim": 768,
-    "encoder_ffn_embed_dim": 3072,
-    "encoder_attention_heads": 12,
-    "max_positions": 512,
-    "num_segments": 2,
-    "num_roles": 0,
-    "num_turns": 0,
-    "relative_position_bins": 0,
-    "max_relative_position": 128,
-    "layer_norm_eps": 1e-12,
-    "activation_fn": "gelu",
-    "embedding_dim": 0,
-    "layer_norm_position": "post",
-    "feed_forward": "plain",
-    "biases": "all",
-    "rotary_base": 0.0,
-    "local_rotary_base": 0.0,
-    "local_attention_window": 0,
-    "global_attention_every": 1,
-}
-
-
-LEAST = {
-    "encoder_layers": 1,
-    "encoder_embed_dim": 1,
-    "encoder_ffn_embed_dim": 1,
-    "encoder_attention_heads": 1,
-    "max_positions": 1,
-    "num_segments": 0,
-    "num_roles": 0,
-    "num_turns": 0,
-    "embedding_dim": 0,
-    "rotary_base": 0,
-    "local_rotary_base": 0,
-    "local_attention_window": 0,
-    "global_attention_every": 1,
-    "freeze_layers": 0,
-    "lora_rank": 0,
-}
+SIZES = default_sizes(UnilmConfig)
 
 
 def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -> None:
@@ -207,7 +104,9 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
         if given is None:
             setattr(cfg, name, value)
         elif pretrained and given != value and not (has_roles and name == "num_segments"):
-            problems.append(f"{_option(name)} is {given}, but the pretrained encoder has {value}")
+            problems.append(f"{as_option(name)} is {given}, but the pretrained encoder has {value}")
+    if cfg.attention_dropout is None:
+        cfg.attention_dropout = 0.1
     problems += _problems(cfg)
     if problems:
         raise UserError.of(problems)
@@ -215,16 +114,7 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
 
 def _problems(cfg: UnilmConfig) -> list[str]:
     """What is impossible, by itself or together."""
-    problems = [
-        f"{_option(name)} must be at least {least}, but is {getattr(cfg, name)}"
-        for name, least in LEAST.items()
-        if getattr(cfg, name) < least
-    ]
-    problems += [
-        f"{_option(name)} must be one of {', '.join(words)}, but is {getattr(cfg, name)}"
-        for name, words in WORDS.items()
-        if str(getattr(cfg, name)) not in words
-    ]
+    problems = common_problems(UnilmConfig, cfg)
     if bool(cfg.num_roles) != bool(cfg.num_turns):
         problems.append(
             f"--num-roles and --num-turns must both be given or both be 0, but are {cfg.num_roles} and {cfg.num_turns}"
@@ -243,11 +133,7 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"but is {cfg.max_relative_position}"
         )
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
-    if heads > 0 and width % heads:
-        problems.append(
-            f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({heads}), but is {width}"
-        )
-    elif heads > 0 and cfg.rotary_base and width // heads % 2:
+    if heads > 0 and cfg.rotary_base and width % heads == 0 and width // heads % 2:
         problems.append(
             f"--encoder-embed-dim must be an even multiple of --encoder-attention-heads ({heads}) "
             f"with --rotary-base, but is {width}"
@@ -264,19 +150,8 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         )
     if cfg.lora_alpha <= 0:
         problems.append(f"--lora-alpha must be positive, but is {cfg.lora_alpha:g}")
-    problems += [
-        f"{_option(name)} must be at least 0 and below 1, but is {getattr(cfg, name):g}"
-        for name in ("dropout", "attention_dropout", "activation_dropout", "lora_dropout")
-        if not 0 <= getattr(cfg, name) < 1
-    ]
-    if cfg.pretrained and getattr(cfg, "random_init", False):
-        problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     if cfg.lora_rank > 0 and not cfg.pretrained:
         problems.append(
             "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold"
         )
     return problems
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

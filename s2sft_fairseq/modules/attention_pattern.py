@@ -11,7 +11,7 @@ from s2sft_fairseq.modules.flex_attention import FlexPlan, flex_plan
 from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
 from s2sft_fairseq.modules.rotary_position import Rotation, rotation_at
-from s2sft_fairseq.modules.visibility import AttentionBlock, attention_blocks, within_window
+from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks, within_window
 
 
 class PackedPlan(NamedTuple):
@@ -50,10 +50,7 @@ class AttentionPattern:
 
     def packed(
         self,
-        positions: Tensor,
-        steps: Tensor,
-        groups: Tensor,
-        lengths: Sequence[Sequence[int]],
+        columns: PackedColumns,
         *,
         relative: RelativePositionBias | None,
         dtype: torch.dtype,
@@ -62,19 +59,15 @@ class AttentionPattern:
         """Plan a packed batch.
 
         Args:
-            positions: and ``steps``, ``groups``: its columns (T,).
-            lengths: of the blocks of each example.
+            columns: of the batch.
             relative: the model's relative position bias.
             dtype: the data type of the layers.
             flexible: attend by FlexAttention.
         """
-        rotation = self._rotation(positions, dtype)
+        rotation = self._rotation(columns.positions, dtype)
         if flexible:
-            flex = flex_plan(positions, steps, groups, lengths, window=self.window, relative=relative)
-            return PackedPlan([], rotation, flex)
-        blocks = attention_blocks(
-            positions, steps, groups, lengths, window=self.window, relative_bias=relative, dtype=dtype
-        )
+            return PackedPlan([], rotation, flex_plan(columns, window=self.window, relative=relative))
+        blocks = attention_blocks(columns, window=self.window, relative_bias=relative, dtype=dtype)
         return PackedPlan(blocks, rotation)
 
     def step(

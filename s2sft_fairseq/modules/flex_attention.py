@@ -7,7 +7,7 @@ T: tokens of the batch, h: heads, d: width of a head.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
+from s2sft_fairseq.modules.visibility import PackedColumns, is_near, sees
 
 
 class FlexPlan(NamedTuple):
@@ -24,40 +25,29 @@ class FlexPlan(NamedTuple):
     add_bias: Callable[..., Tensor] | None
 
 
-def flex_plan(
-    positions: Tensor,
-    steps: Tensor,
-    groups: Tensor,
-    lengths: Sequence[Sequence[int]],
-    *,
-    window: int = 0,
-    relative: RelativePositionBias | None = None,
-) -> FlexPlan:
+def flex_plan(columns: PackedColumns, *, window: int = 0, relative: RelativePositionBias | None = None) -> FlexPlan:
     """Work out what is visible, once for all layers of a kind.
 
     Args:
-        positions: and ``steps``, ``groups``: columns of the packed batch (T,).
-        lengths: of the blocks of each example.
+        columns: of the batch.
         window: of local attention; 0: none.
         relative: the model's relative position bias.
     """
-    of_example = torch.tensor([sum(blocks) for blocks in lengths], device=positions.device)
-    examples = torch.arange(len(lengths), device=positions.device).repeat_interleave(of_example)
+    positions, steps, groups = columns.positions, columns.steps, columns.groups
+    lengths = torch.tensor([sum(blocks) for blocks in columns.lengths], device=positions.device)
+    examples = torch.arange(len(lengths), device=positions.device).repeat_interleave(lengths)
 
-    def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Tell whether a query sees a key: the rule of `s2sft_fairseq.objectives.packing`, entry by entry."""
-        content = groups[key] == 0
-        no_later = steps[key] <= steps[query] - (groups[query] > 0).to(steps.dtype)
-        seen = (content & no_later) | (~content & (groups[key] == groups[query]))
+    def is_seen(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = sees(steps[query], groups[query], steps[key], groups[key])
         if window:
-            seen = seen & ((positions[key] - positions[query]).abs() <= window // 2)
+            seen = seen & is_near(positions[query], positions[key], window)
         return seen & (examples[query] == examples[key])
 
     def add_bias(score: Tensor, _batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return score + relative.weight[head, relative.bucket(positions[key] - positions[query])]
 
     compiled = positions.device.type == "cuda"
-    mask = create_block_mask(sees, None, None, len(positions), len(positions), positions.device, _compile=compiled)
+    mask = create_block_mask(is_seen, None, None, len(positions), len(positions), positions.device, _compile=compiled)
     return FlexPlan(mask, None if relative is None else add_bias)
 
 

@@ -1,4 +1,4 @@
-"""The one visibility rule, and the attention of a packed batch that follows from it, block by block."""
+"""The columns of a packed batch, the one visibility rule, and the attention that follows from both, block by block."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -10,25 +10,55 @@ from torch import Tensor
 QUERIES_IN_WINDOWS = 4
 
 
+class PackedColumns(NamedTuple):
+    """A packed batch as the model reads it: the columns of `s2sft_fairseq.objectives.packing` without the labels.
+
+    Every column is an int64 tensor (T,). T: tokens of all examples.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    segments: Tensor
+    steps: Tensor
+    groups: Tensor
+    lengths: Sequence[Sequence[int]]
+    """The length of each block of each example."""
+
+    @classmethod
+    def given(cls, tokens: Tensor, positions: Tensor, segments: Tensor, lengths: Sequence[int]) -> "PackedColumns":
+        """Make the columns of examples of which everything is given, from the columns (T,) and their lengths."""
+        zeros = torch.zeros_like(tokens)
+        return cls(tokens, positions, segments, zeros, zeros, [(length,) for length in lengths])
+
+
+def sees(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group: Tensor) -> Tensor:
+    """Tell whether a query sees a key: the rule of `s2sft_fairseq.objectives.packing`, for columns that broadcast."""
+    earlier = torch.where(query_group > 0, key_step < query_step, key_step <= query_step)
+    return torch.where(key_group == 0, earlier, key_group == query_group)
+
+
+def is_near(query_position: Tensor, key_position: Tensor, window: int) -> Tensor:
+    """Tell whether a key is at most ``window // 2`` positions away, for columns that broadcast."""
+    return (key_position - query_position).abs() <= window // 2
+
+
 def visible(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group: Tensor) -> Tensor:
-    """Tell which keys each query sees: the rule of `s2sft_fairseq.objectives.packing`.
+    """Tell which keys each query sees.
 
     Shape:
         query columns (..., Q), key columns (..., K) -> bool (..., Q, K). Q: queries, K: keys.
     """
     query_step, query_group = query_step.unsqueeze(-1), query_group.unsqueeze(-1)
-    key_step, key_group = key_step.unsqueeze(-2), key_group.unsqueeze(-2)
-    earlier = torch.where(query_group > 0, key_step < query_step, key_step <= query_step)
-    return torch.where(key_group == 0, earlier, key_group == query_group)
+    return sees(query_step, query_group, key_step.unsqueeze(-2), key_group.unsqueeze(-2))
 
 
 def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Tell which keys are near enough for local attention: at most ``window // 2`` positions away.
+    """Tell which keys are near enough for local attention.
 
     Shape:
         (..., Q), (..., K) -> bool (..., Q, K).
     """
-    return (key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)).abs() <= window // 2
+    return is_near(query_positions.unsqueeze(-1), key_positions.unsqueeze(-2), window)
 
 
 class AttentionBlock(NamedTuple):
@@ -41,10 +71,7 @@ class AttentionBlock(NamedTuple):
 
 
 def attention_blocks(
-    positions: Tensor,
-    steps: Tensor,
-    groups: Tensor,
-    lengths: Sequence[Sequence[int]],
+    columns: PackedColumns,
     *,
     window: int = 0,
     relative_bias: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -56,14 +83,12 @@ def attention_blocks(
     example.
 
     Args:
-        positions: position ids (T,). T: tokens of the batch.
-        steps: factorization steps (T,).
-        groups: groups (T,).
-        lengths: of the blocks of each example.
+        columns: of the batch.
         window: of local attention, on top of the rule; 0: none.
         relative_bias: from positions of queries (Q,) and keys (K,) to their relative position bias (h, Q, K). h: heads.
         dtype: of the biases, where there is no relative one.
     """
+    positions, steps, groups = columns.positions, columns.steps, columns.groups
 
     def block(queries: slice, keys: slice) -> AttentionBlock:
         allowed = visible(steps[queries], groups[queries], steps[keys], groups[keys])
@@ -78,7 +103,7 @@ def attention_blocks(
         return AttentionBlock(queries, keys, bias.masked_fill(forbidden, float("-inf")))
 
     blocks = []
-    for context, rest in _examples(lengths):
+    for context, rest in _examples(columns.lengths):
         furthest = context.stop - context.start - 1
         if window and furthest > window // 2:
             blocks += [block(*near) for near in _windows(context, window)]

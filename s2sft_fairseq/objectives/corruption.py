@@ -1,12 +1,10 @@
-"""How tokens are corrupted before the model sees them.
+"""How tokens are corrupted before the model sees them."""
 
-The s2s-ft paper (section 2) and its program differ here; both are presets, and every probability can be set by hand.
-"""
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -36,7 +34,7 @@ class Corruption:
     def problems(self) -> list[str]:
         """What is wrong with these values, a sentence each."""
         found = [
-            f"--{name.replace('_', '-')} must be between 0 and 1, but is {value:g}"
+            f"{as_option(name)} must be between 0 and 1, but is {value:g}"
             for name in ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "noise_prob")
             if not 0 <= (value := getattr(self, name)) <= 1
         ]
@@ -48,14 +46,6 @@ class Corruption:
         if self.max_masked_tokens < 0:
             found.append(f"--max-masked-tokens must not be negative, but is {self.max_masked_tokens}")
         return found
-
-    def without_noise(self, method: str) -> "Corruption":
-        """Return the corruption of held-out data: none of what has been written, for decoding meets none either.
-
-        Masked fine-tuning predicts at what it masks, and goes on masking.
-        """
-        mask = {} if method == "masked" else {"target_mask_prob": 0.0}
-        return replace(self, noise_prob=0.0, **mask)
 
     def draw(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
         """Corrupt every one of the tokens (N,): keep it, or replace it by a random token or by the placeholder."""
@@ -87,25 +77,3 @@ class Corruption:
 
 
 NO_CORRUPTION = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0)
-
-_PROGRAM = Corruption(target_mask_prob=0.5, random_prob=0.1, keep_prob=0.1)
-
-PRESETS: dict[str, dict[str, Corruption]] = {
-    # s2s-ft: what is corrupted becomes [M]. Appendix A masks 40 to 70 % of the target tokens, searched for each task;
-    # the program takes 50 %. Pseudo-masked fine-tuning predicts all tokens all the same: the masked ones are missing
-    # from its history. Of causal fine-tuning section 2.1 says nothing of the kind.
-    "paper": {
-        "causal": NO_CORRUPTION,
-        "masked": replace(NO_CORRUPTION, target_mask_prob=0.5),
-        "pseudo_masked": replace(NO_CORRUPTION, target_mask_prob=0.5),
-        "infilling": NO_CORRUPTION,
-    },
-    # The defaults of the s2s-ft program: 80/10/10, also for the pseudo tokens, and half of the target in every method.
-    "original": {
-        "causal": _PROGRAM,
-        "masked": replace(_PROGRAM, exact_count=True),
-        "pseudo_masked": _PROGRAM,
-        # Another program's method. Its rate of noise is another for each task.
-        "infilling": NO_CORRUPTION,
-    },
-}

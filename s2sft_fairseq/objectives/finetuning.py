@@ -15,7 +15,8 @@ from s2sft_fairseq.objectives.packing import Block, PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
-Objective = Callable[[Ragged, Ragged, SequenceForm, Corruption, Draws], PackedExamples]
+Pack = Callable[..., PackedExamples]
+"""An objective: the arguments are those of `causal`; where it takes spans, ``spans`` too."""
 SpanSearch = Callable[[Ragged], np.ndarray]
 """From laid-out targets to the place in its target of the first token of each token's span (N,)."""
 

@@ -15,7 +15,7 @@ from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.finetuning import context_block
-from s2sft_fairseq.objectives.methods import Flow
+from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import Block, PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm

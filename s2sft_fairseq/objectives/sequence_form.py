@@ -1,11 +1,16 @@
 """How a source and a target are laid out: special symbols, segments, limits, truncation."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.source_fields import SourceFields
+
+Start = Literal["sep", "cls"] | None
+"""Where the content of a target begins: with the ``[SEP]`` of its source (causal), with a ``[CLS]`` of its own
+(ERNIE-GEN), or with its first token."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,7 @@ class SequenceForm:
     pad: int
     placeholder: int
     vocab_size: int
-    shifted: bool
-    """True for causal models: the next token is read at the last one. False: it is read at a placeholder."""
-    own_start: bool = False
-    """Infilling: the content of a target begins with a ``[CLS]`` of its own (ERNIE-GEN)."""
+    starts_with: Start = None
     fields: SourceFields = SourceFields()
     """How the fields of a source are cut and told apart."""
     target_segment: int = 1
@@ -53,7 +55,7 @@ class SequenceForm:
         fields that are left of a cut source, so that the segments can be told from the laid-out ids alone.
         """
         separators = source == self.sep
-        num_fields = separators.sum(axis=-1, keepdims=True) + self.shifted
+        num_fields = separators.sum(axis=-1, keepdims=True) + (not self.has_placeholders)
         return self.fields.segment_column(separators.cumsum(axis=-1) - separators, num_fields)
 
     def segment_column(self, source: Ragged) -> np.ndarray:
@@ -71,14 +73,19 @@ class SequenceForm:
         return np.concatenate([tokens[: self.max_target - 1], [self.sep]])
 
     @property
+    def has_placeholders(self) -> bool:
+        """Whether the next token is predicted at a placeholder; causal models predict it at the last token."""
+        return self.starts_with != "sep"
+
+    @property
     def start(self) -> tuple[int, ...]:
-        """What the content of a target begins with: a symbol, or nothing."""
-        return (self.sep,) if self.shifted else (self.cls,) if self.own_start else ()
+        """The ids that the content of a target begins with: one, or none."""
+        return {"sep": (self.sep,), "cls": (self.cls,), None: ()}[self.starts_with]
 
     @property
     def source_specials(self) -> int:
         """Number of special symbols that a source gets when it is laid out."""
-        return 1 if self.shifted else 2
+        return 1 + self.has_placeholders
 
     def source_length(self, num_tokens: np.ndarray) -> np.ndarray:
         """Lengths of laid-out sources of ``num_tokens`` ids, as far as that number tells.

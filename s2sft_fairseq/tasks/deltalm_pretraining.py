@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
 from fairseq.tasks import register_task
-from omegaconf import MISSING
 
 from s2sft_fairseq.data.binarized_text import load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
@@ -17,6 +15,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig
 from s2sft_fairseq.tasks.mixture_task import MixtureTask
+from s2sft_fairseq.tasks.options import data_folder
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +24,6 @@ logger = logging.getLogger(__name__)
 class DeltaLMPretrainingConfig(MixtureConfig):
     """Where the data is; the defaults of the objective are those of the paper (section 2.3)."""
 
-    data: str = field(
-        default=MISSING,
-        metadata={
-            "help": "folder with a subfolder for each of --text-languages, and the pairs of --lang-pairs; several, "
-            "separated by colons, are read in turn, one an epoch"
-        },
-    )
     translation_span_density: float = field(
         default=0.5, metadata={"help": "share of the tokens of a pair that are taken out of it (default: 0.5)"}
     )
@@ -57,7 +49,7 @@ class DeltaLMPretrainingTask(MixtureTask):
         Raises:
             UserError: if data or dictionary are missing, or options are out of range.
         """
-        folder = Path(utils.split_paths(cfg.data)[0])
+        folder = data_folder(cfg)
         paths = [folder / language / "dict.txt" for language in parse_languages(cfg.text_languages)]
         pairs = parse_pairs(cfg.lang_pairs)
         paths += [folder / f"dict.{suffix}.txt" for pair in pairs for suffix in (pair.source, pair.target)]
@@ -71,7 +63,7 @@ class DeltaLMPretrainingTask(MixtureTask):
         Raises:
             UserError: if files are missing or truncated, or texts are too long for model or sentinels.
         """
-        folder = self.folder(split, epoch)
+        folder = data_folder(self.cfg, split, epoch)
         parts = [self.text_part(folder, split, language) for language in self.languages]
         parts += [self._pair_part(folder, split, pair, combine) for pair in self.pairs]
         self.datasets[split] = self.mixture(split, [parts], epoch)

@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
-from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
@@ -25,26 +24,21 @@ from s2sft_fairseq.data.binarized_text import find_languages, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
 from s2sft_fairseq.inference.options import SearchConfig, early_stop, early_stop_problems
 from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_config import MixtureConfig
 from s2sft_fairseq.tasks.mixture_task import MixtureTask
+from s2sft_fairseq.tasks.options import LengthOptions, data_folder
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class DeltaLMSeq2SeqConfig(SearchConfig, MixtureConfig, TranslationConfig):
+class DeltaLMSeq2SeqConfig(LengthOptions, SearchConfig, MixtureConfig, TranslationConfig):
     """Options of fairseq's translation, ``--eval-bleu`` and its like among them, and those of several languages."""
 
-    max_source_positions: Optional[int] = field(
-        default=None, metadata={"help": "longest source, its eos included; longer ones are cut (default: the model's)"}
-    )
-    max_target_positions: Optional[int] = field(
-        default=None, metadata={"help": "longest target, its eos included; longer ones are cut (default: the model's)"}
-    )
     language_token: Optional[str] = field(
         default=None,
         metadata={
@@ -71,7 +65,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         Raises:
             UserError: if data or dictionary are missing, or options are out of range.
         """
-        folder = Path(utils.split_paths(cfg.data)[0])
+        folder = data_folder(cfg)
         if not cfg.lang_pairs and not (cfg.source_lang and cfg.target_lang):
             cfg.source_lang, cfg.target_lang = find_languages(folder)
         suffixes = dict.fromkeys(suffix for pair in chosen_pairs(cfg) for suffix in (pair.source, pair.target))
@@ -93,7 +87,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
             of_model = getattr(self, name)
             given = getattr(self.cfg, f"{name}_positions") or saved.get(f"{name}_positions") or of_model
             if not 2 <= given <= of_model:
-                option = f"--{name.replace('_', '-')}-positions"
+                option = f"{as_option(name)}-positions"
                 problems.append(f"{option} must be from 2 to --max-positions of the model ({of_model}), but is {given}")
             setattr(self, name, given)
         problems += self._language_problems(saved)
@@ -154,7 +148,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         Raises:
             UserError: if files are missing or truncated, or texts are too long for model or sentinels.
         """
-        folder = self.folder(split, epoch)
+        folder = data_folder(self.cfg, split, epoch)
         groups: list[list[Any]] = [[self._pair_part(folder, split, pair, combine) for pair in self.pairs]]
         if split == self.cfg.train_subset and self.languages:
             groups.append(

@@ -2,24 +2,24 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.fragments import Fragments, causal_fragments, infilled_fragments
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id
-from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig, parse_range
-from s2sft_fairseq.tasks.text_pretraining import TextPretrainingTask
+from s2sft_fairseq.tasks.options import InfillingOptions, parse_range, symbol_problems
+from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask
 
 GENERATIONS = ["infilling", "typical"]
 NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
@@ -27,7 +27,7 @@ NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
 
 
 @dataclass
-class ErnieGenPretrainingConfig(PretrainingConfig):
+class ErnieGenPretrainingConfig(TextPretrainingConfig, InfillingOptions):
     """Options of the objective; the defaults are those of the paper (sections 3.1, 3.3, 4.1)."""
 
     fragment_budget: float = field(
@@ -46,25 +46,6 @@ class ErnieGenPretrainingConfig(PretrainingConfig):
             "help": "where target tokens are predicted: at placeholders (infilling), or each at the token before it "
             "(typical), as in Table 8 (default: infilling)"
         },
-    )
-    noise_prob: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "probability that a target token, as content, is replaced by noise (default: 0.05; without "
-            "--span-vocab 0.2, as in Table 7)"
-        },
-    )
-    noise_symbol: Optional[str] = field(
-        default=None, metadata={"help": "symbol that is the noise (default: random tokens)"}
-    )
-    span_vocab: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "file that s2sft span-vocab wrote, for the span-by-span flow (default: there is no such flow)"
-        },
-    )
-    word_flow_weight: float = field(
-        default=0.5, metadata={"help": "share of the word flow in the loss, with --span-vocab (default: 0.5)"}
     )
 
 
@@ -87,38 +68,36 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
         )
         super().__init__(cfg, dictionary)
         # Typical generation is that of causal fine-tuning, which it is for.
-        method = METHODS["causal" if self.is_typical else "infilling"]
+        objective = OBJECTIVES["causal" if self.is_typical else "infilling"]
         self.form = SequenceForm(
             cls=dictionary.bos(),
             sep=dictionary.eos(),
             pad=dictionary.pad(),
-            placeholder=placeholder_id(cfg.placeholder, "infilling", dictionary),
+            placeholder=placeholder_id(cfg.placeholder, OBJECTIVES["infilling"], dictionary),
             vocab_size=len(dictionary),
-            shifted=method.shifted,
-            own_start=method.own_start,
+            starts_with=objective.starts_with,
             target_segment=cfg.target_segment,
             placeholder_segment=cfg.target_segment,
         )
         self.spans = None
         if cfg.span_vocab is not None:
             self.spans = load_spans(Path(cfg.span_vocab), dictionary).boundaries
-            method = method.with_spans(self.spans, cfg.word_flow_weight)
-        self.flows = method.flows
-        self.positions_per_target = method.positions_per_target
+            objective = objective.with_spans(self.spans, cfg.word_flow_weight)
+        self.flows = objective.flows
+        self.positions_per_target = objective.positions_per_target
 
     def option_problems(self) -> list[str]:
         """Return what is wrong with the options of the objective, a sentence each."""
         cfg = self.cfg
         problems = [*self.fragments.problems(cfg.fragment_lengths), *self.corruption.problems()]
-        if cfg.noise_symbol is not None and cfg.noise_symbol not in self.dictionary:
-            problems.append(f"--noise-symbol must be a symbol of the dictionary, but {cfg.noise_symbol!r} is not")
+        problems += symbol_problems({"--noise-symbol": cfg.noise_symbol}, self.dictionary)
         if self.is_typical:
             problems += [
-                f"--{name.replace('_', '-')} does nothing with --generation typical, which has no placeholders"
+                f"{as_option(name)} does nothing with --generation typical, which has no placeholders"
                 for name in ("span_vocab", "placeholder")
                 if getattr(cfg, name) is not None
             ]
-        if not 0 <= cfg.word_flow_weight <= 1:
+        if cfg.word_flow_weight is not None and not 0 <= cfg.word_flow_weight <= 1:
             problems.append(f"--word-flow-weight must be between 0 and 1, but is {cfg.word_flow_weight:g}")
         return problems
 

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import KNOWLEDGE_ROLE, SIDES, SourceFields
-
-ATTN = "[ATTN]"
-"""What ERNIE-GEN calls the placeholder, an ordinary symbol of its vocabulary."""
+from s2sft_fairseq.tasks.options import symbol_problems
 
 logger = logging.getLogger(__name__)
 
@@ -56,16 +54,16 @@ def resolve_layout(
     if from_checkpoint and "finetune_method" not in {**saved, **given}:
         raise UserError(
             "the checkpoint does not say how it was fine-tuned (it has no task state): "
-            f"give --finetune-method ({', '.join(sorted(METHODS))}) and what else its training was given"
+            f"give --finetune-method ({', '.join(sorted(OBJECTIVES))}) and what else its training was given"
         )
     for name in given.keys() & saved.keys():
         if given[name] != saved[name]:
             logger.warning(
-                f"--{name.replace('_', '-')} {given[name]} overrides "
-                f"what the checkpoint was fine-tuned with, {saved[name]}"
+                f"{as_option(name)} {given[name]} overrides what the checkpoint was fine-tuned with, {saved[name]}"
             )
     layout = {**DEFAULTS, **suggested, **saved, **given}
-    if METHODS[layout["finetune_method"]].own_start and "max_source_positions" not in {**suggested, **saved, **given}:
+    own_start = OBJECTIVES[layout["finetune_method"]].starts_with == "cls"
+    if own_start and "max_source_positions" not in {**suggested, **saved, **given}:
         layout["max_source_positions"] -= 1  # of the usual 512 the start of the target needs one
     if layout["source_segments"] == DIALOGUE:
         # The encoder speaks of segments, which a dialogue has none of.
@@ -80,17 +78,17 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
         UserError: naming every option that does not fit the dictionary or the model.
     """
     problems = []
-    method = METHODS[layout["finetune_method"]]
+    objective = OBJECTIVES[layout["finetune_method"]]
+    own_start = objective.starts_with == "cls"
     symbol = layout["placeholder"]
-    if symbol is not None and symbol not in dictionary:
-        problems.append(f"--placeholder must be a symbol of the dictionary, but {symbol!r} is not")
+    problems += symbol_problems({"--placeholder": symbol}, dictionary)
     max_source, max_target = layout["max_source_positions"], layout["max_target_positions"]
     for name, least in (("max_source_positions", 3), ("max_target_positions", 2)):
         if layout[name] < least:
-            problems.append(f"--{name.replace('_', '-')} must be at least {least}, but is {layout[name]}")
-    needed = max_source + max_target + method.own_start
+            problems.append(f"{as_option(name)} must be at least {least}, but is {layout[name]}")
+    needed = max_source + max_target + own_start
     if needed > model.max_positions:
-        of_start = ", with one for the start of the target," if method.own_start else ""
+        of_start = ", with one for the start of the target," if own_start else ""
         problems.append(
             f"--max-source-positions ({max_source}) and --max-target-positions ({max_target}){of_start} must add up to "
             f"--max-positions of the model ({model.max_positions}) at most, but add up to {needed} "
@@ -104,17 +102,16 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
         segment = layout.get(name)
         count, of_model = _segment_ids(model.num_segments, model.num_roles, model.num_turns)
         if count and segment is not None and not 0 <= segment < count:
-            problems.append(f"--{name.replace('_', '-')} must be at least 0 and below {of_model}, but is {segment}")
+            problems.append(f"{as_option(name)} must be at least 0 and below {of_model}, but is {segment}")
     if problems:
         raise UserError.of(problems)
     return SequenceForm(
         cls=dictionary.bos(),
         sep=dictionary.eos(),
         pad=dictionary.pad(),
-        placeholder=placeholder_id(symbol, layout["finetune_method"], dictionary),
+        placeholder=placeholder_id(symbol, objective, dictionary),
         vocab_size=len(dictionary),
-        shifted=method.shifted,
-        own_start=method.own_start,
+        starts_with=objective.starts_with,
         fields=fields,
         target_segment=layout["target_segment"],
         placeholder_segment=_either(layout.get("placeholder_segment"), layout["target_segment"]),
@@ -123,10 +120,10 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     )
 
 
-def placeholder_id(symbol: str | None, method: str, dictionary: PretrainedDictionary) -> int:
-    """Return the id of the placeholder: what is named, for infilling [ATTN] if there is one, else the mask symbol."""
-    if symbol is None and method == "infilling" and ATTN in dictionary:
-        symbol = ATTN
+def placeholder_id(symbol: str | None, objective: Objective, dictionary: PretrainedDictionary) -> int:
+    """Return the id of the placeholder: the symbol given, else that of the objective if there is one, else the mask."""
+    if symbol is None and objective.placeholder in dictionary:
+        symbol = objective.placeholder
     return dictionary.mask() if symbol is None else dictionary.index(symbol)
 
 

@@ -4,17 +4,15 @@ The types are spelled ``Optional[...]`` because fairseq makes its command line f
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
-
-from fairseq.dataclass import FairseqDataclass
-from omegaconf import II
+from typing import Optional
 
 from s2sft_fairseq.data.temperature import TemperatureSchedule
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption
+from s2sft_fairseq.tasks.options import DataOptions, TextBlockOptions, text_block_problems
 
 
 @dataclass
-class MixtureConfig(FairseqDataclass):
+class MixtureConfig(DataOptions, TextBlockOptions):
     """What is sampled how often, and how texts are corrupted."""
 
     lang_pairs: Optional[str] = field(
@@ -50,15 +48,6 @@ class MixtureConfig(FairseqDataclass):
         default=0.15, metadata={"help": "share of the tokens of a text that are taken out of it (default: 0.15)"}
     )
     mean_span_length: float = field(default=3.0, metadata={"help": "mean length of spans in tokens (default: 3)"})
-    tokens_per_sample: int = field(
-        default=512, metadata={"help": "most tokens of a text, before spans are taken out of it; documents are cut"}
-    )
-    min_tokens_per_sample: int = field(
-        default=8, metadata={"help": "fewest tokens of a text; shorter documents are left out"}
-    )
-    seed: int = II("common.seed")
-    train_subset: str = II("dataset.train_subset")
-    dataset_impl: Any = II("dataset.dataset_impl")
 
 
 def temperature_schedule(cfg: MixtureConfig) -> TemperatureSchedule:
@@ -72,12 +61,4 @@ def mixture_problems(cfg: MixtureConfig) -> list[str]:
     problems += SpanCorruption(cfg.span_density, cfg.mean_span_length).problems("--span-density")
     if cfg.epoch_examples is not None and cfg.epoch_examples < 1:
         problems.append(f"--epoch-examples must be at least 1, but is {cfg.epoch_examples}")
-    if cfg.min_tokens_per_sample < 2:
-        problems.append(f"--min-tokens-per-sample must be at least 2, but is {cfg.min_tokens_per_sample}")
-    if cfg.tokens_per_sample < 2 * cfg.min_tokens_per_sample:
-        # A document that is a little too long is cut into halves.
-        problems.append(
-            f"--tokens-per-sample must be at least twice --min-tokens-per-sample ({cfg.min_tokens_per_sample}), "
-            f"but is {cfg.tokens_per_sample}"
-        )
-    return problems
+    return [*problems, *text_block_problems(cfg)]

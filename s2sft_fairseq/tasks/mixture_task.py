@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq import utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
@@ -31,6 +30,7 @@ class MixtureTask(FairseqTask):
         Raises:
             UserError: naming every option that is out of range.
         """
+        cfg.tokens_per_sample = 512 if cfg.tokens_per_sample is None else cfg.tokens_per_sample
         super().__init__(cfg, *others)
         self.dictionary = dictionary
         self.max_source = self.max_target = 0  # known when the model is
@@ -64,11 +64,6 @@ class MixtureTask(FairseqTask):
         model = super().build_model(cfg, from_checkpoint)
         self.max_source, self.max_target = model.max_positions()
         return model
-
-    def folder(self, split: str, epoch: int) -> Path:
-        """Return the data folder; of several that whose turn it is in this epoch."""
-        folders = utils.split_paths(self.cfg.data)
-        return Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
 
     def text_part(
         self, folder: Path, split: str, language: str, *, prefix: Sequence[int] = (), target_sentinels: bool = True

@@ -8,14 +8,11 @@ from fairseq.tasks import FairseqTask
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary, symbols_fingerprint
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.methods import Flow
 
 
 class PackedTask(FairseqTask):
     """A task whose batches are packed, over one dictionary that keeps the pretrained ids."""
 
-    flows: Sequence[Flow]
-    """What is predicted; known when the criterion is used."""
     criterion = "mask_attention"
     """The one that can read its batches."""
 

@@ -2,11 +2,10 @@
 
 import logging
 from abc import abstractmethod
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fairseq import utils
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
@@ -19,10 +18,22 @@ from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.tasks.options import (
+    DataOptions,
+    PlaceholderOptions,
+    TextBlockOptions,
+    data_folder,
+    symbol_problems,
+    text_block_problems,
+)
 from s2sft_fairseq.tasks.packed_task import PackedTask
-from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TextPretrainingConfig(DataOptions, TextBlockOptions, PlaceholderOptions):
+    """Where plain text is, and how it is laid out."""
 
 
 class TextPretrainingTask(PackedTask):
@@ -36,31 +47,26 @@ class TextPretrainingTask(PackedTask):
     divider: int | None = None
     """What stands between the two halves of a text, if it has such."""
 
-    def __init__(self, cfg: PretrainingConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: TextPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+        cfg.tokens_per_sample = 508 if cfg.tokens_per_sample is None else cfg.tokens_per_sample
+        cfg.target_segment = 1 if cfg.target_segment is None else cfg.target_segment
         super().__init__(cfg, dictionary)
-        problems = []
-        if cfg.min_tokens_per_sample < 2:
-            problems.append(f"--min-tokens-per-sample must be at least 2, but is {cfg.min_tokens_per_sample}")
-        if cfg.tokens_per_sample < 2 * cfg.min_tokens_per_sample:
-            # A document that is a little too long is cut into halves.
-            problems.append(
-                f"--tokens-per-sample must be at least twice --min-tokens-per-sample ({cfg.min_tokens_per_sample}), "
-                f"but is {cfg.tokens_per_sample}"
-            )
-        if cfg.placeholder is not None and cfg.placeholder not in dictionary:
-            problems.append(f"--placeholder must be a symbol of the dictionary, but {cfg.placeholder!r} is not")
-        problems += self.option_problems()
+        problems = [
+            *text_block_problems(cfg),
+            *symbol_problems({"--placeholder": cfg.placeholder}, dictionary),
+            *self.option_problems(),
+        ]
         if problems:
             raise UserError.of(problems)
 
     @classmethod
-    def setup_task(cls, cfg: PretrainingConfig, **_: Any) -> "TextPretrainingTask":
+    def setup_task(cls, cfg: TextPretrainingConfig, **_: Any) -> "TextPretrainingTask":
         """Load the dictionary.
 
         Raises:
             UserError: if data or dictionary are missing, or options are out of range.
         """
-        return cls(cfg, load_text_dictionary(Path(utils.split_paths(cfg.data)[0])))
+        return cls(cfg, load_text_dictionary(data_folder(cfg)))
 
     @abstractmethod
     def option_problems(self) -> list[str]:
@@ -105,9 +111,7 @@ class TextPretrainingTask(PackedTask):
         Raises:
             UserError: if its files are missing or truncated, or hold no text that is long enough.
         """
-        folders = utils.split_paths(self.cfg.data)
-        folder = Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
-        lines = load_texts(folder, split, self.dictionary, self.cfg.dataset_impl)
+        lines = load_texts(data_folder(self.cfg, split, epoch), split, self.dictionary, self.cfg.dataset_impl)
         limits = {"most": self.cfg.tokens_per_sample, "least": self.cfg.min_tokens_per_sample}
         blocks = TokenBlocks(lines, **limits, divider=self.divider)
         logger.info(

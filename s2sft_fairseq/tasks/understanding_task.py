@@ -2,13 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
-from fairseq.dataclass import FairseqDataclass
-from omegaconf import II, MISSING
 from torch import nn
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
@@ -19,26 +17,13 @@ from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.tasks.layout import parse_source_fields
+from s2sft_fairseq.tasks.options import DataOptions, SegmentOptions, data_folder
 from s2sft_fairseq.tasks.packed_task import PackedTask
 
 
 @dataclass
-class UnderstandingConfig(FairseqDataclass):
-    """Where the data is, and how texts are laid out."""
-
-    data: str = field(
-        default=MISSING, metadata={"help": "folder written by s2sft preprocess --only-source, with the labels beside"}
-    )
-    source_segments: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "segment id of each field of a text, separated by commas; of models with segments (default: 0,1, "
-            "or 0 where the model has one)"
-        },
-    )
-    seed: int = II("common.seed")
-    train_subset: str = II("dataset.train_subset")
-    dataset_impl: Any = II("dataset.dataset_impl")
+class UnderstandingConfig(DataOptions, SegmentOptions):
+    """Where the data is, with the labels beside, and how texts are laid out."""
 
 
 class UnderstandingTask(PackedTask):
@@ -53,14 +38,14 @@ class UnderstandingTask(PackedTask):
         Raises:
             UserError: if it is missing or damaged.
         """
-        return cls(cfg, load_text_dictionary(Path(cfg.data)))
+        return cls(cfg, load_text_dictionary(data_folder(cfg)))
 
     @abstractmethod
     def make_head(self, cfg: UnilmConfig) -> nn.Module:
         """Make the head for an encoder with these options."""
 
     @abstractmethod
-    def read_labels(self, split: str, count: int) -> np.ndarray | None:
+    def read_labels(self, folder: Path, split: str, count: int) -> np.ndarray | None:
         """Read the labels of the texts of a split (count, ...); None where there are none."""
 
     @abstractmethod
@@ -91,17 +76,18 @@ class UnderstandingTask(PackedTask):
         )
         return EncoderWithHead(encoder, self.make_head(encoder.cfg))
 
-    def load_dataset(self, split: str, **_: Any) -> None:
-        """Load a split.
+    def load_dataset(self, split: str, epoch: int = 1, **_: Any) -> None:
+        """Load a split; of several data folders the one whose turn it is in this epoch.
 
         Raises:
             UserError: if its files are missing or damaged, or it lacks labels to train on.
         """
-        texts = load_texts(Path(self.cfg.data), split, self.dictionary, self.cfg.dataset_impl)
-        labels = self.read_labels(split, len(texts))
+        folder = data_folder(self.cfg, split, epoch)
+        texts = load_texts(folder, split, self.dictionary, self.cfg.dataset_impl)
+        labels = self.read_labels(folder, split, len(texts))
         is_training = split == self.cfg.train_subset
         if labels is None and is_training:
-            raise UserError(f"{self.cfg.data} has no labels to train on for the split {split!r}")
+            raise UserError(f"{folder} has no labels to train on for the split {split!r}")
         self.datasets[split] = LabelledDataset(
             texts, labels, self.form, seed=self.cfg.seed, shuffle=is_training, name=split
         )
@@ -152,7 +138,6 @@ def make_form(
         pad=dictionary.pad(),
         placeholder=dictionary.mask(),
         vocab_size=len(dictionary),
-        shifted=False,
         fields=fields,
         max_source=max_source,
     )

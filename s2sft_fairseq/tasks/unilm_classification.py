@@ -15,11 +15,12 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.modules.task_heads import ClassificationHead
+from s2sft_fairseq.tasks.options import FieldCutOptions, SourceLengthOptions, data_folder
 from s2sft_fairseq.tasks.understanding_task import UnderstandingConfig, UnderstandingTask
 
 
 @dataclass
-class UnilmClassificationConfig(UnderstandingConfig):
+class UnilmClassificationConfig(UnderstandingConfig, SourceLengthOptions, FieldCutOptions):
     """What the labels are, and how too long texts are cut."""
 
     regression: bool = field(default=False, metadata={"help": "labels are numbers, not classes"})
@@ -29,19 +30,6 @@ class UnilmClassificationConfig(UnderstandingConfig):
             "help": "names of the classes, separated by commas; the second of two is the positive one (default: the "
             f"lines of {CLASSES} in the data folder)"
         },
-    )
-    max_source_positions: int = field(
-        default=128, metadata={"help": "most positions of a text, special symbols included; longer ones are cut"}
-    )
-    source_truncation: str = field(
-        default="right,right",
-        metadata={
-            "help": "side on which too long a text is cut: one side cuts it as one run, several separated by commas "
-            "each field on its own, the longest first (default: right,right)"
-        },
-    )
-    source_field_positions: str = field(
-        default="0", metadata={"help": "most positions of each field, separated by commas; 0: no limit (default: 0)"}
     )
 
 
@@ -76,7 +64,7 @@ class UnilmClassificationTask(UnderstandingTask):
         """
         if self.cfg.regression:
             return ()
-        path = Path(self.cfg.data) / CLASSES
+        path = data_folder(self.cfg) / CLASSES
         saved = self.state.state_dict.get("classes")
         if self.cfg.classes is not None:
             given = checked_classes(self.cfg.classes.split(","), "--classes")
@@ -113,22 +101,23 @@ class UnilmClassificationTask(UnderstandingTask):
 
     def max_source(self, max_positions: int) -> int:
         """Return the option."""
-        return self.cfg.max_source_positions
+        limit = self.cfg.max_source_positions
+        return 128 if limit is None else limit
 
     def field_options(self) -> dict[str, str]:
         """Return the options."""
         return {
-            "source_truncation": self.cfg.source_truncation,
-            "source_field_positions": self.cfg.source_field_positions,
+            "source_truncation": self.cfg.source_truncation or "right,right",
+            "source_field_positions": self.cfg.source_field_positions or "0",
         }
 
-    def read_labels(self, split: str, count: int) -> np.ndarray | None:
+    def read_labels(self, folder: Path, split: str, count: int) -> np.ndarray | None:
         """Read ``<split>.label``: numbers of classes, int64 (count,), or numbers, float32 (count,).
 
         Raises:
             UserError: if its lines are not one class or number for each text.
         """
-        path = Path(self.cfg.data) / f"{split}.label"
+        path = folder / f"{split}.label"
         if not path.is_file():
             return None
         if self.cfg.regression:

@@ -5,27 +5,38 @@ What is None by default is taken from the checkpoint where one is loaded, else f
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import II, MISSING
+from fairseq.dataclass import ChoiceEnum
+from omegaconf import II
 
 from s2sft_fairseq.inference.options import UnilmSearchConfig
 from s2sft_fairseq.models.inference import QUANTIZATIONS
-from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
+from s2sft_fairseq.tasks.options import (
+    DataOptions,
+    FieldCutOptions,
+    InfillingOptions,
+    LengthOptions,
+    PlaceholderOptions,
+    ReplacementOptions,
+    SegmentOptions,
+)
 
 
 @dataclass
-class UnilmSeq2SeqConfig(UnilmSearchConfig, FairseqDataclass):
+class UnilmSeq2SeqConfig(
+    DataOptions,
+    SegmentOptions,
+    LengthOptions,
+    FieldCutOptions,
+    PlaceholderOptions,
+    ReplacementOptions,
+    InfillingOptions,
+    UnilmSearchConfig,
+):
     """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""
 
-    data: str = field(
-        default=MISSING,
-        metadata={
-            "help": "folder written by fairseq-preprocess; several, separated by colons, are read in turn, one an epoch"
-        },
-    )
     source_lang: Optional[str] = field(
         default=None,
         metadata={"help": "suffix of the source files (default: read off the data)", "argparse_alias": "-s"},
@@ -34,10 +45,10 @@ class UnilmSeq2SeqConfig(UnilmSearchConfig, FairseqDataclass):
         default=None,
         metadata={"help": "suffix of the target files (default: read off the data)", "argparse_alias": "-t"},
     )
-    finetune_method: Optional[ChoiceEnum(sorted(METHODS))] = field(  # type: ignore[valid-type]
+    finetune_method: Optional[ChoiceEnum(sorted(OBJECTIVES))] = field(  # type: ignore[valid-type]
         default=None, metadata={"help": "how target tokens are predicted (default: pseudo_masked)"}
     )
-    corruption: ChoiceEnum(sorted(PRESETS)) = field(  # type: ignore[valid-type]
+    corruption: ChoiceEnum(list(CORRUPTIONS)) = field(  # type: ignore[valid-type]
         default="paper",
         metadata={
             "help": "preset of the corruption. paper: 'masked' and 'pseudo_masked' mask half of the target. original: "
@@ -48,84 +59,14 @@ class UnilmSeq2SeqConfig(UnilmSearchConfig, FairseqDataclass):
     target_mask_prob: Optional[float] = field(
         default=None, metadata={"help": "probability that a target token is corrupted (default: the preset's)"}
     )
-    random_prob: Optional[float] = field(
-        default=None,
-        metadata={"help": "probability that a corrupted token becomes a random one (default: the preset's)"},
-    )
-    keep_prob: Optional[float] = field(
-        default=None, metadata={"help": "probability that a corrupted token is kept (default: the preset's)"}
-    )
     source_mask_prob: Optional[float] = field(
         default=None, metadata={"help": "probability that a source token is corrupted (default: 0)"}
     )
     max_masked_tokens: int = field(
         default=0, metadata={"help": "masked fine-tuning: at most so many masked tokens a target; 0: no limit"}
     )
-    noise_prob: float = field(
-        default=0.0,
-        metadata={
-            "help": "infilling: probability that a target token, as content, is replaced by noise; ERNIE-GEN has 0.5 "
-            "to 0.7 (default: 0)"
-        },
-    )
-    noise_symbol: Optional[str] = field(
-        default=None, metadata={"help": "infilling: symbol that is the noise (default: random tokens)"}
-    )
-    span_vocab: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "infilling and pseudo_masked: file that s2sft span-vocab wrote; targets are predicted span by "
-            "span, with infilling in a second flow"
-        },
-    )
-    word_flow_weight: Optional[float] = field(
-        default=None,
-        metadata={"help": "infilling with --span-vocab: share of the word flow in the loss (default: 0.5)"},
-    )
-    max_source_positions: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "longest source, special symbols included; longer ones are cut (default: 464, of infilling 463)"
-        },
-    )
-    max_target_positions: Optional[int] = field(
-        default=None, metadata={"help": "longest target, special symbols included; longer ones are cut (default: 48)"}
-    )
-    source_segments: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "segment id of each field of the source, such as 0,1; the last one holds for further fields. With "
-            ",... at the end, such as 0,1,..., the ids take turns, and the last field has the last one. dialogue: role "
-            "and turn of each, for models with --num-roles; the first field is the persona or knowledge (default: 0)"
-        },
-    )
-    source_truncation: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "side that long sources lose, left or right. Several, such as right,left: each field is cut on its "
-            "own side, the longest first; the last one holds for further fields. With --source-segments dialogue, "
-            "right,left: turns go first, the oldest first, and then the right end of the knowledge (default: right; "
-            "for dialogues right,left)"
-        },
-    )
-    source_field_positions: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "most positions of each field of the source, its [SEP] included, such as 350,32; longer ones are "
-            "cut on the side that --source-truncation says. 0: no limit; the last one holds for further fields "
-            "(default: 0)"
-        },
-    )
-    target_segment: Optional[int] = field(default=None, metadata={"help": "segment id of the target (default: 1)"})
     placeholder_segment: Optional[int] = field(
         default=None, metadata={"help": "segment id of placeholders (default: that of the target)"}
-    )
-    placeholder: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "symbol that stands for a token to predict (default: the mask symbol, for infilling [ATTN] where "
-            "the dictionary has it)"
-        },
     )
     max_batch_memory: Optional[float] = field(
         default=None,
@@ -140,8 +81,5 @@ class UnilmSeq2SeqConfig(UnilmSearchConfig, FairseqDataclass):
             "help": "decoding on the CPU: int8 multiplies in 8 bits, which is faster and changes the scores a little"
         },
     )
-    seed: int = II("common.seed")
     beam: int = II("generation.beam")
     score_reference: bool = II("generation.score_reference")
-    train_subset: str = II("dataset.train_subset")
-    dataset_impl: Any = II("dataset.dataset_impl")

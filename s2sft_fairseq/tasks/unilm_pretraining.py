@@ -10,18 +10,19 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, pseudo_masked_lm
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.layout import placeholder_id
-from s2sft_fairseq.tasks.pretraining_config import PretrainingConfig, parse_range
-from s2sft_fairseq.tasks.text_pretraining import TextPretrainingTask
+from s2sft_fairseq.tasks.options import ReplacementOptions, parse_range
+from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask
 
 
 @dataclass
-class UnilmPretrainingConfig(PretrainingConfig):
+class UnilmPretrainingConfig(TextPretrainingConfig, ReplacementOptions):
     """Options of the objective; the defaults are those of the paper (Algorithm 1, sections 3.3 and 4.1)."""
 
     language_model: ChoiceEnum(list(LANGUAGE_MODELS)) = field(  # type: ignore[valid-type]
@@ -37,10 +38,6 @@ class UnilmPretrainingConfig(PretrainingConfig):
         metadata={"help": "probability that a factorization step is a block of tokens, and not one (default: 0.4)"},
     )
     block_lengths: str = field(default="2-6", metadata={"help": "range of the lengths of blocks (default: 2-6)"})
-    random_prob: float = field(
-        default=0.1, metadata={"help": "probability that a masked token becomes a random one (default: 0.1)"}
-    )
-    keep_prob: float = field(default=0.1, metadata={"help": "probability that it stays as it is (default: 0.1)"})
 
 
 @register_task("unilm_pretraining", dataclass=UnilmPretrainingConfig)
@@ -52,7 +49,11 @@ class UnilmPretrainingTask(TextPretrainingTask):
 
     def __init__(self, cfg: UnilmPretrainingConfig, dictionary: PretrainedDictionary) -> None:
         self.masking = BlockwiseMasking(cfg.mask_ratio, cfg.block_prob, parse_range(cfg.block_lengths))
-        self.corruption = replace(NO_CORRUPTION, random_prob=cfg.random_prob, keep_prob=cfg.keep_prob)
+        self.corruption = replace(
+            NO_CORRUPTION,
+            random_prob=0.1 if cfg.random_prob is None else cfg.random_prob,
+            keep_prob=0.1 if cfg.keep_prob is None else cfg.keep_prob,
+        )
         super().__init__(cfg, dictionary)
         self.language_model = LANGUAGE_MODELS[str(cfg.language_model)]
         self.flows = self.language_model.flows
@@ -61,9 +62,8 @@ class UnilmPretrainingTask(TextPretrainingTask):
             cls=dictionary.bos(),
             sep=dictionary.eos(),
             pad=dictionary.pad(),
-            placeholder=placeholder_id(cfg.placeholder, "pseudo_masked", dictionary),
+            placeholder=placeholder_id(cfg.placeholder, OBJECTIVES["pseudo_masked"], dictionary),
             vocab_size=len(dictionary),
-            shifted=False,
             fields=SourceFields(segments=(0, cfg.target_segment)),
         )
 

@@ -13,6 +13,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.modules.task_heads import SpanHead
 from s2sft_fairseq.question_answering.questions import Question, label_array, questions_path, read_questions
+from s2sft_fairseq.tasks.options import data_folder
 from s2sft_fairseq.tasks.understanding_task import UnderstandingConfig, UnderstandingTask
 
 
@@ -31,13 +32,13 @@ class UnilmQuestionAnsweringTask(UnderstandingTask):
         """Make the head."""
         return SpanHead(cfg.encoder_embed_dim)
 
-    def load_dataset(self, split: str, **_: Any) -> None:
+    def load_dataset(self, split: str, epoch: int = 1, **_: Any) -> None:
         """Load a split.
 
         Raises:
             UserError: if its files are missing or damaged, or a window is too long for the model.
         """
-        super().load_dataset(split)
+        super().load_dataset(split, epoch)
         longest = int(np.max(self.datasets[split].texts.sizes)) + 1
         if longest > self.form.max_source:
             raise UserError(
@@ -45,9 +46,9 @@ class UnilmQuestionAnsweringTask(UnderstandingTask):
                 f"{self.form.max_source}: give s2sft prepare squad --max-positions {self.form.max_source}"
             )
 
-    def read_labels(self, split: str, count: int) -> np.ndarray | None:
+    def read_labels(self, folder: Path, split: str, count: int) -> np.ndarray | None:
         """Return where the answers are in each window, int64 (count, 2)."""
-        return label_array(self.questions(split, count))
+        return label_array(read_questions(questions_path(folder, split), count))
 
     def questions(self, split: str, count: int) -> list[Question]:
         """Read the questions of a split of so many windows.
@@ -55,7 +56,7 @@ class UnilmQuestionAnsweringTask(UnderstandingTask):
         Raises:
             UserError: if their file is missing or damaged, or is that of another split.
         """
-        return read_questions(questions_path(Path(self.cfg.data), split), count)
+        return read_questions(questions_path(data_folder(self.cfg), split), count)
 
     def split_logits(self, logits: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
         """Return the logits of each window of a batch (tokens, 2)."""

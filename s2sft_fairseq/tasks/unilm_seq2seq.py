@@ -1,10 +1,10 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import ListDataset
 from fairseq.data.iterators import EpochBatchIterator
@@ -14,7 +14,7 @@ from torch import Tensor
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.free_memory import GIB
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.memory import BatchMemory, DecodingDataset, memory_for, useful_sentences
@@ -22,11 +22,13 @@ from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.methods import METHODS, Flow
+from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
+from s2sft_fairseq.tasks.options import data_folder, symbol_problems
 from s2sft_fairseq.tasks.packed_task import PackedTask
-from s2sft_fairseq.tasks.training import make_corruption, make_method
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 
 
@@ -48,7 +50,7 @@ class UnilmSeq2SeqTask(PackedTask):
         Raises:
             UserError: if data or dictionary are missing or ambiguous.
         """
-        folder = Path(utils.split_paths(cfg.data)[0])
+        folder = data_folder(cfg)
         if cfg.source_lang is None or cfg.target_lang is None:
             source, target = find_languages(folder)
             cfg.source_lang, cfg.target_lang = cfg.source_lang or source, cfg.target_lang or target
@@ -69,7 +71,7 @@ class UnilmSeq2SeqTask(PackedTask):
         if getattr(self, "form", form) != form:
             raise UserError("the models of an ensemble must have been fine-tuned alike, but their layouts differ")
         self.layout, self.form = layout, form
-        self.method = METHODS[layout["finetune_method"]]
+        self.objective = OBJECTIVES[layout["finetune_method"]]
         self.corruption = make_corruption(self.cfg, layout["finetune_method"], self.dictionary)
         if from_checkpoint:
             self.decoding_models.append(model)
@@ -86,7 +88,7 @@ class UnilmSeq2SeqTask(PackedTask):
             UserError: if it is one that cannot read packed batches, or something is wrong with the span vocabulary.
         """
         # Not before: what decodes needs no span vocabulary.
-        self.method = make_method(self.cfg, self.layout["finetune_method"], self.dictionary)
+        self.objective = make_objective(self.cfg, self.layout["finetune_method"], self.dictionary)
         self.decoding_models.clear()  # the loss of a checkpoint is wanted, not what it generates
         return super().build_criterion(cfg, from_checkpoint)
 
@@ -96,8 +98,7 @@ class UnilmSeq2SeqTask(PackedTask):
         Raises:
             UserError: if its files are missing, truncated or of different lengths, or if it lacks targets to train on.
         """
-        folders = utils.split_paths(self.cfg.data)
-        folder = Path(folders[(epoch - 1) % len(folders)] if split == self.cfg.train_subset else folders[0])
+        folder = data_folder(self.cfg, split, epoch)
         source, target = load_split(
             folder,
             split,
@@ -109,13 +110,21 @@ class UnilmSeq2SeqTask(PackedTask):
         )
         if target is None and split == self.cfg.train_subset:
             raise UserError(f"{folder} has no targets ({self.cfg.target_lang}) to train on for the split {split!r}")
-        self.datasets[split] = self._make_dataset(source, target, shuffle=split == self.cfg.train_subset, name=split)
+        self.datasets[split] = self._make_dataset(
+            source,
+            target,
+            shuffle=split == self.cfg.train_subset,
+            for_decoding=bool(self.decoding_models),
+            name=split,
+        )
 
     def build_dataset_for_inference(
         self, src_tokens: Sequence[Tensor], src_lengths: Sequence[int], constraints: Tensor | None = None
     ) -> PackedPairDataset:
         """Make a data set of sources alone, each with a final eos, for fairseq-interactive."""
-        return self._make_dataset(ListDataset(src_tokens, src_lengths), None, shuffle=False, name="input")
+        return self._make_dataset(
+            ListDataset(src_tokens, src_lengths), None, shuffle=False, for_decoding=True, name="input"
+        )
 
     def get_batch_iterator(self, dataset: PackedPairDataset, *limits: Any, **others: Any) -> EpochBatchIterator:
         """Iterate over batches; those to decode are as large as they may be, with regard to memory too.
@@ -141,15 +150,18 @@ class UnilmSeq2SeqTask(PackedTask):
             raise UserError(f"--max-batch-memory must be positive, but is {limit:g}")
         return memory_for(models, beam, self.form.max_target, None if limit is None else int(limit * GIB))
 
-    def _make_dataset(self, source: Any, target: Any | None, *, shuffle: bool, name: str) -> PackedPairDataset:
+    def _make_dataset(
+        self, source: Any, target: Any | None, *, shuffle: bool, for_decoding: bool, name: str
+    ) -> PackedPairDataset:
         return PackedPairDataset(
             source,
             target,
             self.form,
-            self.method,
-            self.corruption if shuffle else self.corruption.without_noise(self.layout["finetune_method"]),
+            self.objective,
+            self.corruption if shuffle else self.objective.held_out(self.corruption),
             seed=self.cfg.seed,
             shuffle=shuffle,
+            for_decoding=for_decoding,
             name=name,
         )
 
@@ -165,14 +177,71 @@ class UnilmSeq2SeqTask(PackedTask):
             raise UserError("--prefix-size takes its prefixes from the targets, but the data has sources alone")
         options = SearchOptions.of(args, self.cfg, self.form, self.dictionary)
         if args.score_reference:
-            return ReferenceScorer(models, self.form)
+            return ReferenceScorer(models, self.form, self.objective)
         return SequenceGenerator(models, self.form, options)
-
-    @property
-    def flows(self) -> Sequence[Flow]:
-        """What is predicted."""
-        return self.method.flows
 
     def max_positions(self) -> tuple[int, int]:
         """Return the longest laid-out source and target; longer ones are cut."""
         return self.form.max_source, self.form.max_target
+
+
+def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -> Corruption:
+    """Settle how sources and targets are corrupted.
+
+    Args:
+        options: of the task.
+        name: of the fine-tuning method.
+        dictionary: of the data.
+
+    Raises:
+        UserError: naming every option that is out of range or does nothing with this method.
+    """
+    objective = OBJECTIVES[name]
+    problems = [
+        f"{as_option(option)} is for --finetune-method {' or '.join(readers)}, but that is {name}"
+        for option, (readers, unused) in _options_of_objectives().items()
+        if name not in readers and getattr(options, option) not in (None, unused)
+    ]
+    symbol = options.noise_symbol
+    problems += symbol_problems({"--noise-symbol": symbol}, dictionary)
+    names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens", "noise_prob")
+    given = {option: value for option in names if (value := getattr(options, option)) is not None}
+    corruption = replace(
+        objective.corruption[str(options.corruption)],
+        **given,
+        noise_symbol=None if symbol is None else dictionary.index(symbol),
+    )
+    problems += corruption.problems()
+    weight = options.word_flow_weight
+    if weight is not None and not 0 <= weight <= 1:
+        problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
+    if options.span_vocab is None and weight not in (None, 1):
+        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
+    if options.span_vocab is not None and not objective.takes_spans:
+        names = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
+        problems.append(f"--span-vocab is for --finetune-method {' or '.join(names)}, but that is {name}")
+    if problems:
+        raise UserError.of(problems)
+    return corruption
+
+
+def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
+    """Return the options that some objectives read only: which do, and the value that asks for nothing."""
+    found: dict[str, tuple[list[str], Any]] = {}
+    for name, objective in OBJECTIVES.items():
+        for option, unused in objective.options.items():
+            found.setdefault(option, ([], unused))[0].append(name)
+    return found
+
+
+def make_objective(options: Any, name: str, dictionary: PretrainedDictionary) -> Objective:
+    """Return the objective to train with, which reads the span vocabulary where one is named.
+
+    Raises:
+        UserError: naming what is wrong with the span vocabulary.
+    """
+    objective = OBJECTIVES[name]
+    if options.span_vocab is None:
+        return objective
+    vocabulary = load_spans(Path(options.span_vocab), dictionary)
+    return objective.with_spans(vocabulary.boundaries, options.word_flow_weight)

@@ -4,7 +4,7 @@ import sys
 
 import data_loading
 
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 
 def test_a_small_run(capsys, monkeypatch):
@@ -12,7 +12,7 @@ def test_a_small_run(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["data_loading.py", *sizes])
     data_loading.main()
     lines = capsys.readouterr().out.splitlines()
-    assert sum("examples/s" in line for line in lines) == 2 * 2 * len(METHODS)
+    assert sum("examples/s" in line for line in lines) == 2 * 2 * len(OBJECTIVES)
     assert "500 examples are ordered and batched in" in lines[-1]
 
 

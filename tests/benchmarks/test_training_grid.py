@@ -7,7 +7,7 @@ from training_grid import CONFIGURATIONS, METHODS, Cell, Quantiles, parse_length
 from training_pairs import FIRST_WORD, draw_pairs, pair_lengths
 
 from s2sft_fairseq.models.architectures import ARCHITECTURES
-from s2sft_fairseq.objectives.methods import METHODS as OBJECTIVES
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 
 def a_cell(**changes):

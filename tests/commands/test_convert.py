@@ -16,6 +16,7 @@ from s2sft_fairseq.commands.convert import main
 from s2sft_fairseq.commands.export import main as export
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -54,9 +55,8 @@ def our_states(model, tokens, lengths):
     positions = torch.arange(tokens.size(1)).expand_as(tokens)
     real = positions < torch.tensor(lengths).unsqueeze(1)
     zeros = torch.zeros_like(tokens[real])
-    blocks = [(length,) for length in lengths]
     with torch.no_grad():
-        return model.encode(tokens[real], positions[real], zeros, zeros, zeros, blocks), real
+        return model.encode(PackedColumns.given(tokens[real], positions[real], zeros, lengths)), real
 
 
 def test_the_command(source, tmp_path, theirs, capsys):

@@ -12,12 +12,10 @@ from tiny import PAD, VOCAB_SIZE, model_inputs, pack_example, tiny_dictionary, t
 
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.methods import METHODS, Flow
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 
-ONE_FLOW = METHODS["pseudo_masked"].flows
-TASK = SimpleNamespace(target_dictionary=tiny_dictionary(), flows=ONE_FLOW)
+TASK = SimpleNamespace(target_dictionary=tiny_dictionary())
 
 
 def criterion(label_smoothing=0.1, report_accuracy=False, sentence_avg=False):
@@ -37,20 +35,22 @@ def dense_divergence(log_probs, label, epsilon, excluded):
 
 def sample(count=3, method="pseudo_masked"):
     rng = np.random.default_rng(1)
-    form, corruption = tiny_form(method), PRESETS["paper"][method]
+    form, corruption = tiny_form(method), OBJECTIVES[method].corruption["paper"]
     examples = [pack_example(method, words(rng, 4 + i), words(rng, 2 + i), form, corruption, rng) for i in range(count)]
     batch = collate(examples)
     labelled = torch.from_numpy(batch.label != PAD)
     return {
-        "net_input": {**model_inputs(batch), "labelled": labelled, "src_tokens": None, "src_lengths": None},
+        "net_input": {**model_inputs(batch), "labelled": labelled},
         "labels": torch.from_numpy(batch.label)[labelled],
+        "flows": {},
+        "weights": None,
         "ntokens": int(labelled.sum()),
         "nsentences": count,
     }
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_loss_of_a_batch(method, smoothing):
     model, batch = tiny_model(1), sample(method=method)
     loss, sample_size, logged = criterion(smoothing)(model, batch)
@@ -74,12 +74,12 @@ def test_loss_of_a_batch(method, smoothing):
     assert "n_correct" not in logged
 
 
-def test_two_flows(monkeypatch):
+def test_two_flows():
     """Their losses are weighted, divided by the labels of one of them, and logged apart."""
-    monkeypatch.setattr(TASK, "flows", (Flow("word", 2, 0.3), Flow("span", 3, 0.7)))
     model, batch = tiny_model(1), sample()
     flows = torch.arange(len(batch["labels"])) % 2
-    batch["flows"], batch["ntokens"] = flows, len(flows)
+    batch["flows"], batch["ntokens"] = {"word": flows == 0, "span": flows == 1}, len(flows)
+    batch["weights"] = torch.tensor([0.3, 0.7], dtype=torch.float64)[flows]
     with torch.no_grad():
         log_probs = model(**batch["net_input"]).double().log_softmax(dim=1)
     nll = -log_probs[range(len(flows)), batch["labels"]]

@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader
 
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, PRESETS, Corruption
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
+from s2sft_fairseq.objectives.objective import OBJECTIVES
+from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 CORRUPTION = Corruption(
@@ -32,8 +33,8 @@ def dataset(sources=(5, 2, 9, 0), targets=(3, 6, 0, 1), method="pseudo_masked", 
         raw(sources, 1),
         None if targets is None else raw(targets, 2),
         form or tiny_form(method),
-        METHODS[method],
-        corruption or PRESETS["paper"][method],
+        OBJECTIVES[method],
+        corruption or OBJECTIVES[method].corruption["paper"],
         **options,
     )
 
@@ -44,7 +45,7 @@ def test_examples():
     source, target = data.source[0].tolist()[:-1], data.target[0].tolist()[:-1]
     assert example["id"] == 0
     assert example["source"].tolist() == [CLS, *source, SEP]
-    assert example["target"].tolist() == [*target, SEP]
+    assert example["target"].tolist() == example["reference"].tolist() == [*target, SEP]
     net_input = data.collater([example])["net_input"]
     assert net_input["lengths"] == ((7, 4, 4),)
     assert net_input["tokens"].tolist() == [CLS, *source, SEP, *target, SEP, *[MASK] * 4]
@@ -53,14 +54,14 @@ def test_examples():
     assert data[2]["target"].tolist() == [SEP]
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_sizes_are_those_of_the_packed_examples(method):
     data = dataset(method=method, form=tiny_form(method, max_source=8, max_target=5))
     lengths = [len(data.collater([data[i]])["net_input"]["tokens"]) for i in range(len(data))]
     assert data.sizes.tolist() == [data.num_tokens(i) for i in range(len(data))] == lengths
     assert data.num_tokens_vec(np.array([3, 1])).tolist() == [lengths[3], lengths[1]]
     for index in range(len(data)):
-        assert data.size(index) == (len(data[index]["source"]), min(len(data[index]["target"]), 5))
+        assert data.size(index) == (len(data[index]["source"]), len(data[index]["target"]))
 
 
 def test_batch():
@@ -75,21 +76,30 @@ def test_batch():
     columns = ("tokens", "positions", "segments", "steps", "groups", "labelled")
     assert all(net_input[name].shape == (15 + 6,) for name in columns)
     assert net_input["labelled"].sum() == batch["ntokens"]
-    assert net_input["src_tokens"].tolist()[1] == [CLS, SEP, PAD, PAD, PAD, PAD, PAD]
-    assert net_input["src_lengths"].tolist() == [7, 2]
-    assert batch["target"].tolist()[1] == [data.target[3][0].item(), SEP, PAD, PAD]
-    tensors = [batch["id"], batch["labels"], batch["target"], *net_input.values()]
+    tensors = [batch["id"], batch["labels"], *net_input.values()]
     assert {t.dtype for t in tensors if torch.is_tensor(t) and t is not net_input["labelled"]} == {torch.int64}
     assert net_input["labelled"].dtype == torch.bool
     assert data.collater([]) == {}
 
 
-def test_clean_sources_and_targets_beside_corrupted_ones():
-    data = dataset(corruption=Corruption(target_mask_prob=1.0, random_prob=0.0, keep_prob=0.0, source_mask_prob=1.0))
-    batch = data.collater([data[0]])
-    assert batch["net_input"]["tokens"].tolist()[:7] == [CLS, *[MASK] * 5, SEP]
-    assert batch["net_input"]["src_tokens"].tolist()[0] == [CLS, *data.source[0].tolist()]
-    assert batch["target"].tolist()[0] == data.target[0].tolist()
+def test_batch_for_decoding():
+    """Sources and targets are clean, whatever the corruption, and nothing is packed."""
+    corruption = Corruption(target_mask_prob=1.0, random_prob=0.0, keep_prob=0.0, source_mask_prob=1.0)
+    packed = dataset(corruption=corruption)
+    tokens = packed.collater([packed[0]])["net_input"]["tokens"].tolist()
+    assert tokens[:7] == [CLS, *[MASK] * 5, SEP]
+    data = dataset(corruption=corruption, for_decoding=True)
+    batch = data.collater([data[0], data[3]])
+    assert batch["id"].tolist() == [0, 3]
+    assert (batch["nsentences"], batch["ntokens"]) == (2, 9)
+    assert batch["net_input"].keys() == {"src_tokens", "src_lengths"}
+    assert batch["net_input"]["src_tokens"].tolist() == [
+        [CLS, *data.source[0].tolist()],
+        [CLS, SEP, PAD, PAD, PAD, PAD, PAD],
+    ]
+    assert batch["net_input"]["src_lengths"].tolist() == [7, 2]
+    assert batch["target"].tolist() == [data.target[0].tolist(), [data.target[3][0].item(), SEP, PAD, PAD]]
+    assert data.collater([]) == {}
 
 
 def test_sources_alone():
@@ -97,9 +107,11 @@ def test_sources_alone():
     assert data.target_sizes.tolist() == [0] * 4
     assert data.sizes.tolist() == [7, 4, 11, 2]
     batch = data.collater([data[i] for i in range(4)])
-    assert batch["target"] is None
     assert batch["ntokens"] == len(batch["labels"]) == 0
     assert batch["net_input"]["lengths"] == ((7,), (4,), (11,), (2,))
+    decoded = dataset(targets=None, for_decoding=True)
+    batch = decoded.collater([decoded[i] for i in range(4)])
+    assert batch["target"] is None
     assert batch["net_input"]["src_tokens"].shape == (4, 11)
     assert data.ordered_indices().tolist() == [3, 1, 0, 2]
 
@@ -115,9 +127,9 @@ def test_what_is_cut_is_counted(caplog):
     assert data.source_sizes.tolist() == [7, 8, 8, 8]
     assert data.target_sizes.tolist() == [5, 4, 5, 5]
     assert data[3]["source"].tolist() == [CLS, *data.source[3].tolist()[:6], SEP]
-    batch = data.collater([data[2]])
-    assert batch["labels"].tolist() == [*data.target[2].tolist()[:4], SEP]
-    assert batch["target"].tolist() == [data.target[2].tolist()]  # whole: it is what hypotheses are scored against
+    assert data.collater([data[2]])["labels"].tolist() == [*data.target[2].tolist()[:4], SEP]
+    data.for_decoding = True
+    assert data.collater([data[2]])["target"].tolist() == [data.target[2].tolist()]  # hypotheses are scored against it
 
 
 def of_fields(*lengths, method="pseudo_masked", **rules):
@@ -126,7 +138,8 @@ def of_fields(*lengths, method="pseudo_masked", **rules):
     rows = [torch.cat([torch.from_numpy(np.append(words(rng, n), SEP)) for n in each]) for each in lengths]
     source = ListDataset(rows, [len(row) for row in rows])
     form = tiny_form(method, max_source=8, fields=SourceFields(**rules))
-    return PackedPairDataset(source, None, form, METHODS[method], PRESETS["paper"][method], name="test")
+    objective = OBJECTIVES[method]
+    return PackedPairDataset(source, None, form, objective, objective.corruption["paper"], name="test")
 
 
 @pytest.mark.parametrize(
@@ -149,8 +162,8 @@ def test_sizes_of_cut_fields(caplog, method, truncation, lengths):
         "test: 3 of 4 sources are cut to 8 positions (--max-source-positions), 0 targets to 16 (--max-target-positions)"
     ]
     batch = data.collater([data[i] for i in range(4)])
-    segments = data.form.source_segments(batch["net_input"]["src_tokens"].numpy())
-    real = batch["net_input"]["src_tokens"].numpy() != PAD
+    source = Ragged.of([data[i]["source"] for i in range(4)]).padded(PAD)
+    segments, real = data.form.source_segments(source), source != PAD
     assert batch["net_input"]["segments"].tolist() == segments[real].tolist()
 
 
@@ -289,7 +302,7 @@ def loader(data, workers, persistent=False, order=None):
     )
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_corruption_depends_on_seed_epoch_and_example_alone(method):
     def draw(seed, epoch, order=None):
         data = dataset(SOURCES, TARGETS, method, CORRUPTION, seed=seed)

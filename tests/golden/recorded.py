@@ -22,9 +22,9 @@ from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.models.parameter_shapes import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 FOLDER = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).parent)
 METHOD_OF = {"v0": "causal", "v1": "masked", "v2": "pseudo_masked"}
@@ -63,16 +63,16 @@ def has_segments(variant: str) -> bool:
     return settings_of(variant)["config"]["type_vocab_size"] > 0
 
 
-def sequence_form(variant: str, *, shifted: bool, max_source: int, max_target: int) -> SequenceForm:
+def sequence_form(variant: str, *, starts_with: Start, max_source: int, max_target: int) -> SequenceForm:
     vocab_size = settings_of(variant)["config"]["vocab_size"]
     limits = {"max_source": max_source, "max_target": max_target}
-    return SequenceForm(**special_ids(variant), vocab_size=vocab_size, shifted=shifted, **limits)
+    return SequenceForm(**special_ids(variant), vocab_size=vocab_size, starts_with=starts_with, **limits)
 
 
 def training_form(variant: str, method: str) -> SequenceForm:
     settings = load(f"train_{variant}")[1]
     limits = {"max_source": settings["max_source_len"], "max_target": settings["max_target_len"]}
-    return sequence_form(variant, shifted=METHODS[method].shifted, **limits)
+    return sequence_form(variant, starts_with=OBJECTIVES[method].starts_with, **limits)
 
 
 def raw_pairs(variant: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -157,9 +157,8 @@ class ReplayedDraws:
 
     def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Block, ...]:
         """Pack with our objective and no corruption, then write the drawn ids over the clean ones."""
-        from s2sft_fairseq.objectives.corruption import PRESETS
 
-        corruption = PRESETS["paper"][self.method]
+        corruption = OBJECTIVES[self.method].corruption["paper"]
         blocks = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
         drawn = [self.source, self.target, self.pseudo][: len(blocks)]
         replayed = [block._replace(token=ids) for block, ids in zip(blocks, drawn, strict=True)]

@@ -33,7 +33,7 @@ def steps_of(variant: str) -> int:
 def decoding_form(variant: str, mode: str) -> SequenceForm:
     steps = steps_of(variant)
     limits = {"max_source": load(f"decode_{variant}")[1]["max_seq_length"] - steps, "max_target": steps}
-    return sequence_form(variant, shifted=mode == "shift", **limits)
+    return sequence_form(variant, starts_with="sep" if mode == "shift" else None, **limits)
 
 
 def decoding_model(variant: str) -> UnilmModel:

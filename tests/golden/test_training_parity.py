@@ -24,7 +24,7 @@ from tiny import pack_example
 
 from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
 from s2sft_fairseq.modules.relative_position import relative_position_bucket
-from s2sft_fairseq.modules.visibility import visible
+from s2sft_fairseq.modules.visibility import PackedColumns, visible
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.packing import PackedBatch, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -134,7 +134,7 @@ def test_states_and_logits(variant, case):
     inputs = rebuilt.inputs()
     built = case_model(variant, case)
     with torch.no_grad():
-        states = built.encode(**{name: value for name, value in inputs.items() if name != "labelled"}).numpy()
+        states = built.encode(PackedColumns(**{name: inputs[name] for name in PackedColumns._fields})).numpy()
         logits = built(**inputs).numpy()
     np.testing.assert_allclose(states, arrays[f"{case}/hidden"][rebuilt.real], atol=1e-4, rtol=0)
     recorded = [arrays[f"{case}/logits"][i][rows] for i, rows in enumerate(rebuilt.recorded_rows)]

@@ -23,7 +23,7 @@ from tiny import (
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.models import unilm
 from s2sft_fairseq.modules import incremental_state
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
@@ -70,7 +70,7 @@ def sources():
     return [words(rng, length) for length in LENGTHS]
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.no_grad()
 def test_teacher_forcing(model, sources, method, beams):
@@ -88,7 +88,7 @@ def test_teacher_forcing(model, sources, method, beams):
 
 
 @pytest.mark.parametrize("steps_between", [1, 2, 100])
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @torch.no_grad()
 def test_beams_that_change_places_and_sentences_that_leave(model, sources, method, steps_between, monkeypatch):
     """Slots that nobody sees any more are written over or not, whatever hypotheses have in common."""
@@ -131,7 +131,7 @@ def test_room_for_hypotheses_that_have_nothing_in_common(model, sources):
     assert decoder.state.capacity > capacity
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @pytest.mark.parametrize("chunks", [(2, 1, 3), (4, 3), (7,)])
 @torch.no_grad()
 def test_several_new_tokens_at_once(model, sources, method, chunks):
@@ -148,7 +148,7 @@ def test_several_new_tokens_at_once(model, sources, method, chunks):
         torch.testing.assert_close(next_logits(decoder), expected[:, read], **TOLERANCE)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @torch.no_grad()
 def test_the_placeholder_leaves_no_trace(model, sources, method):
     """As many tokens are kept as were generated, and the symbol that the target begins with, if there is one."""
@@ -196,7 +196,7 @@ def test_given_segments_and_placeholder(sources):
     assert not torch.allclose(plain, expected[:, 0])
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @pytest.mark.parametrize(
     "fields",
     [
@@ -228,11 +228,11 @@ def test_several_fields(method, fields):
 @torch.no_grad()
 def test_what_is_read_first(model, sources):
     """A causal model starts at [SEP]; the others have it at the end of the source, and infilling starts at a [CLS]."""
-    for method in METHODS:
+    for method in OBJECTIVES:
         form = tiny_form(method)
         source = padded([form.source(ids) for ids in sources])
         assert (source[:, 0] == CLS).all()
-        assert (source == SEP).any(dim=1).all() == (not form.shifted)
+        assert (source == SEP).any(dim=1).all() == form.has_placeholders
         pending = decoder_for(model, form, sources).pending
         assert pending.tolist() == [[{"causal": [SEP], "infilling": [CLS]}.get(method, [])]] * 4
     assert form.placeholder == MASK

@@ -6,7 +6,7 @@ import torch
 from tiny import MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, reference_example, tiny_form, tiny_model, words
 
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
@@ -19,7 +19,7 @@ def dialogue(rng, *lengths):
     return np.concatenate([part for length in lengths for part in ([SEP], words(rng, length))][1:]).astype(np.int64)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @torch.no_grad()
 def test_teacher_forcing(method):
     form = tiny_form(method, fields=SourceFields(truncation=("right", "left"), dialogue=(3, 4)), target_segment=0)

@@ -10,7 +10,7 @@ from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_fo
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 pytestmark = pytest.mark.rounding
 
@@ -91,7 +91,9 @@ KINDS = {
 
 
 # A causal model has no placeholders to draft at.
-CASES = [(method, kind) for method in METHODS for kind in KINDS if method != "causal" or "draft_source" in KINDS[kind]]
+CASES = [
+    (method, kind) for method in OBJECTIVES for kind in KINDS if method != "causal" or "draft_source" in KINDS[kind]
+]
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
@@ -138,7 +140,7 @@ def test_prefixes_ngrams_and_ensembles(sources, kind):
         assert_equal(with_drafts, search(models, replace(GREEDY, **blocked), sources))
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 @pytest.mark.parametrize("mistakes", [0.0, 0.3, 1.0])
 def test_right_and_wrong_drafts(sources, method, mistakes):
     """Whatever is drafted the hypotheses are the same; what is right saves steps, what is wrong costs none."""

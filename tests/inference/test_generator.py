@@ -10,7 +10,7 @@ from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_fo
 
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import EARLY_STOPS, SearchOptions
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 pytestmark = pytest.mark.rounding
 
@@ -116,7 +116,7 @@ def test_ended_hypotheses_that_are_ranked_at_each_step(models, sources, lenpen, 
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_every_method(sources, method, encoder):
     results = assert_as_naive([eager_model(5, **encoder)], BASE, sources, method=method)
     assert len({len(h["tokens"]) for hypotheses in results for h in hypotheses}) > 2, (
@@ -183,7 +183,7 @@ def test_ngram_blocking(sources, size, ignore):
 
 def test_an_empty_source_gives_an_empty_output(models, sources):
     for options in (BASE, replace(BASE, min_len=5), replace(BASE, keep_unfinished=True), replace(BASE, beam=1)):
-        for method in METHODS:
+        for method in OBJECTIVES:
             (hypothesis,) = search(models[:1], options, sources, method=method)[1]
             assert hypothesis["tokens"].tolist() == [SEP]
             assert hypothesis["score"].item() == pytest.approx(hypothesis["positional_scores"].item())
@@ -191,7 +191,7 @@ def test_an_empty_source_gives_an_empty_output(models, sources):
     assert alone["tokens"].tolist() == [SEP]
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_a_source_of_empty_fields_is_empty(models, method):
     sources = [np.array(ids, dtype=np.int64) for ids in ([SEP], [SEP, SEP, SEP], [SEP, 9], [9, SEP])]
     results = search(models[:1], replace(BASE, min_len=2), sources, method=method)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator as FairseqGenerator
-from tiny import CLS, MASK, PAD, UNK, padded, tiny_form, tiny_model, words
+from tiny import CLS, MASK, PAD, UNK, objective_of, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.generator import SequenceGenerator
@@ -18,7 +18,7 @@ from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
 from s2sft_fairseq.models.deltalm import DeltaLMModel
 from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 BASE = SearchOptions(beam=3, max_len_b=9, min_len=9, never_generated=(PAD, UNK, CLS, MASK))
 SEARCHES = {
@@ -49,7 +49,7 @@ def sample_of(form, **entries):
 
 @pytest.mark.parametrize(
     ("search", "method"),
-    [(search, method) for search in SEARCHES for method in METHODS if (search, method) not in IMPOSSIBLE],
+    [(search, method) for search in SEARCHES for method in OBJECTIVES if (search, method) not in IMPOSSIBLE],
 )
 def test_a_source_for_which_the_model_fails(search, method):
     form = tiny_form(method)
@@ -88,7 +88,8 @@ def test_scores_of_references():
     models = [model_without(13)]
     targets = padded([form.target(words(np.random.default_rng(1), 2)) for _ in LENGTHS])
     with pytest.raises(UserError, match=r"^sentence 8: .*the model gives NaN"):
-        ReferenceScorer(models, form).generate(models, sample_of(form, target=targets, id=torch.tensor([7, 8, 9, 10])))
+        scorer = ReferenceScorer(models, form, objective_of(form))
+        scorer.generate(models, sample_of(form, target=targets, id=torch.tensor([7, 8, 9, 10])))
 
 
 @pytest.mark.parametrize("logit", [float("nan"), float("inf")])

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from naive_search import next_log_probs
-from tiny import CLS, MASK, PAD, SEP, UNK, padded, tiny_form, tiny_model, words
+from tiny import CLS, MASK, PAD, SEP, UNK, objective_of, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 SOURCE_LENGTHS, TARGET_LENGTHS = (6, 0, 3, 11), (4, 2, 0, 8)
@@ -30,11 +30,11 @@ def sample_of(form, pairs):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_step_by_step(pairs, method, count):
     form = tiny_form(method)
     models = [tiny_model(seed, relative=seed == 1) for seed in range(count)]
-    results = ReferenceScorer(models, form).generate(models, sample_of(form, pairs))
+    results = ReferenceScorer(models, form, objective_of(form)).generate(models, sample_of(form, pairs))
     for (source, target), (hypothesis,) in zip(pairs, results, strict=True):
         clean = form.target(target)
         assert hypothesis["tokens"].tolist() == clean.tolist()
@@ -45,14 +45,14 @@ def test_step_by_step(pairs, method, count):
         assert hypothesis["score"].item() == pytest.approx(np.mean(expected), abs=1e-4)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_generated_targets_get_their_own_scores_back(pairs, method):
     form = tiny_form(method)
     models = [tiny_model(2), tiny_model(3)]
     options = SearchOptions(beam=3, max_len_b=9, never_generated=(PAD, UNK, CLS, MASK))
     sample = sample_of(form, pairs)
     best = [hypotheses[0] for hypotheses in SequenceGenerator(models, form, options).generate(models, sample)]
-    scored = ReferenceScorer(models, form).generate(
+    scored = ReferenceScorer(models, form, objective_of(form)).generate(
         models, {**sample, "target": padded([hypothesis["tokens"].numpy() for hypothesis in best])}
     )
     for generated, (again,) in zip(best, scored, strict=True):
@@ -64,14 +64,14 @@ def test_generated_targets_get_their_own_scores_back(pairs, method):
 def test_cut_references(pairs):
     form = tiny_form(max_source=6, max_target=4)
     models = [tiny_model(4)]
-    results = ReferenceScorer(models, form).generate(models, sample_of(form, pairs))
+    results = ReferenceScorer(models, form, objective_of(form)).generate(models, sample_of(form, pairs))
     assert [len(hypothesis["tokens"]) for (hypothesis,) in results] == [4, 3, 1, 4]
     assert all(hypothesis["tokens"][-1] == SEP for (hypothesis,) in results)
 
 
 @pytest.mark.parametrize("limits", [(0,), (3, 6), (0, 4)])
 @pytest.mark.parametrize("truncation", [("right",), ("left",), ("right", "left")])
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_cut_sources_of_several_fields_get_their_own_scores_back(method, truncation, limits):
     """The source of a batch is laid out and cut; the scorer must neither cut it again nor count its fields anew."""
     rules = SourceFields(segments=(0, 1, 2), truncation=truncation, limits=limits)
@@ -85,7 +85,7 @@ def test_cut_sources_of_several_fields_get_their_own_scores_back(method, truncat
     sample = sample_of(form, pairs)
     options = SearchOptions(beam=2, max_len_b=6, never_generated=(PAD, UNK, CLS, MASK))
     best = [hypotheses[0] for hypotheses in SequenceGenerator(models, form, options).generate(models, sample)]
-    scored = ReferenceScorer(models, form).generate(
+    scored = ReferenceScorer(models, form, objective_of(form)).generate(
         models, {**sample, "target": padded([hypothesis["tokens"].numpy() for hypothesis in best])}
     )
     for (source, _), generated, (again,) in zip(pairs, best, scored, strict=True):
@@ -97,4 +97,4 @@ def test_cut_sources_of_several_fields_get_their_own_scores_back(method, truncat
 def test_sources_alone_cannot_be_scored(pairs):
     form = tiny_form()
     with pytest.raises(UserError, match=r"^--score-reference needs targets, but the data has sources alone$"):
-        ReferenceScorer([], form).generate([], {**sample_of(form, pairs), "target": None})
+        ReferenceScorer([], form, objective_of(form)).generate([], {**sample_of(form, pairs), "target": None})

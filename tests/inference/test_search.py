@@ -85,9 +85,7 @@ def compare_with_naive(case, results):
     compared = 0
     for source, prefix, found in zip(case.sources, case.prefixes, results, strict=True):
         gaps = []
-        expected = naive_search.naive_search(
-            case.models, tiny_form(), case.options, source, prefix.tolist(), gaps=gaps
-        )
+        expected = naive_search.naive_search(case.models, tiny_form(), case.options, source, prefix.tolist(), gaps=gaps)
         if min(gaps, default=1.0) > CLOSE:
             compared += 1
             assert_same_hypotheses(found, expected, (case.options, source, prefix))

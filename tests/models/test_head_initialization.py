@@ -7,6 +7,7 @@ from tiny import CLS, ENCODERS, FIRST_WORD, SEP, VOCAB_SIZE, tiny_dictionary, ti
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.head_initialization import fit_transform, log_frequencies
+from s2sft_fairseq.modules.visibility import PackedColumns
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def lines_as_batches_of_one(model, text, max_tokens):
         words = [int(word[1:]) for word in line.split()][:max_tokens]
         tokens = torch.tensor([CLS, *words, SEP])
         positions, zeros = torch.arange(len(tokens)), torch.zeros_like(tokens)
-        encoded = model.encode(tokens, positions, zeros, zeros, zeros, [(len(tokens),)])
+        encoded = model.encode(PackedColumns.given(tokens, positions, zeros, [len(tokens)]))
         states.append(encoded[1:-1])
         targets.append(model.embeddings.tokens.weight[words])
     return torch.cat(states), torch.cat(targets)

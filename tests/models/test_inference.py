@@ -17,6 +17,7 @@ from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack
 from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 
 SETTINGS = {
@@ -87,7 +88,8 @@ def test_scores_are_float32_and_those_of_the_whole_sequence(encoder, setting, ba
     generator = SequenceGenerator([model], tiny_form(), SearchOptions(beam=2, max_len_b=6, never_generated=(PAD, CLS)))
     best = [sentence[0] for sentence in generator.generate([model], batch["sample"])]
     sample = {**batch["sample"], "target": padded([hypothesis["tokens"].numpy() for hypothesis in best])}
-    rescored = [sentence[0] for sentence in ReferenceScorer([model], tiny_form()).generate([model], sample)]
+    scorer = ReferenceScorer([model], tiny_form(), OBJECTIVES["pseudo_masked"])
+    rescored = [sentence[0] for sentence in scorer.generate([model], sample)]
     tolerance = 1e-4 if setting == "float32" else 0.2
     for hypothesis, again in zip(best, rescored, strict=True):
         assert hypothesis["score"].dtype == hypothesis["positional_scores"].dtype == torch.float32

@@ -15,6 +15,7 @@ from tiny import (
     VOCAB_SIZE,
     model_inputs,
     pack_example,
+    packed_columns,
     tiny_config,
     tiny_dictionary,
     tiny_form,
@@ -28,11 +29,12 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.models.unilm_parts import ACTIVATIONS
-from s2sft_fairseq.objectives.corruption import PRESETS
+from s2sft_fairseq.modules.visibility import PackedColumns
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.optim.fused_adamw import GROUP_ATTRIBUTE, NO_DECAY
 
-PAPER = PRESETS["paper"]
+PAPER = {name: objective.corruption["paper"] for name, objective in OBJECTIVES.items()}
 TASK = SimpleNamespace(source_dictionary=tiny_dictionary())
 
 
@@ -65,7 +67,7 @@ def test_no_label_is_seen_by_its_own_prediction(method, encoder):
     for i in range(content):
         seen = input_gradients(model, model_inputs(batch), labelled, labels_before + i)
         # A causal model's content begins with [SEP]: token i stands at i + 1 there.
-        known = start + context + i + form.shifted
+        known = start + context + i + (not form.has_placeholders)
         expected = torch.zeros_like(seen)
         expected[start:known] = True
         if method == "pseudo_masked":
@@ -110,7 +112,7 @@ def test_sources_learn_nothing_of_targets(encoder):
     packed = [pack_example("pseudo_masked", source, words(rng, 5), form, PAPER["pseudo_masked"], rng) for _ in range(2)]
     with torch.no_grad():
         first, second, alone = (
-            model.encode(**model_inputs(collate([blocks])))[:8] for blocks in (*packed, packed[0][:1])
+            model.encode(packed_columns(collate([blocks])))[:8] for blocks in (*packed, packed[0][:1])
         )
     torch.testing.assert_close(first, second, atol=0, rtol=0)
     torch.testing.assert_close(first, alone, atol=1e-6, rtol=1e-6)
@@ -232,8 +234,8 @@ def test_rotary_positions_have_no_end():
     model = tiny_model(**ENCODERS["modernbert"])
     length = 2 * model.max_positions()
     tokens = torch.full((length,), 9)
-    zeros = torch.zeros_like(tokens)
-    assert model.encode(tokens, torch.arange(length), zeros, zeros, zeros, [(length,)]).isfinite().all()
+    columns = PackedColumns.given(tokens, torch.arange(length), torch.zeros_like(tokens), [length])
+    assert model.encode(columns).isfinite().all()
 
 
 # Pretrained encoders
@@ -279,8 +281,8 @@ def test_all_contradictions_to_the_pretrained_encoder(tmp_path):
     assert raised.value.problems == [
         "--encoder-embed-dim is 32, but the pretrained encoder has 16",
         "--max-positions is 512, but the pretrained encoder has 64",
-        "--num-segments is 0, but the pretrained encoder has 2",
         "--activation-fn is relu, but the pretrained encoder has gelu",
+        "--num-segments is 0, but the pretrained encoder has 2",
     ]
 
 

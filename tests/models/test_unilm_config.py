@@ -29,8 +29,8 @@ def test_all_sizes_that_are_impossible():
         "--encoder-ffn-embed-dim must be at least 1, but is -1",
         "--max-positions must be at least 1, but is 0",
         "--num-segments must be at least 0, but is -1",
-        "--relative-position-bins must be 0 or an even number from 4 on, but is 7",
         "--encoder-embed-dim must be a multiple of --encoder-attention-heads (3), but is 16",
+        "--relative-position-bins must be 0 or an even number from 4 on, but is 7",
     ]
 
 
@@ -51,12 +51,12 @@ def test_all_options_of_modernbert_and_electra_that_are_impossible():
         complete_sizes(cfg)
     assert raised.value.problems == [
         "--embedding-dim must be at least 0, but is -8",
-        "--local-rotary-base must be at least 0, but is -1.0",
-        "--local-attention-window must be at least 0, but is -2",
-        "--global-attention-every must be at least 1, but is 0",
         "--layer-norm-position must be one of post, pre, but is middle",
         "--feed-forward must be one of plain, gated, but is swish",
         "--biases must be one of all, none, but is some",
+        "--local-rotary-base must be at least 0, but is -1",
+        "--local-attention-window must be at least 0, but is -2",
+        "--global-attention-every must be at least 1, but is 0",
         "--encoder-embed-dim must be an even multiple of --encoder-attention-heads (3) with --rotary-base, but is 15",
     ]
 
@@ -87,9 +87,9 @@ def test_all_options_of_freezing_and_adapters_that_are_impossible():
     assert raised.value.problems == [
         "--freeze-layers must be at least 0, but is -1",
         "--lora-rank must be at least 0, but is -1",
+        "--lora-dropout must be at least 0 and below 1, but is 1",
         "--lora-targets must be one of attention, all, but is some",
         "--lora-alpha must be positive, but is 0",
-        "--lora-dropout must be at least 0 and below 1, but is 1",
     ]
 
 
@@ -107,10 +107,10 @@ def test_dropout_that_is_impossible():
     with pytest.raises(UserError) as raised:
         complete_sizes(cfg)
     assert raised.value.problems == [
-        "--attention-dropout must be 0 with --flex-attention, which has none, but is -0.1",
         "--dropout must be at least 0 and below 1, but is 1",
         "--attention-dropout must be at least 0 and below 1, but is -0.1",
         "--activation-dropout must be at least 0 and below 1, but is 2",
+        "--attention-dropout must be 0 with --flex-attention, which has none, but is -0.1",
     ]
 
 

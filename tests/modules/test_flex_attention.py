@@ -6,7 +6,7 @@ import torch
 from s2sft_fairseq.modules.flex_attention import flex_plan, flexible_attention
 from s2sft_fairseq.modules.packed_attention import packed_attention
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
-from s2sft_fairseq.modules.visibility import attention_blocks
+from s2sft_fairseq.modules.visibility import PackedColumns, attention_blocks
 
 LENGTHS = ((9, 4, 4), (5, 0, 0), (6, 3, 3), (1, 2))
 HEADS, WIDTH = 2, 16
@@ -31,13 +31,14 @@ def columns(device):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_equals_attention_in_blocks(device, window, with_bias):
     torch.manual_seed(0)
-    given = columns(device)
+    positions, steps, groups = columns(device)
+    given = PackedColumns(positions, positions, positions, steps, groups, LENGTHS)
     relative = RelativePositionBias(HEADS, 8, 16).to(device) if with_bias else None
-    blocks = attention_blocks(*given, LENGTHS, window=window, relative_bias=relative)
+    blocks = attention_blocks(given, window=window, relative_bias=relative)
     on_gpu = device == "cuda"  # on CPUs there are no gradients
     with torch.set_grad_enabled(on_gpu):
-        qkv = torch.randn(len(given[0]), 3, HEADS, WIDTH, device=device, requires_grad=on_gpu)
-        found = flexible_attention(qkv, flex_plan(*given, LENGTHS, window=window, relative=relative))
+        qkv = torch.randn(len(positions), 3, HEADS, WIDTH, device=device, requires_grad=on_gpu)
+        found = flexible_attention(qkv, flex_plan(given, window=window, relative=relative))
         expected = packed_attention(qkv, blocks)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     if on_gpu:

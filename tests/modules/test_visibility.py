@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import bucket, dense_states, sees, visibility_matrix
-from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, pack_example, tiny_form, tiny_model, words
+from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, pack_example, packed_columns, tiny_form, tiny_model, words
 
 from s2sft_fairseq.modules.relative_position import RelativePositionBias
-from s2sft_fairseq.modules.visibility import attention_blocks, visible, within_window
-from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.modules.visibility import PackedColumns, attention_blocks, visible, within_window
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.packing import Block, collate
 
 # The kinds of the blocks of a random example: context, content that is predicted, placeholders. "later" is content of
@@ -76,7 +75,7 @@ def gradients(model, states, seed):
 
 def assert_same_states_and_gradients(model, examples, seed):
     batch = collate(examples)
-    states = by_example(model.encode(**model_inputs(batch)), batch.lengths)
+    states = by_example(model.encode(packed_columns(batch)), batch.lengths)
     expected = [dense_states(model, example) for example in examples]
     for ours, dense in zip(states, expected, strict=True):
         torch.testing.assert_close(ours, dense, atol=1e-10, rtol=1e-10)
@@ -127,12 +126,12 @@ def test_rule():
     assert visible(step, group, step, group).tolist() == expected
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("preset", CORRUPTIONS)
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_what_attention_relies_on(method, preset):
     """No query sees a key of a later block or no key at all; and what is said of the context, the first block."""
     rng = np.random.default_rng(7)
-    form, corruption = tiny_form(method), PRESETS[preset][method]
+    form, corruption = tiny_form(method), OBJECTIVES[method].corruption[preset]
     for _ in range(5):
         examples = [
             pack_example(
@@ -191,7 +190,8 @@ def test_blocks(window, with_relative):
     found = torch.full((2 if with_relative else 1, len(position), len(position)), float("-inf"))
     queries_so_far = []
     with torch.no_grad():
-        blocks = attention_blocks(position, step, group, lengths, window=window, relative_bias=relative)
+        columns = PackedColumns(position, position, position, step, group, lengths)
+        blocks = attention_blocks(columns, window=window, relative_bias=relative)
         for queries, keys, bias in blocks:
             queries_so_far += range(len(position))[queries]
             found[:, queries, keys] = 0 if bias is None else bias
@@ -204,8 +204,8 @@ def num_scores(blocks):
 
 
 def columns_of_lengths(lengths):
-    """Positions, steps and groups of examples of a context, targets and placeholders of the given lengths."""
-    columns = [
+    """The columns of examples of a context, targets and placeholders of the given lengths."""
+    rows = [
         (
             np.concatenate([np.arange(context), context + np.arange(target), context + np.arange(placeholders)]),
             np.concatenate([np.zeros(context, dtype=np.int64), 1 + np.arange(target), 1 + np.arange(placeholders)]),
@@ -213,12 +213,13 @@ def columns_of_lengths(lengths):
         )
         for context, target, placeholders in lengths
     ]
-    return [torch.from_numpy(np.concatenate(column)) for column in zip(*columns, strict=True)]
+    positions, steps, groups = (torch.from_numpy(np.concatenate(column)) for column in zip(*rows, strict=True))
+    return PackedColumns(positions, positions, positions, steps, groups, lengths)
 
 
 def test_no_score_between_examples_nor_of_a_context_with_its_target():
     lengths = [(30, 5, 5), (7, 0, 0), (100, 20, 20), (12, 3, 3)]
-    blocks = attention_blocks(*columns_of_lengths(lengths), lengths)
+    blocks = attention_blocks(columns_of_lengths(lengths))
     assert num_scores(blocks) == sum(c * c + (t + p) * (c + t + p) for c, t, p in lengths)
 
 
@@ -227,9 +228,9 @@ def test_long_contexts_take_few_scores_in_local_layers():
     for length in (100, 1000, 5000):
         for window in (6, 16, 17, 128):
             columns = columns_of_lengths([(length, 0, 0)])
-            blocks = attention_blocks(*columns, [(length,)], window=window)
+            blocks = attention_blocks(columns, window=window)
             assert num_scores(blocks) <= 3 * window * length
-    assert num_scores(attention_blocks(*columns, [(length,)])) == length * length
+    assert num_scores(attention_blocks(columns)) == length * length
 
 
 def test_the_edges_of_a_window():
@@ -240,15 +241,15 @@ def test_the_edges_of_a_window():
 def test_no_bias_where_all_is_visible():
     """Contexts need no mask at all, whatever their lengths."""
     lengths = [(5, 2, 2), (9, 1, 1), (3,)]
-    columns = columns_of_lengths([(5, 2, 2), (9, 1, 1), (3, 0, 0)])
-    assert [block.bias is None for block in attention_blocks(*columns, lengths)] == [True, False, True, False, True]
+    columns = columns_of_lengths([(5, 2, 2), (9, 1, 1), (3, 0, 0)])._replace(lengths=lengths)
+    assert [block.bias is None for block in attention_blocks(columns)] == [True, False, True, False, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_biases_have_the_data_type_of_the_layers(dtype):
     lengths = [(20, 2, 2)]
     for window in (0, 4):
-        blocks = attention_blocks(*columns_of_lengths(lengths), lengths, window=window, dtype=dtype)
+        blocks = attention_blocks(columns_of_lengths(lengths), window=window, dtype=dtype)
         assert {block.bias.dtype for block in blocks if block.bias is not None} == {dtype}
 
 

@@ -10,7 +10,7 @@ import pytest
 from tiny import CLS, SEP, pack_example, tiny_form
 
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.source_fields import SourceFields
 
 SPECIAL = {"^": CLS, "/": SEP}
@@ -141,8 +141,8 @@ def test_rules(seed):
     form = dialogue_form(("causal", "infilling")[seed % 2], int(rng.integers(3, 40)), truncation)
     source, segments = laid_out(text, form)
     room = form.max_source - form.source_specials
-    assert source == "^" + naive_cut(text, room, truncation) + ("" if form.shifted else "/")
-    fields = source.split("/") if form.shifted else source.split("/")[:-1]
+    assert source == "^" + naive_cut(text, room, truncation) + "/" * form.has_placeholders
+    fields = source.split("/")[:-1] if form.has_placeholders else source.split("/")
     expected = ""
     for number, field in enumerate(fields):
         ago = len(fields) - number
@@ -152,7 +152,7 @@ def test_rules(seed):
     assert len(source) <= form.source_length(np.array(len(text)))
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_columns_of_the_methods(method):
     form = dialogue_form(method)
     context, *rest = pack_example(method, ids("ab/x/y"), ids("m"), form, NO_CORRUPTION, np.random.default_rng(0))

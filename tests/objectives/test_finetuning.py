@@ -8,9 +8,9 @@ from dense_reference import visibility_matrix
 from naive_objectives import ExampleDraws, Token, naive_blocks
 from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, laid_out, pack_example, reference_example, tiny_form, words
 
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, PRESETS, Corruption
+from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
 from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.source_fields import SourceFields
@@ -23,7 +23,7 @@ METHOD_NAMES = ("causal", "masked", "pseudo_masked")
 
 def pack(method, source=SOURCE, target=TARGET, corruption=None, seed=0, **form):
     corruption = NO_CORRUPTION if corruption is None and method != "masked" else corruption
-    corruption = PRESETS["paper"][method] if corruption is None else corruption
+    corruption = OBJECTIVES[method].corruption["paper"] if corruption is None else corruption
     return pack_example(method, source, target, tiny_form(method, **form), corruption, np.random.default_rng(seed))
 
 
@@ -174,7 +174,7 @@ def test_given_segments_and_placeholder(method):
 def test_size_is_what_the_method_says(method):
     example = pack(method)
     placed = sum(len(block.token) for block in example[1:])
-    assert placed == METHODS[method].positions_per_target * len(example[1].token)
+    assert placed == OBJECTIVES[method].positions_per_target * len(example[1].token)
 
 
 def test_reference_scores_every_token_and_corrupts_none():
@@ -241,7 +241,7 @@ def many(method, corruption, draws, length=9, seed=3, source=NOTHING):
     target = words(np.random.default_rng(seed), length)
     form = tiny_form(method, max_source=64)
     copies = [Ragged.of([each.values] * draws) for each in laid_out(source, target, form)]
-    blocks = METHODS[method].pack(*copies, form, corruption, Draws(seed, 1, np.arange(draws)))
+    blocks = OBJECTIVES[method].pack(*copies, form, corruption, Draws(seed, 1, np.arange(draws)))
     tokens = [block.token.reshape(draws, -1) for block in blocks]
     return target, tokens, [block.label.reshape(draws, -1) for block in blocks]
 
@@ -256,12 +256,13 @@ def test_causal_corrupts_all_but_the_first_with_the_given_probability():
 
 
 def test_causal_of_the_paper_corrupts_nothing():
-    target, (_, content), _ = many("causal", PRESETS["paper"]["causal"], 10)
+    target, (_, content), _ = many("causal", OBJECTIVES["causal"].corruption["paper"], 10)
     assert (content == [SEP, *target]).all()
 
 
 def test_pseudo_masked_writes_what_it_drew_for_the_placeholder_over_the_target():
-    target, (_, content, placeholder), _ = many("pseudo_masked", PRESETS["original"]["pseudo_masked"], 3000)
+    program = OBJECTIVES["pseudo_masked"].corruption["original"]
+    target, (_, content, placeholder), _ = many("pseudo_masked", program, 3000)
     clean = np.tile([*target, SEP], (3000, 1))
     assert_80_10_10(clean.flatten(), placeholder.flatten())
     changed = content != clean
@@ -271,7 +272,7 @@ def test_pseudo_masked_writes_what_it_drew_for_the_placeholder_over_the_target()
 
 def test_pseudo_masked_of_the_paper_masks_half_of_the_content_and_has_placeholders_alone():
     """Appendix A: of the target 40 to 70 % are masked."""
-    target, (_, content, placeholder), _ = many("pseudo_masked", PRESETS["paper"]["pseudo_masked"], 3000)
+    target, (_, content, placeholder), _ = many("pseudo_masked", OBJECTIVES["pseudo_masked"].corruption["paper"], 3000)
     clean = np.tile([*target, SEP], (3000, 1))
     assert (content[content != clean] == MASK).all()
     assert_share((content != clean).sum(), clean.size, 0.5)
@@ -318,7 +319,7 @@ def test_at_most_so_many_tokens_are_masked(exact_count):
 
 
 def test_masked_tokens_of_the_program_are_80_10_10():
-    target, (_, content), (_, labels) = many("masked", PRESETS["original"]["masked"], 4000)
+    target, (_, content), (_, labels) = many("masked", OBJECTIVES["masked"].corruption["original"], 4000)
     assert set((labels != PAD).sum(axis=1)) == {5}
     clean = np.tile([*target, SEP], (4000, 1))
     chosen = labels != PAD
@@ -344,9 +345,9 @@ def test_source_corruption(method):
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-@pytest.mark.parametrize("preset", list(PRESETS))
+@pytest.mark.parametrize("preset", CORRUPTIONS)
 def test_the_source_is_left_alone_by_default(method, preset):
-    _, (context, *_), _ = many(method, PRESETS[preset][method], 20, source=SOURCE)
+    _, (context, *_), _ = many(method, OBJECTIVES[method].corruption[preset], 20, source=SOURCE)
     assert (context == tiny_form(method).source(SOURCE)).all()
 
 
@@ -367,12 +368,14 @@ SETTINGS = {
 def test_a_batch_equals_the_naive_examples(method, setting):
     rng = np.random.default_rng(11)
     form = tiny_form(method, fields=SourceFields((4,)), target_segment=5, vocab_size=9)
-    corruption = replace(PRESETS[setting if setting in PRESETS else "original"][method], **SETTINGS[setting])
+    corruption = replace(
+        OBJECTIVES[method].corruption[setting if setting in CORRUPTIONS else "original"], **SETTINGS[setting]
+    )
     numbers = rng.permutation(1000)[:40]
     pairs = [(words(rng, rng.integers(0, 20)), words(rng, rng.integers(0, 14))) for _ in numbers]
     source = Ragged.of([form.source(source) for source, _ in pairs])
     target = Ragged.of([form.target(target) for _, target in pairs])
-    batch = collate([METHODS[method].pack(source, target, form, corruption, Draws(7, 3, numbers))])
+    batch = collate([OBJECTIVES[method].pack(source, target, form, corruption, Draws(7, 3, numbers))])
     expected = [
         naive_blocks(method, source.tolist(), target.tolist(), form, corruption, ExampleDraws(7, 3, int(number)))
         for number, (source, target) in zip(numbers, pairs, strict=True)
@@ -383,10 +386,10 @@ def test_a_batch_equals_the_naive_examples(method, setting):
         assert getattr(batch, name).tolist() == list(column), name
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
-def test_presets_are_valid(preset):
-    assert sorted(PRESETS[preset]) == sorted(METHODS)
-    assert all(not corruption.problems() for corruption in PRESETS[preset].values())
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_presets_are_valid(objective):
+    assert sorted(objective.corruption) == sorted(CORRUPTIONS)
+    assert all(not corruption.problems() for corruption in objective.corruption.values())
 
 
 def test_all_invalid_probabilities_are_reported():

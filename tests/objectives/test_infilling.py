@@ -13,7 +13,7 @@ from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, laid_out, model_inputs, tiny_f
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.infilling import infilling
-from s2sft_fairseq.objectives.methods import METHODS, reference
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 
@@ -101,7 +101,7 @@ def test_visibility():
 @pytest.mark.parametrize("generated", range(5))
 def test_visibility_of_decoding(generated):
     form = tiny_form("infilling")
-    prefix = reference(*laid_out(SOURCE, TARGET[:generated], form), form)
+    prefix = OBJECTIVES["infilling"].reference(*laid_out(SOURCE, TARGET[:generated], form), form)
     whole = visibility_matrix(pack(None))[9 + generated]
     step = visibility_matrix(prefix)[-1]
     # What is predicted after so many tokens sees the same in training, where more content stands behind it.
@@ -210,19 +210,19 @@ def test_no_content_leaks(flow, label):
 
 
 def test_two_flows():
-    method = METHODS["infilling"].with_spans(spans_of(STARTS), 0.25)
+    method = OBJECTIVES["infilling"].with_spans(spans_of(STARTS), 0.25)
     assert [(flow.name, flow.block, flow.weight) for flow in method.flows] == [("word", 2, 0.25), ("span", 3, 0.75)]
     assert method.positions_per_target == 3
     form = tiny_form("infilling")
     blocks = method.pack(*laid_out(SOURCE, TARGET, form), form, NO_CORRUPTION, Draws(1, 1, np.array([0])))
     assert [len(block.token) for block in blocks] == [4, 5, 5, 5]
-    assert [flow.weight for flow in METHODS["infilling"].with_spans(spans_of(STARTS)).flows] == [0.5, 0.5]
+    assert [flow.weight for flow in OBJECTIVES["infilling"].with_spans(spans_of(STARTS)).flows] == [0.5, 0.5]
 
 
 def test_spans_of_pseudo_masked_fine_tuning():
     """One flow, whose placeholders see each other within a span, as in UniLMv2 (section 2.3 there)."""
-    method = METHODS["pseudo_masked"].with_spans(spans_of(STARTS))
-    assert method.flows == METHODS["pseudo_masked"].flows
+    method = OBJECTIVES["pseudo_masked"].with_spans(spans_of(STARTS))
+    assert method.flows == OBJECTIVES["pseudo_masked"].flows
     form = tiny_form("pseudo_masked")
     pack_pair = partial(method.pack, *laid_out(SOURCE, TARGET, form), form, NO_CORRUPTION)
     blocks = pack_pair(Draws(1, 1, np.array([0])))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import visibility_matrix
-from tiny import CLS, MASK, PAD, SEP, model_inputs, tiny_form, tiny_model, words
+from tiny import CLS, MASK, PAD, SEP, model_inputs, packed_columns, tiny_form, tiny_model, words
 
 from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
@@ -203,6 +203,6 @@ def test_context_does_not_depend_on_what_is_predicted():
     for token in (12, 40):
         context, original, placeholder = pack()
         batch = collate([(context, original._replace(token=np.full(3, token)), placeholder)])
-        states.append(model.encode(**{name: value for name, value in model_inputs(batch).items()}))
+        states.append(model.encode(packed_columns(batch)))
     assert torch.equal(states[0][:6], states[1][:6])
     assert not torch.equal(states[0][6:], states[1][6:])

@@ -225,10 +225,10 @@ def test_rules(method, seed):
     form = tiny_form(method, max_source=max_source, fields=rules)
     room = max_source - form.source_specials
     source = form.source(ids(text))
-    expected = "^" + naive_cut(text, room, truncation, limits) + ("" if form.shifted else "/")
+    expected = "^" + naive_cut(text, room, truncation, limits) + "/" * form.has_placeholders
     assert as_text(source) == expected
     found = form.source_segments(source)
-    assert "".join(map(str, found)) == naive_segments(expected, form.shifted, segments, alternate)
+    assert "".join(map(str, found)) == naive_segments(expected, not form.has_placeholders, segments, alternate)
     assert source.dtype == found.dtype == np.int64
     # Lengths alone tell the most that it can be, and mostly what it is.
     longest = form.source_length(np.array(len(text)))

@@ -7,7 +7,7 @@ from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_config, tiny_dictionary
 
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.layout import DEFAULTS, make_form, parse_source_fields, resolve_layout
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_does_not_say_how_it_was_fine_tuned():
     assert given == {**DEFAULTS, "finetune_method": "masked"}
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_form(method):
     form = make_form(layout(finetune_method=method, target_segment=0), tiny_dictionary(), tiny_config(max_positions=65))
     assert form == SequenceForm(
@@ -71,8 +71,7 @@ def test_form(method):
         pad=PAD,
         placeholder=MASK,
         vocab_size=VOCAB_SIZE,
-        shifted=method == "causal",
-        own_start=method == "infilling",
+        starts_with={"causal": "sep", "infilling": "cls"}.get(method),
         fields=SourceFields(),
         target_segment=0,
         placeholder_segment=0,

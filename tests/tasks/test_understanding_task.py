@@ -17,7 +17,7 @@ def test_segments(segments, given, expected):
     assert form.fields.segments == expected
     assert form.fields.truncation == ("right", "right")
     assert (form.cls, form.sep, form.pad, form.placeholder) == (CLS, SEP, PAD, MASK)
-    assert (form.max_source, form.shifted) == (20, False)
+    assert (form.max_source, form.starts_with) == (20, None)
 
 
 def test_mistakes():

@@ -19,8 +19,7 @@ from s2sft_fairseq.inference.memory import useful_sentences
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
-from s2sft_fairseq.objectives.corruption import PRESETS
-from s2sft_fairseq.objectives.methods import METHODS
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
@@ -100,7 +99,7 @@ def test_a_checkpoint_knows_its_layout(data):
     task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
     assert task.form == trained.form
     assert task.form.fields == SourceFields((1, 0), alternate=True, truncation=("left", "right"), limits=(9, 0))
-    assert task.method is METHODS["causal"]
+    assert task.objective is OBJECTIVES["causal"]
     assert task.max_positions() == (40, 9)
 
 
@@ -153,25 +152,25 @@ def test_models_of_an_ensemble_must_be_alike(data):
         task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("preset", CORRUPTIONS)
+@pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
     options = {"finetune_method": method, "corruption": preset, "max_target_positions": 20}
-    assert built(data, **options).corruption == PRESETS[preset][method]
+    assert built(data, **options).corruption == OBJECTIVES[method].corruption[preset]
     given = {"random_prob": 0.0, "keep_prob": 0.5, "source_mask_prob": 0.1}
     of_targets = {"target_mask_prob": 0.3, "max_masked_tokens": 4}
     if method == "infilling":
         with pytest.raises(UserError) as raised:
             built(data, **options, **of_targets)
         assert raised.value.problems == [
-            f"--{name} does nothing with --finetune-method infilling: --noise-prob replaces targets"
+            f"--{name} is for --finetune-method causal or masked or pseudo_masked, but that is infilling"
             for name in ("target-mask-prob", "max-masked-tokens")
         ]
     else:
         given |= of_targets
     corruption = built(data, **options, **given).corruption
     assert {name: getattr(corruption, name) for name in given} == given
-    assert corruption.exact_count == PRESETS[preset][method].exact_count
+    assert corruption.exact_count == OBJECTIVES[method].corruption[preset].exact_count
 
 
 def test_impossible_corruption(data):
@@ -184,7 +183,7 @@ def test_held_out_targets_have_no_noise(data):
     task.load_dataset("train")
     task.load_dataset("valid")
     assert task.dataset("train").corruption.noise_prob == 0.5
-    assert task.dataset("valid").corruption == PRESETS["paper"]["infilling"]
+    assert task.dataset("valid").corruption == OBJECTIVES["infilling"].corruption["paper"]
 
 
 def test_a_model_with_roles_is_for_dialogues(data):
@@ -284,7 +283,7 @@ def test_batches_to_decode_respect_their_memory_and_begin_with_the_longest(long_
 
 def test_max_tokens_counts_packed_positions_in_decoding_too(long_and_short):
     task = decoding(long_and_short)
-    longest = 32 + task.method.positions_per_target * 5
+    longest = 32 + task.objective.positions_per_target * 5
     assert [len(batch) for batch in batches(task, max_tokens=3 * longest + 1)][:4] == [3, 3, 3, 3]
 
 

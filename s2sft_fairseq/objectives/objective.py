@@ -1,0 +1,142 @@
+"""The fine-tuning objectives: a record each, which holds everything that sets one apart from the others.
+
+``--finetune-method`` takes their names. To add one, write its function and its record.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
+from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.finetuning import Pack, SpanSearch, causal, masked, pseudo_masked
+from s2sft_fairseq.objectives.infilling import infilling
+from s2sft_fairseq.objectives.packing import PackedExamples
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
+
+
+class Flow(NamedTuple):
+    """The labels of one block; its loss is a term of the whole loss."""
+
+    name: str
+    block: int
+    """Number of the block, from 0."""
+    weight: float = 1.0
+    """Weight of its loss in the whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A fine-tuning objective."""
+
+    pack: Pack
+    """From laid-out sources and targets to the blocks that are trained on."""
+    decoded_as: Pack
+    """Likewise, to the blocks whose placeholders see what they see in decoding."""
+    flows: tuple[Flow, ...]
+    """What is predicted, in order. Every flow has a label for each token of a target, or none has."""
+    positions_per_target: int
+    """Positions of the packed sequence that one target token takes."""
+    corruption: Mapping[str, Corruption]
+    """The presets of ``--corruption``."""
+    options: Mapping[str, Any]
+    """The options that only objectives which list them read, each with the value that asks for nothing."""
+    starts_with: Start = None
+    """The symbol that the content of a target begins with; see `SequenceForm`."""
+    placeholder: str | None = None
+    """The placeholder, where the dictionary has this symbol; otherwise it is the mask symbol."""
+    learns_in_place: bool = False
+    """Only corrupted tokens are predicted, so that held-out targets have to be corrupted too."""
+    takes_spans: bool = False
+    """Whether targets can be predicted span by span."""
+    span_flow: str | None = None
+    """The flow that spans add; None: they change what the placeholders of the one flow see."""
+
+    def with_spans(self, spans: SpanSearch, word_weight: float | None = None) -> "Objective":
+        """Return the objective with targets that are predicted span by span too.
+
+        Args:
+            spans: finds the spans.
+            word_weight: weight of the word flow where there are two, the lambda of ERNIE-GEN's equation 7; None: 0.5.
+        """
+        pack = partial(self.pack, spans=spans)
+        if self.span_flow is None:
+            return replace(self, pack=pack)
+        (word,) = self.flows
+        word_weight = 0.5 if word_weight is None else word_weight
+        flows = (word._replace(weight=word_weight), Flow(self.span_flow, word.block + 1, 1 - word_weight))
+        return replace(self, pack=pack, flows=flows, positions_per_target=self.positions_per_target + 1)
+
+    def reference(self, source: Ragged, target: Ragged, form: SequenceForm) -> PackedExamples:
+        """Return the pass that gives each target token the probability that decoding gives it: nothing is corrupted.
+
+        Args:
+            source: laid-out sources.
+            target: laid-out targets.
+            form: the layout that the model was trained with.
+        """
+        return self.decoded_as(source, target, form, NO_CORRUPTION, Draws(0, 0, np.arange(len(source.lengths))))
+
+    def held_out(self, corruption: Corruption) -> Corruption:
+        """Return the corruption of held-out data: targets are clean, as decoding sees them, sources are not."""
+        clean = replace(corruption, noise_prob=0.0)
+        return clean if self.learns_in_place else replace(clean, target_mask_prob=0.0)
+
+
+# The s2s-ft program corrupts half of the target in every method, by the 80/10/10 rule, its pseudo tokens too.
+_PROGRAM = Corruption(target_mask_prob=0.5, random_prob=0.1, keep_prob=0.1)
+# In the paper what is corrupted becomes [M], in 40 to 70 % of the target, searched for each task (Appendix A).
+_HALF_MASKED = replace(NO_CORRUPTION, target_mask_prob=0.5)
+_MASKING = {"target_mask_prob": 0, "max_masked_tokens": 0}
+
+OBJECTIVES: dict[str, Objective] = {
+    "causal": Objective(
+        pack=causal,
+        decoded_as=causal,
+        flows=(Flow("word", 1),),
+        positions_per_target=1,
+        starts_with="sep",
+        # Section 2.1 of the paper corrupts nothing.
+        corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
+        options=_MASKING,
+    ),
+    "masked": Objective(
+        pack=masked,
+        # Decoding appends one [M] after the other, as pseudo-masked models do (section 2.4).
+        decoded_as=pseudo_masked,
+        flows=(Flow("word", 1),),
+        positions_per_target=1,
+        learns_in_place=True,
+        corruption={"paper": _HALF_MASKED, "original": replace(_PROGRAM, exact_count=True)},
+        options=_MASKING,
+    ),
+    "pseudo_masked": Objective(
+        pack=pseudo_masked,
+        decoded_as=pseudo_masked,
+        flows=(Flow("word", 2),),
+        positions_per_target=2,
+        # All tokens are predicted; the corrupted ones are missing from the history of the others.
+        corruption={"paper": _HALF_MASKED, "original": _PROGRAM},
+        options=_MASKING,
+        takes_spans=True,
+    ),
+    "infilling": Objective(
+        pack=infilling,
+        decoded_as=infilling,
+        flows=(Flow("word", 2),),
+        positions_per_target=2,
+        starts_with="cls",
+        placeholder="[ATTN]",
+        # ERNIE-GEN has noise in place of masks, at a rate that differs from task to task.
+        corruption={"paper": NO_CORRUPTION, "original": NO_CORRUPTION},
+        options={"noise_prob": 0, "noise_symbol": None, "word_flow_weight": None},
+        takes_spans=True,
+        span_flow="span",
+    ),
+}
+CORRUPTIONS = ("original", "paper")
+"""The presets of ``--corruption``: the s2s-ft program and its paper differ."""

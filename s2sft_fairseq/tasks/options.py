@@ -1,0 +1,203 @@
+"""Options by concept: each is declared once, and a task inherits the concepts that it has.
+
+The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
+None means that the checkpoint or the task decides; the help says what the tasks have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq import utils
+from fairseq.dataclass import FairseqDataclass
+from omegaconf import II, MISSING
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+
+
+@dataclass
+class DataOptions(FairseqDataclass):
+    """Where the data is."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={
+            "help": "folder that s2sft preprocess wrote; several, separated by colons, are read in turn, one an epoch"
+        },
+    )
+    seed: int = II("common.seed")
+    train_subset: str = II("dataset.train_subset")
+    dataset_impl: Any = II("dataset.dataset_impl")
+
+
+def data_folder(cfg: DataOptions, split: str | None = None, epoch: int = 1) -> Path:
+    """Return the data folder; of several, for training, the one whose turn it is in this epoch."""
+    folders = utils.split_paths(cfg.data)
+    return Path(folders[(epoch - 1) % len(folders)] if split == cfg.train_subset else folders[0])
+
+
+@dataclass
+class TextBlockOptions(FairseqDataclass):
+    """How plain text is cut into blocks; a line is a paragraph, an empty line ends a document."""
+
+    tokens_per_sample: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "most tokens of a text, special symbols not counted; documents are cut (default: 508; of DeltaLM "
+            "512, before spans are taken out)"
+        },
+    )
+    min_tokens_per_sample: int = field(
+        default=8, metadata={"help": "fewest tokens of a text; shorter documents are left out"}
+    )
+
+
+def text_block_problems(cfg: TextBlockOptions) -> Iterator[str]:
+    """Yield what is wrong with the options, a sentence each."""
+    least, most = cfg.min_tokens_per_sample, cfg.tokens_per_sample
+    if least < 2:
+        yield f"--min-tokens-per-sample must be at least 2, but is {least}"
+    if most < 2 * least:
+        # A document that is a little too long is cut into halves.
+        yield f"--tokens-per-sample must be at least twice --min-tokens-per-sample ({least}), but is {most}"
+
+
+@dataclass
+class PlaceholderOptions(FairseqDataclass):
+    """What placeholders and targets look like."""
+
+    placeholder: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "symbol that stands for a token to predict (default: the mask symbol; for infilling and ERNIE-GEN "
+            "[ATTN] where the dictionary has it)"
+        },
+    )
+    target_segment: Optional[int] = field(
+        default=None,
+        metadata={"help": "segment id of the target; of UniLMv2's pre-training, of the second text (default: 1)"},
+    )
+
+
+@dataclass
+class ReplacementOptions(FairseqDataclass):
+    """What corrupted tokens become; what is left of 1 become placeholders."""
+
+    random_prob: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "probability that a corrupted token becomes a random one (default: the preset's; UniLMv2's "
+            "pre-training: 0.1)"
+        },
+    )
+    keep_prob: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "probability that a corrupted token is kept (default: the preset's; UniLMv2's pre-training: 0.1)"
+        },
+    )
+
+
+@dataclass
+class InfillingOptions(FairseqDataclass):
+    """Noise and the span-by-span flow of ERNIE-GEN (sections 3.2 and 3.3 of the paper)."""
+
+    noise_prob: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "infilling: probability that a target token, as content, is replaced by noise; ERNIE-GEN has 0.5 "
+            "to 0.7 (default: 0; pre-training: 0.05, without --span-vocab 0.2, as in Table 7)"
+        },
+    )
+    noise_symbol: Optional[str] = field(
+        default=None, metadata={"help": "infilling: symbol that is the noise (default: random tokens)"}
+    )
+    span_vocab: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "infilling and pseudo_masked: file that s2sft span-vocab wrote; targets are predicted span by "
+            "span, with infilling in a second flow"
+        },
+    )
+    word_flow_weight: Optional[float] = field(
+        default=None,
+        metadata={"help": "infilling with --span-vocab: share of the word flow in the loss (default: 0.5)"},
+    )
+
+
+def symbol_problems(options: dict[str, str | None], dictionary: PretrainedDictionary) -> Iterator[str]:
+    """Yield which options name a symbol that the dictionary lacks."""
+    for option, symbol in options.items():
+        if symbol is not None and symbol not in dictionary:
+            yield f"{option} must be a symbol of the dictionary, but {symbol!r} is not"
+
+
+@dataclass
+class SegmentOptions(FairseqDataclass):
+    """The segments of a source."""
+
+    source_segments: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "segment id of each field of the source, such as 0,1; the last one holds for further fields. With "
+            ",... at the end, such as 0,1,..., the ids take turns, and the last field has the last one. dialogue: role "
+            "and turn of each, for models with --num-roles; the first field is the persona or knowledge (default: 0; "
+            "of texts to classify or to search 0,1 where the model has segments)"
+        },
+    )
+
+
+@dataclass
+class SourceLengthOptions(FairseqDataclass):
+    """The limit of a source."""
+
+    max_source_positions: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "longest source, special symbols included; longer ones are cut (default: 464, of infilling 463; "
+            "of texts to classify 128; of DeltaLM the model's)"
+        },
+    )
+
+
+@dataclass
+class LengthOptions(SourceLengthOptions):
+    """The limits of a source and of a target."""
+
+    max_target_positions: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "longest target, special symbols included; longer ones are cut (default: 48; of DeltaLM the "
+            "model's)"
+        },
+    )
+
+
+@dataclass
+class FieldCutOptions(FairseqDataclass):
+    """How the fields of a long source are cut."""
+
+    source_truncation: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "side that long sources lose, left or right. Several, such as right,left: each field is cut on its "
+            "own side, the longest first; the last one holds for further fields. With --source-segments dialogue, "
+            "right,left: turns go first, the oldest first, and then the right end of the knowledge (default: right; "
+            "for dialogues right,left; of texts to classify right,right)"
+        },
+    )
+    source_field_positions: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "most positions of each field of the source, its [SEP] included, such as 350,32; longer ones are "
+            "cut on the side that --source-truncation says. 0: no limit; the last one holds for further fields "
+            "(default: 0)"
+        },
+    )
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Read a range of lengths, such as ``2-6``; what is none becomes 0-0, which is refused."""
+    least, _, greatest = text.partition("-")
+    return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)
