@@ -2,7 +2,6 @@
 
 import pytest
 from raw_corpora import squad, write
-
 from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
 
 

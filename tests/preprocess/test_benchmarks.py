@@ -2,7 +2,6 @@
 
 import pytest
 from raw_corpora import RAW, UNDERSTANDING
-
 from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
 
 # Lines of each file, where they are others.
