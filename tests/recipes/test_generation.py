@@ -1,4 +1,4 @@
-"""The recipes of generation from raw files to scores, with a tiny random model; what they refuse, and that they go on."""
+"""The recipes of generation from raw files to scores, with a tiny random model; what they refuse and continue."""
 
 import json
 from collections.abc import Callable

@@ -1,34 +1,26 @@
 """Pre-training from plain text to an encoder, as ``s2sft pretrain`` runs it; what it refuses."""
 
-import os
 import random
-import runpy
-import subprocess
-import sys
 from argparse import Namespace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
+from called import call
 from hugging_face import save, their_model
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.commands.pretrain import Pretraining
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.pretraining import DeltaLMPretraining
+from s2sft_fairseq.recipes.pretraining_presets import PRESETS
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "s2sft_fairseq" / "commands" / "pretrain.py"
 TINY = ("--arch", "unilm_tiny", "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 64, "--max-positions", 64)
 TINY += ("--tokens-per-sample", 40, "--max-tokens", 600, "--update-freq", 1, "--cpu", "--num-workers", 0)
 
 
 def pretrain(folder, *words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "s2sft_fairseq", "pretrain", *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    return call(folder, "pretrain", *words)
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +77,14 @@ def test_from_text_to_encoder(folder):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "find spans" not in done.stdout
     changed = pretrain(folder, *words, "--encoder", run / "encoder", "--seed", 2)
-    assert changed.returncode == 1
+    assert changed.returncode == 2
     assert "holds files of other settings" in changed.stderr
     assert "  seed: before 1, now 2" in changed.stderr
 
 
 def test_the_preset_of_unilmv2():
     """Table 7 of its paper, and section 4.1."""
-    preset = runpy.run_path(str(SCRIPT))["PRESETS"]["unilmv2-base"]
+    preset = PRESETS["unilmv2-base"]
     assert (preset.lr, preset.updates, preset.warmup) == ("6e-4", 500_000, 24_000)
     options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
     assert options["--adam-betas"] == "(0.9, 0.98)" and float(options["--adam-eps"]) == 1e-6
@@ -134,8 +126,8 @@ def test_deltalm_from_texts_and_pairs(folder, tmp_path):
 
 def test_the_preset_of_deltalm(tmp_path, monkeypatch):
     """Section 2.3 of its paper: batches of 2,048 texts on however many GPUs, and the rest."""
-    script = runpy.run_path(str(SCRIPT))
-    preset = script["PRESETS"]["deltalm-base"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    preset = PRESETS["deltalm-base"]
     assert (preset.task, preset.updates, preset.warmup, preset.texts) == ("deltalm_pretraining", 600_000, 10_000, 2048)
     for language in ("en", "fr"):
         (tmp_path / "text" / language).mkdir(parents=True)
@@ -149,13 +141,12 @@ def test_the_preset_of_deltalm(tmp_path, monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
         options = Namespace(preset="deltalm-base", text=tmp_path / "text", encoder=tmp_path, output=tmp_path,
                             device_tokens=device_tokens, **names)  # fmt: skip
-        words = script["DeltaLMPretraining"](options, []).training(tmp_path, preset.updates)
-        given = dict(pairwise(words))
-        assert (given["--batch-size"], given["--update-freq"]) == expected
-        assert (given["--arch"], given["--text-languages"], given["--warmup-updates"]) == ("deltalm", "en,fr", 10_000)
+        given = dict(pairwise(DeltaLMPretraining(options, [], call).training()))
+        assert (int(given["--batch-size"]), int(given["--update-freq"])) == expected
+        assert (given["--arch"], given["--text-languages"], given["--warmup-updates"]) == ("deltalm", "en,fr", "10000")
         assert (given["--adam-betas"], given["--clip-norm"]) == ("(0.9, 0.999)", "1.0")
         assert (given["--tokens-per-sample"], given["--lr-scheduler"]) == ("512", "polynomial_decay")
-        assert given["--max-update"] == 600_000 and "--lang-pairs" not in given
+        assert given["--max-update"] == "600000" and "--lang-pairs" not in given
 
 
 TABLE_6 = {"ae+par-rel": True, "ae+par": False, "ae+ar": False, "ae": False, "par": False, "ar": False}
@@ -163,9 +154,8 @@ TABLE_6 = {"ae+par-rel": True, "ae+par": False, "ae+ar": False, "ae": False, "pa
 
 def test_the_presets_of_ablations():
     """UniLMv2's Table 6 with its footnote 2, and ERNIE-GEN's Table 8, word by word and without noise."""
-    presets = runpy.run_path(str(SCRIPT))["PRESETS"]
     for name, relative in TABLE_6.items():
-        preset = presets[f"unilmv2-table6-{name}"]
+        preset = PRESETS[f"unilmv2-table6-{name}"]
         assert (preset.task, preset.lr, preset.updates, preset.warmup) == (
             "unilm_pretraining",
             "1e-4",
@@ -178,10 +168,10 @@ def test_the_presets_of_ablations():
         assert ("--relative-position-bins" in preset.model) == relative
         assert preset.positions == 256 * (512 if name == "ae" else 666)
     for name in ("typical", "infilling"):
-        preset = presets[f"ernie-gen-table8-{name}"]
+        preset = PRESETS[f"ernie-gen-table8-{name}"]
         options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
         assert (options["--generation"], options["--noise-prob"], preset.spans) == (name, "0", False)
-        assert preset[:6] == presets["ernie-gen-base"][:6]
+        assert preset[:6] == PRESETS["ernie-gen-base"][:6]
 
 
 def test_mistakes(folder, tmp_path):
@@ -210,41 +200,3 @@ def test_mistakes(folder, tmp_path):
     assert failed.returncode == 2
     assert "--fragment-budget must be above 0 and at most 0.5, but is 2" in failed.stderr
     assert "Traceback" not in failed.stderr
-
-
-def test_two_at_once(tmp_path):
-    """The second one is refused, and the file that the first one writes stays."""
-    options = Namespace(preset="ernie-gen-base", output=tmp_path, run=None, word_flow_only=False, tokenizer_dir=None)
-    (tmp_path / "tokens.partial").mkdir()
-    code = "import sys, pathlib; from s2sft_fairseq.files import locked; p = pathlib.Path(sys.argv[1])\n"
-    code += "with locked(p, p.with_name('.stage-tokens.lock')): print('locked', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(tmp_path / "tokens")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
-        assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(UserError, match="tokens is being written by another process"):
-            Pretraining(options, []).stage(tmp_path / "tokens", "tokenize", Path.mkdir)
-        other.stdin.close()
-    assert (tmp_path / "tokens.partial").is_dir()
-    Pretraining(options, []).stage(tmp_path / "tokens", "tokenize", Path.mkdir)
-    assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
-
-
-@pytest.mark.parametrize(
-    ("file", "made"),
-    [
-        ("begin.settings", "begin"),
-        ("text.settings", "tokens"),
-        ("settings", "checkpoints/checkpoint_last.pt"),
-        ("settings", "encoder"),
-    ],
-)
-def test_settings_of_a_stage_that_failed_are_forgotten(tmp_path, file, made):
-    options = Namespace(preset="ernie-gen-base", output=tmp_path, run=None, word_flow_only=False, tokenizer_dir=None)
-    stages = Pretraining(options, [])
-    stages.remember(tmp_path / file, encoder="wrong", text="same")
-    stages.remember(tmp_path / file, encoder="right", text="same")
-    (tmp_path / made).mkdir(parents=True)
-    stages.remember(tmp_path / file, encoder="right", text="same")
-    with pytest.raises(SystemExit, match=r"holds files of other settings.*\n  encoder: before right, now other$"):
-        stages.remember(tmp_path / file, encoder="other", text="same")

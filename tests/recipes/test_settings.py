@@ -2,6 +2,7 @@
 
 import shlex
 import tomllib
+from itertools import pairwise
 
 import pytest
 from called import call
@@ -61,7 +62,7 @@ def test_a_changed_value_wins(folder):
     def options(task, *words):
         train, *generate = run(folder, task, "--config", "file.toml", "--dry-run", *words).splitlines()
         words = shlex.split(train)
-        return dict(zip(words, words[1:], strict=False)) | {"generate": generate}
+        return dict(pairwise(words)) | {"generate": generate}
 
     (folder / "file.toml").write_text('preset = "base/cnndm"\nlr = "1"\nwarmup = 500\nseparator = " | "')
     found = options("cnn_dailymail", "--updates", 1000)

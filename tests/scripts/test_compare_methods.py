@@ -1,25 +1,21 @@
 """scripts/compare_methods.py: a recipe for each method and seed, and the table of the scores."""
 
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
+from called import call_script
 from raw_corpora import RAW
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_methods.py"
 
 
-def test_methods_compared(tmp_path, monkeypatch, capsys):
+def test_methods_compared(tmp_path):
     RAW["e2e"](tmp_path / "raw")
-    compare = runpy.run_path(str(SCRIPT))
     words = ("e2e", "--output", "out", "--seeds", 1, "--methods", "infilling", "pseudo_masked", "--")
-    options = ("--raw", "raw", "--smoke", "--cpu", "--workers", 1, "--held-out", 3)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["compare_methods.py", *map(str, [*words, *options])])
-    compare["main"]()
+    done = call_script(SCRIPT, tmp_path, *words, "--raw", "raw", "--smoke", "--cpu", "--workers", 1, "--held-out", 3)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     table = (tmp_path / "out" / "comparison.md").read_text()
-    assert table in capsys.readouterr().out
+    assert table in done.stdout
     head, rule, *rows = table.splitlines()
     assert head.startswith("| method | seeds | BLEU | ROUGE-1 |")
     assert rule.count("---") == head.count("|") - 1
@@ -38,8 +34,7 @@ def test_table_of_methods():
     ]
 
 
-def test_no_such_recipe_to_compare():
-    command = [sys.executable, str(SCRIPT), "recipe2", "--output", "out"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_no_such_recipe_to_compare(tmp_path):
+    done = call_script(SCRIPT, tmp_path, "recipe2", "--output", "out")
     assert done.returncode == 2
     assert "recipe2" in done.stderr and "cnn_dailymail" in done.stderr and "glue" not in done.stderr
