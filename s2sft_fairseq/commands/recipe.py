@@ -9,7 +9,7 @@ from s2sft_fairseq.cli import call
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
-from s2sft_fairseq.recipes.recipe import Recipe, configure, configured
+from s2sft_fairseq.recipes.recipe import Recipe
 from s2sft_fairseq.recipes.settings import read_toml, read_values
 
 _WORDS = ("--layout", "--decoding", "--evaluation", "--scoring")  # their values may look like options
@@ -50,10 +50,10 @@ def open_recipe(name: str, words: Sequence[str]) -> Recipe:
     end = words.index("--") if "--" in words else len(words)
     texts = vars(_parser(name, benchmark).parse_args(_joined(words[:end])))
     config = Path(texts.pop("config", ""))
-    of_run, of_file = benchmark.recipe.run_options, configured(benchmark.recipe, benchmark)
+    of_run, of_file = benchmark.recipe.run_options, benchmark.recipe.configurable(benchmark)
     given = read_values(of_run | of_file, texts)
     file = read_values(of_file, read_toml(config), f"{config}: ") if config.name else {}
-    settings = configure(benchmark.recipe, name, benchmark, given, file)
+    settings = benchmark.recipe.configure(name, benchmark, given, file)
     return benchmark.recipe(name, benchmark, settings, words[end + 1 :], call)
 
 
@@ -84,7 +84,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 
 def _parser(name: str, benchmark: Benchmark) -> argparse.ArgumentParser:
-    usual = configure(benchmark.recipe, name, benchmark, {}, {})
+    usual = benchmark.recipe.configure(name, benchmark, {}, {})
     parser = argparse.ArgumentParser(
         prog=f"s2sft recipe {name}",
         usage=f"s2sft recipe {name} --raw DIR --encoder DIR [OPTIONS] [-- OPTIONS OF s2sft train]",
@@ -94,7 +94,7 @@ def _parser(name: str, benchmark: Benchmark) -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    for key, setting in {**benchmark.recipe.run_options, **configured(benchmark.recipe, benchmark)}.items():
+    for key, setting in (benchmark.recipe.run_options | benchmark.recipe.configurable(benchmark)).items():
         setting._replace(default=getattr(usual, key)).add_to(parser, key)
     parser.add_argument("--config", metavar="FILE", help="take settings from a file as --dump-config prints it")
     return parser

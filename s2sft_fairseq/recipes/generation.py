@@ -12,7 +12,7 @@ from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.presets import use_preset
 from s2sft_fairseq.recipes.recipe import RUN, TRAINING, Recipe
 from s2sft_fairseq.recipes.settings import Setting, Settings
-from s2sft_fairseq.recipes.training import count_lines, optimization
+from s2sft_fairseq.recipes.training import optimization
 
 METHODS = ("causal", "masked", "pseudo_masked", "infilling", "deltalm")
 _MASKING = ("masked", "pseudo_masked")
@@ -70,25 +70,20 @@ class Generation(Recipe):
         s = self.settings
         return f"scored-{Path(s.hyp).name}" if s.hyp else f"{s.method}-seed{s.seed}"
 
-    def is_only_scored(self) -> bool:
-        return bool(self.settings.hyp)
-
-    def problems(self) -> Iterator[str]:
-        yield from super().problems()
-        if self.settings.hyp and not Path(self.settings.hyp).is_file():
-            yield f"--hyp must be a file, but {self.settings.hyp} is none"
-
     def directions(self) -> list[str]:
         """Return the folders of the corpus that are generated from and scored, each by itself: X-Y, or none."""
         return [""]
 
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """Return the folders of the corpus that are trained on, and what source and target are called when binarized."""
+        return {"": ("src", "tgt")}
+
     def run(self) -> None:
         """Do what is not done yet."""
-        s = self.settings
         self.pin_corpus()
         self.stage(self.corpus, "prepare", self.prepare_corpus)
         self.choose_set()
-        if not s.hyp:
+        if not self.settings.hyp:
             self.train_and_generate()
         for direction in self.directions():
             self.score_direction(direction)
@@ -115,16 +110,11 @@ class Generation(Recipe):
         self.stage(self.binarized, "binarize", self.binarize)
         self.train_model()
         for direction in self.directions():
-            made = self.output_of(direction)
-            made.parent.mkdir(exist_ok=True)
-            words = self.generation(direction)
+            made, words = self.output_of(direction), self.generation(direction)
             self.stage(made, f"generate {direction}".strip(), lambda _, words=words: self.s2sft("generate", *words))
 
     def output_of(self, direction: str) -> Path:
         return self.work / direction / f"{self.settings.set}.out"
-
-    def prepare_corpus(self, _: Path) -> None:
-        self.prepare(self.corpus, *self.reader_options())
 
     def choose_set(self) -> None:
         """Check the set to score; with --sources it becomes one of fewer sources, beside the whole.
@@ -143,8 +133,7 @@ class Generation(Recipe):
             self.settings.set = f"{whole}-{sources}"
 
     def vocabulary(self) -> list[Path]:
-        """Return source and target of the pairs to train on, of each set of pairs."""
-        return [self.corpus / "train.src", self.corpus / "train.tgt"]
+        return [self.corpus / folder / f"train.{side}" for folder in self.pairs() for side in ("src", "tgt")]
 
     def kept(self) -> list[str]:
         return [self.settings.added_token] if self.settings.added_token else []
@@ -163,17 +152,20 @@ class Generation(Recipe):
         self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **named)
 
     def tokenize_pairs(self, made: Path) -> None:
-        texts = [self.corpus / f"{split}.{side}" for split in ("train", "valid") for side in ("src", "tgt")]
-        self.tokenize(made, texts, self.settings.separator)
-        for side in ("src", "tgt"):
-            keep_evenly(self.settings.held_out, made / f"valid.{side}", made / f"valid.{side}")
+        for folder, names in self.pairs().items():
+            texts = [f"{split}.{side}" for split in ("train", "valid") for side in ("src", "tgt")]
+            self.tokenize(made / folder, [self.corpus / folder / text for text in texts], self.settings.separator)
+            for side, name in zip(("src", "tgt"), names, strict=True):
+                (made / folder / f"train.{side}").rename(made / folder / f"train.{name}")
+                keep_evenly(self.settings.held_out, made / folder / f"valid.{side}", made / folder / f"valid.{name}")
 
     def binarize(self, made: Path) -> None:
-        self.binarize_pairs(made, "src", "tgt", trainpref=self.tokens / "train", validpref=self.tokens / "valid")
-
-    def binarize_pairs(self, made: Path, source: str, target: str, **prefixes: Path) -> None:
-        sides = options(source_lang=source, target_lang=target, joined_dictionary=True)
-        self.preprocess(made, *sides, **prefixes)
+        for folder, (source, target) in self.pairs().items():
+            prefixes = {f"{split}pref": self.tokens / folder / split for split in ("train", "valid")}
+            sides = {"source_lang": source, "target_lang": target, "joined_dictionary": True}
+            self.preprocess(made / folder, **sides, **prefixes)
+            for path in (made / folder).iterdir() if folder else ():
+                path.replace(made / path.name)  # the dictionary of a language is the same in all pairs
 
     def counted(self) -> Path:
         return self.vocabulary()[0]
@@ -210,12 +202,6 @@ class Generation(Recipe):
             *self.further,
         ]
 
-    def take_best(self, checkpoints: Path) -> None:
-        if self.settings.averaged:
-            self.s2sft("average", checkpoints, last=self.settings.averaged, output=self.work / "best.pt")
-        else:
-            super().take_best(checkpoints)
-
     def generation(self, direction: str) -> list[str]:
         """Return the arguments of ``s2sft generate``."""
         s, source = self.settings, self.corpus / direction / f"{self.settings.set}.src"
@@ -248,9 +234,7 @@ class Generation(Recipe):
 
 def keep_evenly(count: int, path: Path, kept: Path) -> None:
     """Write so many lines of a file, evenly spaced, or all where it has no more; `kept` may be the file itself."""
-    total, partial = count_lines(path), kept.with_name(f"{kept.name}.partial")
-    with path.open("rb") as lines, partial.open("wb") as file:
-        for number, line in enumerate(lines):
-            if total <= count or (number + 1) * count // total > number * count // total:
-                file.write(line)
-    partial.replace(kept)
+    with path.open("rb") as file:
+        lines = file.readlines()
+    count = min(count, len(lines))
+    kept.write_bytes(b"".join(lines[-(-number * len(lines) // count) - 1] for number in range(1, count + 1)))

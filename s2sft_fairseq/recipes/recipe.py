@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,31 +53,6 @@ TRAINING = {
 """Settings of every training."""
 
 
-def configure(
-    recipe: "type[Recipe]", name: str, benchmark: Benchmark, given: Mapping[str, Any], file: Mapping[str, Any]
-) -> Settings:
-    """Return all settings of a recipe.
-
-    Args:
-        name: of the benchmark.
-        given: settings of the command line, which win.
-        file: settings of a configuration file; those that are what they would be without it may still follow others.
-
-    Raises:
-        UserError: if settings do not fit each other.
-    """
-    own = [*_CHOICES, *benchmark.options, *benchmark.recipe_options]
-    chosen = {key: value for key, value in file.items() if key in own and value}
-    usual = recipe.settle(name, benchmark, {"": chosen})
-    edited = {key: value for key, value in file.items() if value != getattr(usual, key)}
-    return recipe.settle(name, benchmark, {"the command line": given, "--config": chosen | edited})
-
-
-def configured(recipe: "type[Recipe]", benchmark: Benchmark) -> dict[str, Setting]:
-    """Return what a configuration file may set."""
-    return {**benchmark.options, **benchmark.recipe_options, **recipe.declared}
-
-
 class Recipe(Stages):
     """The settings of a recipe, and stages that make files and folders in its output."""
 
@@ -105,9 +80,32 @@ class Recipe(Stages):
         super().__init__(name, self.work / "commands.jsonl", call)
 
     @classmethod
-    def settle(cls, name: str, benchmark: Benchmark, given: BySource) -> Settings:
-        """Return all settings, by those that are given."""
-        settings = Settings(cls.run_options | configured(cls, benchmark), cls.values, benchmark.settings)
+    def configurable(cls, benchmark: Benchmark) -> dict[str, Setting]:
+        """Return what a configuration file may set."""
+        return {**benchmark.options, **benchmark.recipe_options, **cls.declared}
+
+    @classmethod
+    def configure(cls, name: str, benchmark: Benchmark, given: Mapping[str, Any], file: Mapping[str, Any]) -> Settings:
+        """Return all settings.
+
+        Args:
+            name: of the benchmark.
+            benchmark: its record.
+            given: settings of the command line, which win.
+            file: settings of a configuration file; one that is as it would be without the file may still follow others.
+
+        Raises:
+            UserError: if settings do not fit each other.
+        """
+        own = [*_CHOICES, *benchmark.options, *benchmark.recipe_options]
+        chosen = {key: value for key, value in file.items() if key in own and value}
+        usual = cls._settle(name, benchmark, {"": chosen})
+        edited = {key: value for key, value in file.items() if value != getattr(usual, key)}
+        return cls._settle(name, benchmark, {"the command line": given, "--config": chosen | edited})
+
+    @classmethod
+    def _settle(cls, name: str, benchmark: Benchmark, given: BySource) -> Settings:
+        settings = Settings(cls.run_options | cls.configurable(benchmark), cls.values, benchmark.settings)
         settings.give(given)
         cls.choose(name, benchmark, settings)
         benchmark.depends(settings)
@@ -131,17 +129,16 @@ class Recipe(Stages):
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the settings of a run."""
-        s = self.settings
+        s, hyp = self.settings, getattr(self.settings, "hyp", "")
         if not (s.raw or s.dry_run or s.dump_config):
             yield "--raw is needed: the folder of the raw files (docs/recipes.md)"
-        if not (s.encoder or s.smoke or s.dry_run or s.dump_config or self.is_only_scored()):
+        if not (s.encoder or s.smoke or s.dry_run or s.dump_config or hyp):
             yield "--encoder is needed: a folder with a pretrained encoder"
         for name, folder in (("raw", s.raw), ("encoder", s.encoder)):
             if folder and not Path(folder).is_dir():
                 yield f"--{name} must be a folder, but {folder} is none"
-
-    def is_only_scored(self) -> bool:
-        return False
+        if hyp and not Path(hyp).is_file():
+            yield f"--hyp must be a file, but {hyp} is none"
 
     def choose_lr(self) -> None:
         """Take a lower learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 for 5e-5 to 1e-4."""
@@ -177,6 +174,9 @@ class Recipe(Stages):
         common = {"raw": s.raw, "output": folder, "limit": s.limit, "skip_malformed": s.skip_malformed}
         self.s2sft("prepare", self.name, *words, **common)
 
+    def prepare_corpus(self, _: Path) -> None:
+        self.prepare(self.corpus, *self.reader_options())
+
     def pin_corpus(self) -> None:
         """Note what the corpus is made with, which all trainings of an output share."""
         s, words = self.settings, shlex.join(self.reader_options())
@@ -199,7 +199,7 @@ class Recipe(Stages):
 
     def vocabulary(self) -> list[Path]:
         """Return the texts of which --smoke makes a tokenizer where there is no encoder."""
-        raise NotImplementedError
+        return [self.corpus / "train.txt"]
 
     def make_encoder(self, made: Path) -> None:
         """Convert the encoder.
@@ -222,15 +222,15 @@ class Recipe(Stages):
     def workers(self) -> int:
         return self.settings.workers or len(os.sched_getaffinity(0))
 
-    def tokenize(self, made: Path, texts: Sequence[Path], separator: str) -> None:
+    def tokenize(self, made: Path, texts: Iterable[Path], separator: str) -> None:
         named = {"tokenizer_dir": self.encoder, "output_dir": made, "separator": separator, "input": list(texts)}
         self.s2sft("tokenize", **named, workers=self.workers())
 
-    def preprocess(self, made: Path, *words: str, **prefixes: object) -> None:
-        """Binarize tokenized texts; `prefixes` are trainpref and so on."""
+    def preprocess(self, made: Path, **named: object) -> None:
+        """Binarize tokenized texts."""
         with (self.output / "binarize.log").open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
-            named = {**prefixes, "srcdict": self.encoder / "dict.txt", "destdir": made, "workers": self.workers()}
-            self.s2sft("preprocess", *words, **named)
+            common = {"srcdict": self.encoder / "dict.txt", "destdir": made, "workers": self.workers()}
+            self.s2sft("preprocess", **named, **common)
 
     # The training.
 
@@ -240,7 +240,7 @@ class Recipe(Stages):
 
     def counted(self) -> Path:
         """Return the file with a line for each training example."""
-        raise NotImplementedError
+        return self.tokens / "train.txt"
 
     def training(self) -> list[str]:
         """Return the arguments of ``s2sft train``."""
@@ -250,7 +250,7 @@ class Recipe(Stages):
         """Yield the commands that take long."""
         yield ["train", *self.training()]
 
-    def pin_training(self, names: Sequence[str], **further: object) -> None:
+    def pin_training(self, names: Iterable[str], **further: object) -> None:
         """Note what the model is made with; `names` are those of settings."""
         named = {name: getattr(self.settings, name) for name in names}
         made = ("checkpoints/checkpoint_last.pt", "best.pt")
@@ -258,20 +258,19 @@ class Recipe(Stages):
 
     def train_model(self) -> None:
         """Make ``best.pt`` and the plot of the losses."""
+        s, checkpoints, best = self.settings, self.work / "checkpoints", self.work / "best.pt"
 
         def work(_: Path) -> None:
-            self.train(self.work, self.training(), self.settings.updates)
-            self.take_best(self.work / "checkpoints")
-            shutil.rmtree(self.work / "checkpoints")
+            self.train(self.work, self.training(), s.updates)
+            if averaged := getattr(s, "averaged", 0):
+                self.s2sft("average", checkpoints, last=averaged, output=best)
+            else:
+                (checkpoints / "checkpoint_best.pt").rename(best)
+            shutil.rmtree(checkpoints)
 
-        s = self.settings
-        length = f"{s.updates} updates" if s.updates else f"{s.epochs} epochs"
-        self.stage(self.work / "best.pt", f"train, {length}", work)
+        self.stage(best, f"train, {s.updates} updates" if s.updates else f"train, {s.epochs} epochs", work)
         if (self.work / "train.log").exists():
             self.stage(self.work / "loss.png", "plot", lambda _: self.plot(self.work))
-
-    def take_best(self, checkpoints: Path) -> None:
-        (checkpoints / "checkpoint_best.pt").rename(self.work / "best.pt")
 
     def score(self, made: Path, *words: str, **named: object) -> None:
         """Score what is generated or predicted: never passed over, for its options are what one changes last."""

@@ -7,12 +7,21 @@ from typing import ClassVar
 
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.recipe import TRAINING, Recipe
+from s2sft_fairseq.recipes.settings import Setting
 from s2sft_fairseq.recipes.training import optimization
 
 
 class Understanding(Recipe):
-    """From raw files to the scores of predictions."""
+    """From raw files to the scores of predictions.
 
+    A subclass has the stages that differ: `prepare_texts` makes tokenized texts of the raw files, `predict_and_score`
+    the files of the official evaluators, and scores those that have labels.
+    """
+
+    declared: ClassVar = {
+        **TRAINING,
+        "metric": Setting("accuracy", "by which the best checkpoint is chosen", "NAME"),
+    }
     values: ClassVar = {
         "UniLMv2, Table 9": {"lr": "2e-5", "batch": 32, "warmup_share": "0.1", "weight_decay": "0.01"}
     }
@@ -31,36 +40,15 @@ class Understanding(Recipe):
         self.predict_and_score()
         self.say(f"everything is in {self.work}")
 
-    def prepare_texts(self) -> None:
-        """Make the tokenized texts of the raw files."""
-        raise NotImplementedError
-
-    def predict_and_score(self) -> None:
-        """Make the files of the official evaluators, and score those that have labels."""
-        raise NotImplementedError
-
-    def prepare_corpus(self, _: Path) -> None:
-        self.prepare(self.corpus, *self.reader_options())
-
     def texts(self, split: str) -> list[Path]:
         return sorted(self.tokens.glob(f"{split}*.txt"))
 
-    def counted(self) -> Path:
-        return self.tokens / "train.txt"
-
     def binarize(self, made: Path) -> None:
         prefixes = {f"{split}pref": ",".join(map(str, self.texts(split))) for split in ("valid", "test")}
-        self.preprocess(made, "--only-source", trainpref=self.counted(), **prefixes)
+        self.preprocess(made, only_source=True, trainpref=self.counted(), **prefixes)
         for pattern in ("*.label", "labels.txt", "*.questions.jsonl"):
             for path in self.corpus.glob(pattern):
                 shutil.copy(path, made)
-
-    def metric(self) -> str:
-        """Return what the best checkpoint is chosen by."""
-        return "accuracy"
-
-    def model_options(self) -> list[str]:
-        return shlex.split(self.settings.layout)
 
     def training(self) -> list[str]:
         s = self.settings
@@ -68,8 +56,8 @@ class Understanding(Recipe):
         if not (s.encoder or s.dry_run):
             model = options(arch="unilm_tiny", random_init=True, max_positions=s.max_source)
         return [
-            *(str(self.binarized), *options(task=self.task), *model, *self.model_options()),
-            *options(best_checkpoint_metric=self.metric(), maximize_best_checkpoint_metric=True),
+            *(str(self.binarized), *options(task=self.task), *model, *shlex.split(s.layout)),
+            *options(best_checkpoint_metric=s.metric, maximize_best_checkpoint_metric=True),
             "--ignore-unused-valid-subsets",  # MNLI has two
             *optimization(s, self.work),
             *self.further,

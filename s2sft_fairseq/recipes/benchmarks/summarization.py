@@ -91,7 +91,7 @@ class XGiga(Generation):
             path.write_bytes(articles.read_bytes().replace(b"\n", b"\n\n"))
         self.tokenize(self.tokens / "text", list(texts.values()), "")
         for name, path in texts.items():
-            self.preprocess(made / name, "--only-source", trainpref=self.tokens / "text" / path.name)
+            self.preprocess(made / name, only_source=True, trainpref=self.tokens / "text" / path.name)
 
 
 SUMMARIZATION = {

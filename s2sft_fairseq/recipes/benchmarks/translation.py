@@ -11,7 +11,7 @@ from s2sft_fairseq.corpora.malformed import Malformed
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.benchmark import Benchmark, Splits
 from s2sft_fairseq.recipes.engine import options
-from s2sft_fairseq.recipes.generation import Generation, keep_evenly
+from s2sft_fairseq.recipes.generation import Generation
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
@@ -41,8 +41,8 @@ class WMT10(Generation):
         ways = {"to-english": ("{}-en",), "from-english": ("en-{}",), "both": ("{}-en", "en-{}")}
         return [way.format(name) for name in self.others() for way in ways[self.settings.direction]]
 
-    def vocabulary(self) -> list[Path]:
-        return [self.corpus / f"{name}-en" / f"train.{side}" for name in self.others() for side in ("src", "tgt")]
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        return {f"{name}-en": (name, "en") for name in self.others()}
 
     def kept(self) -> list[str]:
         return [*super().kept(), "__en__", *(f"__{name}__" for name in self.others())]
@@ -62,29 +62,8 @@ class WMT10(Generation):
         for name in self.others():
             self.prepare(made / f"{name}-en", *options(lang=name))
             self.prepare(made / f"en-{name}", *options(lang=name, from_english=True))
-            for split in ("train", "valid"):
-                for side in ("src", "tgt"):
-                    (made / f"en-{name}" / f"{split}.{side}").unlink()
-
-    def tokenize_pairs(self, made: Path) -> None:
-        for name in self.others():
-            self.say(f"tokenize {name}")
-            sides = {"src": f"{name}-en.{name}", "tgt": f"{name}-en.en"}
-            files = [self.corpus / f"{name}-en" / f"{split}.{side}" for split in ("train", "valid") for side in sides]
-            self.tokenize(made / name, files, "")
-            for side, ending in sides.items():
-                (made / name / f"train.{side}").rename(made / f"train.{ending}")
-                keep_evenly(self.settings.held_out, made / name / f"valid.{side}", made / f"valid.{ending}")
-                (made / name / f"valid.{side}").unlink()
-            (made / name).rmdir()
-
-    def binarize(self, made: Path) -> None:
-        for name in self.others():
-            prefixes = {f"{split}pref": self.tokens / f"{split}.{name}-en" for split in ("train", "valid")}
-            self.binarize_pairs(made / name, name, "en", **prefixes)
-            for path in (made / name).iterdir():  # the dictionary of English is the same in all
-                path.replace(made / path.name)
-            (made / name).rmdir()
+            for path in [*(made / f"en-{name}").glob("train.*"), *(made / f"en-{name}").glob("valid.*")]:
+                path.unlink()
 
     def summarize(self) -> None:
         """Write BLEU of each direction, and the means to English and from it, as a table."""

@@ -30,19 +30,8 @@ class Glue(Understanding):
     def output_name(cls, name: str, settings: Settings) -> str:
         return f"{name}-{settings.glue_task}"
 
-    def metric(self) -> str:
-        return {"cola": "mcc", "sts-b": "pearson"}.get(self.settings.glue_task, "accuracy")
-
-    def vocabulary(self) -> list[Path]:
-        return [self.corpus / "train.txt"]
-
     def reader_options(self) -> list[str]:
         return options(task=self.settings.glue_task)
-
-    def model_options(self) -> list[str]:
-        s = self.settings
-        own = options(max_source_positions=s.max_source, regression=s.glue_task == "sts-b")
-        return [*own, *super().model_options()]
 
     def prepare_texts(self) -> None:
         self.stage(self.corpus, "prepare", self.prepare_corpus)
@@ -99,6 +88,15 @@ class Squad(Understanding):
         self.score(self.work / "valid.json", **scoring, **odds, null_threshold=threshold)
 
 
+def _metric_of_task(settings: Settings) -> None:
+    layout = f"--max-source-positions {settings.max_source}"
+    if settings.glue_task == "sts-b":
+        settings.take({"numbers, not classes": {"metric": "pearson", "layout": f"{layout} --regression"}})
+    else:
+        metric = "mcc" if settings.glue_task == "cola" else "accuracy"
+        settings.take({"GLUE's score": {"metric": metric}, "positions of a text": {"layout": layout}})
+
+
 def _glue_writer(options: Namespace) -> Writer:
     return partial(write_labelled, classes=TASKS[options.task].classes)
 
@@ -123,6 +121,7 @@ UNDERSTANDING = {
         "was the best of a task it does not say.",
         reader_options={"task": Setting(None, "one of the nine", choices=tuple(TASKS), is_required=True)},
         recipe_options={"glue_task": Setting("mrpc", "one of the nine", choices=tuple(TASKS))},
+        depends=_metric_of_task,
         writer=_glue_writer,
     ),
     "squad": Benchmark(
