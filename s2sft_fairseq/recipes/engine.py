@@ -83,7 +83,10 @@ class Stages:
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or not any((file.parent / name).exists() for name in made):
             file.write_text(json.dumps(now, indent=1, ensure_ascii=False), encoding="utf-8")
-        before = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:  # an earlier version wrote lines
+            before = {}
         changed = [name for name in now | before if now.get(name, "") != before.get(name, "")]
         if changed:
             lines = [f"  {name}: before {before.get(name, '')}, now {now.get(name, '')}" for name in changed]

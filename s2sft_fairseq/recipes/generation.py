@@ -51,11 +51,15 @@ class Generation(Recipe):
     }
     values: ClassVar = {
         "s2s-ft, Table 7": {
-            "batch": 64, "label_smoothing": "0.1", "warmup": 1000, "dropout": "0.1", "weight_decay": "0.01",
+            "batch": 64,
+            "warmup": 1000,
+            "label_smoothing": "0.1",
+            "dropout": "0.1",
+            "weight_decay": "0.01",
         },
-        "s2s-ft, appendix A, which searches 5e-5 to 1e-4, 10 to 30 epochs and 0.4 to 0.7 for each task": {
-            "lr": "7e-5", "epochs": 10, "target_mask_prob": "0.5",
-        },
+        "s2s-ft, appendix A, of 5e-5 to 1e-4": {"lr": "7e-5"},
+        "s2s-ft, appendix A, of 10 to 30": {"epochs": 10},
+        "s2s-ft, appendix A, of 0.4 to 0.7": {"target_mask_prob": "0.5"},
         "DeltaLM, section 3.1": {"device_tokens": 4096, "accumulate": 128, "longest": 80},
     }
 
@@ -75,7 +79,7 @@ class Generation(Recipe):
         return [""]
 
     def pairs(self) -> dict[str, tuple[str, str]]:
-        """Return the folders of the corpus that are trained on, and what source and target are called when binarized."""
+        """Return the folders of the corpus to train on, with what source and target are called when binarized."""
         return {"": ("src", "tgt")}
 
     def run(self) -> None:

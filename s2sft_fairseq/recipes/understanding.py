@@ -22,9 +22,7 @@ class Understanding(Recipe):
         **TRAINING,
         "metric": Setting("accuracy", "by which the best checkpoint is chosen", "NAME"),
     }
-    values: ClassVar = {
-        "UniLMv2, Table 9": {"lr": "2e-5", "batch": 32, "warmup_share": "0.1", "weight_decay": "0.01"}
-    }
+    values: ClassVar = {"UniLMv2, Table 9": {"lr": "2e-5", "batch": 32, "warmup_share": "0.1", "weight_decay": "0.01"}}
     task: ClassVar[str]
     """Of fairseq."""
 

@@ -20,11 +20,15 @@ def _score_language(settings: Settings) -> None:
         settings.take({"as SQuAD": {"evaluation": "--task qg --fix-tokenization none --normalise-references"}})
 
 
-TABLE_8 = {"max_source": 384, "max_target": 32, "decoding": "--beam 8 --length-penalty gnmt --lenpen 1.3 --min-len 5"}
 SETTINGS = {
-    "s2s-ft, Table 8": TABLE_8,
+    "s2s-ft, Table 8": {
+        "max_source": 384,
+        "max_target": 32,
+        "decoding": "--beam 8 --length-penalty gnmt --lenpen 1.3 --min-len 5",
+    },
     "a long passage loses its end; the answer behind it stays whole": {
-        "separator": " [SEP] ", "layout": "--source-truncation right,right",
+        "separator": " [SEP] ",
+        "layout": "--source-truncation right,right",
     },
 }
 

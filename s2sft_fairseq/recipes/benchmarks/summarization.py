@@ -137,7 +137,8 @@ SUMMARIZATION = {
         notes="Trained as in s2s-ft, without ERNIE-GEN's noise; --preset base/gigaword is ERNIE-GEN as a whole.",
         options={
             "size": Setting(
-                "full", "10k: UniLM's train.src.10k where DIR has it, or else as many pairs drawn",
+                "full",
+                "10k: UniLM's train.src.10k where DIR has it, or else as many pairs drawn",
                 choices=("full", "10k"),
             )
         },
@@ -150,10 +151,8 @@ SUMMARIZATION = {
         "it: GEM_data_crosslingual).",
         read=lambda options, malformed: read_line_aligned(options.raw, wikilingua(options.lang), malformed),
         settings={
-            "DeltaLM, section 3.2, which reports on the validation set": {
-                "method": "deltalm", "max_source": 512, "set": "dev",
-            },
-            "DeltaLM, section 3.1": {"max_target": 80},
+            "DeltaLM, section 3.2, which reports on the validation set": {"method": "deltalm", "set": "dev"},
+            "DeltaLM, sections 3.1 and 3.2": {"max_source": 512, "max_target": 80},
             "GEM's evaluation": {"evaluation": "--task wikilingua"},
         },
         recipe=Generation,
@@ -177,7 +176,8 @@ SUMMARIZATION = {
         options={
             "lang": Setting("fr", "of the test set", choices=XGIGA_LANGUAGES),
             "train_lang": Setting(
-                None, "with --method deltalm: of the pairs to train on, en in the paper (that of --lang)",
+                None,
+                "with --method deltalm: of the pairs to train on, en in the paper (that of --lang)",
                 choices=XGIGA_LANGUAGES,
             ),
         },

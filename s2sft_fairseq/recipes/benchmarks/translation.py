@@ -120,9 +120,7 @@ TRANSLATION = {
         recipe=IWSLT14,
         reader_options={"from_english": FROM_ENGLISH},
         recipe_options={
-            "direction": Setting(
-                "to-english", "what is translated", choices=("to-english", "from-english")
-            )
+            "direction": Setting("to-english", "what is translated", choices=("to-english", "from-english"))
         },
         deltalm={
             "DeltaLM's examples/train_iwslt14.sh, of one GPU": {"lr": "1e-4", "device_tokens": 1024, "accumulate": 1}
@@ -137,7 +135,10 @@ TRANSLATION = {
         ),
         settings={
             "none of the papers has this task: lengths that fit the data": {
-                "max_source": 64, "max_target": 64, "lr": "1e-4", "epochs": 20,
+                "max_source": 64,
+                "max_target": 64,
+                "lr": "1e-4",
+                "epochs": 20,
                 "decoding": "--beam 5 --length-penalty gnmt --lenpen 1.0",
             },
             **SACREBLEU,
@@ -155,9 +156,8 @@ TRANSLATION = {
         "pairs as in Wang et al. (2020); no archive of the whole is published.",
         read=_read_wmt10,
         settings={
-            "DeltaLM, section 3.2": {
-                "method": "deltalm", "max_source": 256, "max_target": 256, "longest": 255, "averaged": 5,
-            },
+            "the one that trains all pairs at once": {"method": "deltalm"},
+            "DeltaLM, section 3.2": {"max_source": 256, "max_target": 256, "longest": 255, "averaged": 5},
             **SACREBLEU,
         },
         recipe=WMT10,
@@ -169,9 +169,7 @@ TRANSLATION = {
         },
         recipe_options={
             "langs": Setting(",".join(WMT10_LANGUAGES), "beside English", "LIST"),
-            "direction": Setting(
-                "both", "what is trained and scored", choices=("both", "to-english", "from-english")
-            ),
+            "direction": Setting("both", "what is trained and scored", choices=("both", "to-english", "from-english")),
         },
         depends=_only_deltalm,
         deltalm={},
