@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from s2sft_fairseq.commands import fairseq_command
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"error: s2sft has no command {name}: {', '.join(COMMANDS)}", file=sys.stderr)
         return USER_ERROR
-    return _run(name, rest)
+    return guarded(name, partial(call, name, rest))
 
 
 def script(*words: str) -> None:
@@ -69,7 +70,8 @@ def script(*words: str) -> None:
         sys.exit(status)
 
 
-def _run(name: str, arguments: list[str]) -> int:
+def call(name: str, arguments: Sequence[str]) -> None:
+    """Run a subcommand; what it raises is up to the caller."""
     sys.argv = [f"s2sft {name}", *arguments]  # argparse prints this name
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
@@ -78,12 +80,17 @@ def _run(name: str, arguments: list[str]) -> int:
         stream=sys.stderr if name in _LOG_TO_STDERR else sys.stdout,
         force=True,  # fairseq's tasks configure the log when they are imported
     )
-    sys.stdout.reconfigure(line_buffering=True)  # for whoever reads interactive's answers through a pipe
     _, run = COMMANDS[name]
+    if isinstance(run, str):
+        run = importlib.import_module(run).main
+    run(list(arguments))
+
+
+def guarded(name: str, work: Callable[[], object]) -> int:
+    """Do the work of a command and return its exit status; mistakes of the user's are printed without a traceback."""
+    sys.stdout.reconfigure(line_buffering=True)  # for whoever reads interactive's answers through a pipe
     try:
-        if isinstance(run, str):
-            run = importlib.import_module(run).main
-        run(arguments)
+        work()
         sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"s2sft {name}: interrupted", file=sys.stderr)

@@ -1,20 +1,11 @@
 """What the ablations of pre-training have in common: their options, and a training by ``s2sft pretrain``."""
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-RECIPES = ROOT / "scripts" / "recipes"
-
-
-def run(command: Sequence[object]) -> None:
-    """Run a command; ends the process if it fails."""
-    print("$", *command, flush=True)
-    if status := subprocess.run([str(word) for word in command], cwd=ROOT).returncode:
-        sys.exit(status)
+from compare_methods import s2sft, split
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +33,9 @@ def parse(parser: argparse.ArgumentParser, known: Sequence[str]) -> argparse.Nam
     Args:
         known: the names that tasks may have.
     """
-    words = sys.argv[1:]
-    place = words.index("--") if "--" in words else len(words)
-    options = parser.parse_args(words[:place])
-    options.of_recipe = words[place + 1 :]
+    own, of_recipe = split(sys.argv[1:])
+    options = parser.parse_args(own)
+    options.of_recipe = ["--cpu", *of_recipe] if options.cpu else of_recipe
     if wrong := [text for text in options.raw if "=" not in text]:
         parser.error(f"--raw must be TASK=DIR, but is {', '.join(wrong)}")
     options.tasks = [(task, Path(raw)) for task, _, raw in (text.partition("=") for text in options.raw)]
@@ -53,8 +43,6 @@ def parse(parser: argparse.ArgumentParser, known: Sequence[str]) -> argparse.Nam
     problems += [f"{raw} is no folder" for _, raw in options.tasks if not raw.is_dir()]
     if problems:
         parser.error(f"--raw must be TASK=DIR, but {'; '.join(problems)}")
-    if options.cpu:
-        options.of_recipe.insert(0, "--cpu")
     return options
 
 
@@ -70,14 +58,13 @@ def pretrain(
         words: options of ``s2sft pretrain``.
         further: options of ``s2sft train``.
     """
-    output = options.output.resolve() / "text"
+    output = options.output / "text"
     if options.encoder:
-        begin = ("--encoder", options.encoder.resolve())
+        begin = ("--encoder", options.encoder)
     else:
-        begin, further = ("--tokenizer-dir", options.tokenizer_dir.resolve()), ("--arch", options.arch, *further)
-    run([sys.executable, "-m", "s2sft_fairseq", "pretrain", preset, "--text", options.text.resolve(), *begin,
-         "--output", output, "--run", name, "--updates", options.pretraining_updates,
-         "--device-tokens", options.pretraining_tokens, *words,
-         "--", *further, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0,
-         *(("--cpu",) if options.cpu else ()), "--num-workers", 0])  # fmt: skip
+        begin, further = ("--tokenizer-dir", options.tokenizer_dir), ("--arch", options.arch, *further)
+    s2sft("pretrain", preset, "--text", options.text, *begin, "--output", output, "--run", name,
+          "--updates", options.pretraining_updates, "--device-tokens", options.pretraining_tokens, *words,
+          "--", *further, "--lr", options.pretraining_lr, "--update-freq", 1, "--attention-dropout", 0,
+          *(("--cpu",) if options.cpu else ()), "--num-workers", 0)  # fmt: skip
     return output / name / "encoder"

@@ -8,32 +8,32 @@ done is not done again. The table, methods in the order of their mean first scor
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-SCRIPTS = Path(__file__).resolve().parent
-NOT_COMPARED = {"recipe", "stages", "encoder_decoder", "understanding", "glue", "squad"}  # what generates nothing
+from s2sft_fairseq import cli
+from s2sft_fairseq.recipes.benchmarks import GENERATION
+
 METHODS = ("causal", "masked", "pseudo_masked", "infilling")
 
 
 def read_scores(path: Path) -> dict[str, float]:
-    """The scores of one run by their names, from what ``s2sft evaluate --json`` wrote."""
+    """Return the scores of one run by their names, from what ``s2sft evaluate --json`` wrote."""
     system, *_ = json.loads(path.read_text(encoding="utf-8"))["systems"].values()  # and maybe a baseline
     return {score["name"]: score["value"] for score in system["scores"]}
 
 
 def newest_scores(folder: Path, pattern: str = "*.json") -> dict[str, float]:
-    """The scores of a run; the newest, where several sets were scored."""
+    """Return the scores of a run; the newest, where several sets were scored."""
     return read_scores(max(folder.glob(pattern), key=lambda path: path.stat().st_mtime))
 
 
 def as_table(
     runs: Mapping[str, Sequence[Mapping[str, float]]], *, compared: str = "method", ranked: bool = True
 ) -> str:
-    """A row a method: the mean of each score over the runs of the method, and the least and the greatest.
+    """Return a row a method: the mean of each score over the runs of the method, and the least and the greatest.
 
     Args:
         runs: the scores of each run of each method.
@@ -46,45 +46,51 @@ def as_table(
         methods.sort(key=lambda item: -mean(scores[names[0]] for scores in item[1]))
     rows = [[compared, "seeds", *names], ["---"] * (len(names) + 2)]
     for method, of_seeds in methods:
-        cells = []
-        for name in names:
-            values = [scores[name] for scores in of_seeds]
-            cells.append(f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+        cells = [spread([scores[name] for scores in of_seeds]) for name in names]
         rows.append([method, str(len(of_seeds)), *cells])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def spread(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def write_table(table: str, path: Path) -> None:
+    path.write_text(table, encoding="utf-8")
+    print(f"\n{table}\nwrote {path}", flush=True)
+
+
+def s2sft(*words: object) -> None:
+    """Run a command of ``s2sft`` in this process; ends the process if it fails."""
+    print("$ s2sft", *words, flush=True)
+    if status := cli.main([str(word) for word in words]):
+        sys.exit(status)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before and behind the first ``--``."""
+    place = words.index("--") if "--" in words else len(words)
+    return list(words[:place]), list(words[place + 1 :])
+
+
 def main() -> None:
-    own, of_recipe = _split(sys.argv[1:])
+    own, of_recipe = split(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", help="the name of a recipe")
+    parser.add_argument("task", choices=GENERATION, help="the name of a recipe")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="output folder of the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="(default: all)")
     options = parser.parse_args(own)
-    recipe = SCRIPTS / "recipes" / f"{options.task}.sh"
-    if not recipe.is_file():
-        known = ", ".join(sorted({path.stem for path in recipe.parent.glob("*.sh")} - NOT_COMPARED))
-        parser.error(f"there is no recipe {options.task}: known are {known}")
 
     runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}
     # Seed after seed, so that a comparison that is stopped has as many runs of each method as it can.
     for seed in options.seeds:
         for method in options.methods:
             run = f"{method}-seed{seed}"
-            words = ["--output", str(options.output), "--run", run, "--method", method, "--seed", str(seed)]
-            if status := subprocess.run(["bash", str(recipe), *words, *of_recipe]).returncode:
-                sys.exit(status)
+            words = ("--output", options.output, "--run", run, "--method", method, "--seed", seed)
+            s2sft("recipe", options.task, *words, *of_recipe)
             runs[method].append(newest_scores(options.output / run))
-    table = as_table(runs)
-    (options.output / "comparison.md").write_text(table, encoding="utf-8")
-    print(f"\n{table}\nwrote {options.output / 'comparison.md'}")
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words before and behind the first ``--``."""
-    place = words.index("--") if "--" in words else len(words)
-    return list(words[:place]), list(words[place + 1 :])
+    write_table(as_table(runs), options.output / "comparison.md")
 
 
 if __name__ == "__main__":

@@ -10,117 +10,90 @@ by sacreBLEU. What is done is not done again; the table is written to OUT/starts
 """
 
 import argparse
-import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import mean
 
 import torch
-from compare_methods import read_scores
+from compare_methods import read_scores, spread, write_table
 from sentencepiece import SentencePieceTrainer
 from torch import nn
 
+from s2sft_fairseq import cli
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.span_corruption import SENTINEL
+from s2sft_fairseq.recipes.engine import Stages, options
+from s2sft_fairseq.recipes.training import NEVER
 
-ROOT = Path(__file__).resolve().parents[1]
 STARTS = ("random", "encoder", "pre-trained")
 SENTINELS = 30
 POSITIONS = 128
 MODEL = {"encoder_layers": 4, "encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512, "encoder_attention_heads": 2}
-OPTIMIZATION = ("--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1.0", "--dropout", "0.1")
-SAVING = ("--keep-interval-updates", 5, "--validate-interval", 10**6, "--save-interval", 10**6)
+OPTIMIZATION = {"optimizer": "fused_adamw", "adam_betas": "(0.9, 0.98)", "clip_norm": "1.0", "dropout": "0.1"}
 
 
-class Experiment:
+class Experiment(Stages):
     """Its stages, each of which makes a file or a folder."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.output = options, options.output.resolve()
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.output = given, given.output.resolve()
+        super().__init__("starts", self.output / "commands.jsonl", cli.call)
 
     def run(self) -> None:
         """Do what is not done yet, and write the table."""
+        settings = {name: value for name, value in vars(self.given).items() if name not in ("output", "seeds")}
+        self.pin(self.output / "settings.json", ["corpus"], **settings)
         for name, work in (
-            ("corpus", self.corpus),
+            ("corpus", lambda made: self.s2sft("prepare", "multi30k", raw=self.given.raw.resolve(), output=made)),
             ("tokenizer", self.tokenizer),
             ("tokens", self.tokens),
             ("data", self.binarize),
             ("encoder", self.encoder),
             ("deltalm", self.pretrain),
         ):
-            self.stage(self.output / name, work)
+            self.stage(self.output / name, name, work)
         rows = ["| start | seeds | last checkpoint | average of the last five |\n", "| --- | --- | --- | --- |\n"]
         for start in STARTS:
-            for seed in self.options.seeds:
-                folder = self.output / f"{start}-seed{seed}"
-                self.stage(folder, lambda made, start=start, seed=seed: self.fine_tune(made, start, seed))
+            runs = [self.output / f"{start}-seed{seed}" for seed in self.given.seeds]
+            for run, seed in zip(runs, self.given.seeds, strict=True):
+                self.stage(run, run.name, partial(self.fine_tune, start, seed))
                 for name in ("last", "average"):
-                    self.stage(folder / f"{name}.json", lambda made, folder=folder, name=name: self.score(made, name))
-            runs = [self.output / f"{start}-seed{seed}" for seed in self.options.seeds]
+                    self.stage(run / f"{name}.json", f"score {run.name}", partial(self.score, name))
             found = [[read_scores(run / f"{name}.json")["BLEU"] for run in runs] for name in ("last", "average")]
-            cells = [f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" for values in found]
-            rows.append(f"| {start} | {len(runs)} | {' | '.join(cells)} |\n")
-        (self.output / "starts.md").write_text("".join(rows), encoding="utf-8")
-        print(f"\n{''.join(rows)}\nwrote {self.output / 'starts.md'}", flush=True)
-
-    def stage(self, made: Path, work: Callable[[Path], None]) -> None:
-        """Make a file or folder under another name first, unless it is there."""
-        if made.exists():
-            print(f"{made}: done before", flush=True)
-            return
-        print(f"{made} ...", flush=True)
-        partial = made.with_name(f"{made.name}.partial")
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        work(partial)
-        partial.rename(made)
-
-    def python(self, *words: object) -> None:
-        """Run Python with these words, measured; ends the process if it fails."""
-        measured = [sys.executable, ROOT / "scripts" / "recipes" / "measured.py", self.output / "commands.jsonl"]
-        if status := subprocess.run([*map(str, [*measured, sys.executable, *words])], cwd=ROOT).returncode:
-            sys.exit(status)
-
-    def s2sft(self, *words: object) -> None:
-        self.python("-m", "s2sft_fairseq", *words)
-
-    def corpus(self, made: Path) -> None:
-        self.python(ROOT / "preprocess" / "multi30k.py", "--raw", self.options.raw.resolve(), "--output", made)
+            rows.append(f"| {start} | {len(runs)} | {' | '.join(map(spread, found))} |\n")
+        write_table("".join(rows), self.output / "starts.md")
 
     def tokenizer(self, made: Path) -> None:
-        made.mkdir(exist_ok=True)
+        made.mkdir()
         corpus = self.output / "corpus"
         SentencePieceTrainer.train(
             input=[str(corpus / "train.src"), str(corpus / "train.tgt")],
             model_prefix=str(made / "sentencepiece.bpe"),
-            vocab_size=self.options.vocab,
+            vocab_size=self.given.vocab,
             minloglevel=2,
         )
 
     def tokens(self, made: Path) -> None:
         files = [self.output / "corpus" / f"{split}.{side}" for split in ("train", "valid") for side in ("src", "tgt")]
-        words = ("--tokenizer-dir", self.output / "tokenizer", "--output-dir", made, "--dict", made / "dict.txt")
-        shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
-        self.s2sft("tokenize", "--input", *files, *words)
+        named = {"tokenizer_dir": self.output / "tokenizer", "output_dir": made, "dict": made / "dict.txt"}
+        self.s2sft("tokenize", input=files, **named)
         with (made / "dict.txt").open("a", encoding="utf-8") as file:
             file.writelines(f"{SENTINEL.format(number)} 1\n" for number in range(SENTINELS))
 
     def binarize(self, made: Path) -> None:
         """Pairs, and each side as plain text: one document, which is cut into blocks."""
         tokens = self.output / "tokens"
-        shutil.rmtree(made, ignore_errors=True)
-        common = ("--srcdict", tokens / "dict.txt", "--workers", 1)
-        sets = ("--trainpref", tokens / "train", "--validpref", tokens / "valid")
-        self.s2sft("preprocess", "-s", "src", "-t", "tgt", "--joined-dictionary", *sets, *common, "--destdir", made)
+        common = {"srcdict": tokens / "dict.txt", "workers": 1}
+        sides = ("-s", "src", "-t", "tgt", "--joined-dictionary")
+        self.s2sft("preprocess", *sides, trainpref=tokens / "train", validpref=tokens / "valid", destdir=made, **common)
         for side in ("src", "tgt"):
-            sets = ("--trainpref", tokens / f"train.{side}", "--validpref", tokens / f"valid.{side}")
-            self.s2sft("preprocess", "--only-source", *sets, *common, "--destdir", made / side)
+            sets = {"trainpref": tokens / f"train.{side}", "validpref": tokens / f"valid.{side}"}
+            self.s2sft("preprocess", "--only-source", destdir=made / side, **sets, **common)
 
     def encoder(self, made: Path) -> None:
         """Random weights, drawn as fairseq's Transformer draws them, with the files of the tokenizer.
@@ -143,45 +116,45 @@ class Experiment:
         shutil.copy(dictionary, made)
         shutil.copy(self.output / "tokenizer" / "sentencepiece.bpe.model", made)
 
-    def train(self, made: Path, updates: int, *words: object) -> None:
-        """Train; a training that was stopped goes on."""
-        every = max(1, updates // 20)
-        self.s2sft(
-            *("train", self.output / "data", *words, *OPTIMIZATION, "--max-tokens", self.options.max_tokens),
-            *("--lr-scheduler", "polynomial_decay", "--warmup-updates", updates // 10, "--max-update", updates),
-            *("--validate-interval-updates", every, "--save-interval-updates", every, *SAVING, "--save-dir", made),
-            *("--log-interval", max(1, updates // 100), "--no-progress-bar", "--cpu", "--num-workers", 0),
-        )
+    def train_saved(self, made: Path, updates: int, *words: str, **named: object) -> None:
+        """Train; a training that was stopped is resumed."""
+        every, saved = max(1, updates // 20), made.with_suffix(".training")
+        interval = {"validate_interval_updates": every, "save_interval_updates": every, "keep_interval_updates": 5}
+        schedule = {"lr_scheduler": "polynomial_decay", "warmup_updates": updates // 10, "max_update": updates}
+        run = {"log_interval": max(1, updates // 100), "no_progress_bar": True, "cpu": True, "num_workers": 0}
+        epochs = {"validate_interval": NEVER, "save_interval": NEVER, "save_dir": saved}
+        common = OPTIMIZATION | schedule | interval | epochs | run
+        self.s2sft("train", self.output / "data", *words, max_tokens=self.given.max_tokens, **common, **named)
+        saved.rename(made)
 
     def pretrain(self, made: Path) -> None:
-        words = ("--task", "deltalm_pretraining", "--arch", "deltalm", "--pretrained", self.output / "encoder")
-        data = ("--text-languages", "src,tgt", "--lang-pairs", "src-tgt", "--tokens-per-sample", 100)
-        constant = ("--temperature", 1, "--lr", self.options.pretraining_lr)
-        self.train(made, self.options.pretraining_updates, *words, *data, *constant)
+        model = options(task="deltalm_pretraining", arch="deltalm", pretrained=self.output / "encoder")
+        data = options(text_languages="src,tgt", lang_pairs="src-tgt", tokens_per_sample=100)
+        named = {"temperature": 1, "lr": self.given.pretraining_lr}
+        self.train_saved(made, self.given.pretraining_updates, *model, *data, **named)
 
-    def fine_tune(self, made: Path, start: str, seed: int) -> None:
-        sizes = [word for name, value in MODEL.items() for word in (f"--{name.replace('_', '-')}", value)]
+    def fine_tune(self, start: str, seed: int, made: Path) -> None:
         begin = {
-            "random": ("--arch", "deltalm_tiny", "--random-init", *sizes, "--max-positions", POSITIONS),
-            "encoder": ("--arch", "deltalm", "--pretrained", self.output / "encoder"),
-            "pre-trained": ("--arch", "deltalm", "--pretrained", self.output / "deltalm" / "checkpoint_last.pt"),
+            "random": {"arch": "deltalm_tiny", "random_init": True, **MODEL, "max_positions": POSITIONS},
+            "encoder": {"arch": "deltalm", "pretrained": self.output / "encoder"},
+            "pre-trained": {"arch": "deltalm", "pretrained": self.output / "deltalm" / "checkpoint_last.pt"},
         }[start]
-        loss = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
-        self.train(made, self.options.updates, *begin, *loss, "--lr", self.options.lr, "--seed", seed)
+        loss = {"criterion": "label_smoothed_cross_entropy", "label_smoothing": "0.1"}
+        self.train_saved(made, self.given.updates, **begin, **loss, lr=self.given.lr, seed=seed)
 
-    def score(self, made: Path, name: str) -> None:
+    def score(self, name: str, made: Path) -> None:
         """Translate the test set of 2016 with the last checkpoint of a run, or the average of its last five."""
         run, corpus = made.parent, self.output / "corpus"
         checkpoint, found = run / f"checkpoint_{name}.pt", run / f"{name}.out"
         if not checkpoint.exists():
-            self.python(ROOT / "scripts" / "average_checkpoints.py", run, "--last", 5, "--output", checkpoint)
-        words = ("--path", checkpoint, "--tokenizer-dir", self.output / "encoder", "--beam", 5, "--cpu")
+            self.s2sft("average", run, last=5, output=checkpoint)
         if not found.exists():
-            self.s2sft("generate", *words, "--input", corpus / "test.src", "--output", found, "--no-progress-bar")
-        self.s2sft("evaluate", "--task", "bleu", "--hyp", found, "--ref", corpus / "test.refs.jsonl", "--json", made)
+            named = {"path": checkpoint, "tokenizer_dir": self.output / "encoder", "beam": 5, "cpu": True}
+            self.s2sft("generate", **named, input=corpus / "test.src", output=found, no_progress_bar=True)
+        self.s2sft("evaluate", task="bleu", hyp=found, ref=corpus / "test.refs.jsonl", json=made)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="Multi30k's raw files")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
@@ -192,18 +165,11 @@ def main() -> None:
     parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
     parser.add_argument("--updates", type=int, default=600, metavar="N", help="of fine-tuning (default: 600)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
-    options = parser.parse_args()
-    if not options.raw.is_dir():
-        parser.error(f"--raw must be a folder, but {options.raw} is none")
-    # Other settings would be mixed with what is there: they are noted beside it.
-    options.output.mkdir(parents=True, exist_ok=True)
-    file = options.output / "settings.json"
-    settings = {name: str(value) for name, value in vars(options).items() if name not in ("output", "seeds")}
-    if file.exists() and json.loads(file.read_text(encoding="utf-8")) != settings:
-        parser.error(f"{options.output} holds files of other settings ({file}); name another folder, or remove it")
-    file.write_text(json.dumps(settings, indent=1), encoding="utf-8")
-    Experiment(options).run()
+    given = parser.parse_args()
+    if not given.raw.is_dir():
+        parser.error(f"--raw must be a folder, but {given.raw} is none")
+    return cli.guarded("deltalm_starts", Experiment(given).run)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,8 +12,10 @@ all, stand behind ``--``.
 
 import argparse
 
-from ablation import RECIPES, add_options, parse, pretrain, run
-from compare_methods import NOT_COMPARED, as_table, newest_scores
+from ablation import add_options, parse, pretrain
+from compare_methods import as_table, newest_scores, s2sft, write_table
+
+from s2sft_fairseq.recipes.benchmarks import GENERATION
 
 # Name of the row, the pre-training that it starts from, method, whether noise is added.
 ROWS = (
@@ -29,9 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--noise-prob", default="0.5", metavar="X", help="of the rows with noise (default: 0.5)")
-    options = parse(parser, sorted({path.stem for path in RECIPES.glob("*.sh")} - NOT_COMPARED))
+    options = parse(parser, list(GENERATION))
 
-    output = options.output.resolve()
     encoders = {
         "word": pretrain("ernie-gen-base", "word", options, "--word-flow-only"),
         "span": pretrain("ernie-gen-base", "span", options),
@@ -40,16 +41,14 @@ def main() -> None:
         found: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in ROWS}
         for seed in options.seeds:
             for name, flow, method, noise in ROWS:
-                folder, run_name = output / f"{task}-{flow}", f"{method}{'-noise' * noise}-seed{seed}"
+                folder, run_name = options.output / f"{task}-{flow}", f"{method}{'-noise' * noise}-seed{seed}"
                 settings = ("--method", method, "--seed", seed, "--updates", options.updates, "--run", run_name)
                 if method == "infilling":  # the presets of some recipes have noise of their own
                     settings += ("--noise-prob", options.noise_prob if noise else 0, "--noise-symbol", "")
-                run(["bash", RECIPES / f"{task}.sh", "--raw", raw.resolve(), "--output",
-                     folder, "--encoder", encoders[flow], *settings, *options.of_recipe])  # fmt: skip
+                files = ("--raw", raw, "--output", folder, "--encoder", encoders[flow])
+                s2sft("recipe", task, *files, *settings, *options.of_recipe)
                 found[name].append(newest_scores(folder / run_name))
-        table = as_table(found, ranked=False)
-        (output / f"{task}.md").write_text(table, encoding="utf-8")
-        print(f"\n{table}\nwrote {output / f'{task}.md'}", flush=True)
+        write_table(as_table(found, ranked=False), options.output / f"{task}.md")
 
 
 if __name__ == "__main__":

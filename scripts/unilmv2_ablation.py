@@ -13,8 +13,8 @@ Options of the recipes, the same for all tasks of a command, stand behind ``--``
 import argparse
 from pathlib import Path
 
-from ablation import RECIPES, add_options, parse, pretrain, run
-from compare_methods import as_table, newest_scores
+from ablation import add_options, parse, pretrain
+from compare_methods import as_table, newest_scores, s2sft, write_table
 
 from s2sft_fairseq.corpora.glue import TASKS as GLUE
 
@@ -27,10 +27,9 @@ TASKS |= {"squad": ("squad",), "squad_qg": ("squad_qg", "--method", "pseudo_mask
 def fine_tune(task: str, raw: Path, encoder: Path, seed: int, options: argparse.Namespace) -> dict[str, float]:
     """Fine-tune and score; returns the scores by their names."""
     name, *words = TASKS[task]
-    folder = options.output.resolve() / task / encoder.parent.name
-    settings = ("--raw", raw.resolve(), "--output", folder, "--encoder", encoder, "--run", f"seed{seed}")
-    counts = ("--seed", seed, "--updates", options.updates)
-    run(["bash", RECIPES / f"{name}.sh", *settings, *counts, *words, *options.of_recipe])
+    folder = options.output / task / encoder.parent.name
+    settings = ("--raw", raw, "--output", folder, "--encoder", encoder, "--run", f"seed{seed}")
+    s2sft("recipe", name, *settings, "--seed", seed, "--updates", options.updates, *words, *options.of_recipe)
     # Of MNLI's two sets the matched one.
     return newest_scores(folder / f"seed{seed}", "*.json" if name == "squad_qg" else "valid.json")
 
@@ -52,10 +51,7 @@ def main() -> None:
             objective: [fine_tune(task, raw, encoder, seed, options) for seed in options.seeds]
             for objective, encoder in encoders.items()
         }
-        table = as_table(found, compared="objective", ranked=False)
-        path = options.output.resolve() / f"{task}.md"
-        path.write_text(table, encoding="utf-8")
-        print(f"\n{table}\nwrote {path}", flush=True)
+        write_table(as_table(found, compared="objective", ranked=False), options.output / f"{task}.md")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.corpora.benchmarks import BENCHMARKS, Benchmark
 from s2sft_fairseq.corpora.malformed import Malformed
 from s2sft_fairseq.data.docstring_corpus import DEFAULT_PACKAGES, CorpusSettings, build_corpus, write_corpus
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.benchmark import Benchmark
+from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
 
 DOCSTRINGS = "docstrings"
 _ABOUT_DOCSTRINGS = "A summarization corpus from the docstrings of installed packages."
@@ -80,10 +81,14 @@ def prepare_docstrings(options: dict[str, Any]) -> None:
 
 
 def _print_list() -> None:
-    about = {name: benchmark.about for name, benchmark in BENCHMARKS.items()} | {DOCSTRINGS: _ABOUT_DOCSTRINGS}
+    about = {name: _about(benchmark) for name, benchmark in BENCHMARKS.items()} | {DOCSTRINGS: _ABOUT_DOCSTRINGS}
     width = max(map(len, about))
     for name, text in about.items():
         print(f"{name:{width}}  {text}")
+
+
+def _about(benchmark: Benchmark) -> str:
+    return f"{benchmark.about} Raw files: {benchmark.raw}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="benchmark", metavar="BENCHMARK", help="one of --list; s2sft prepare BENCHMARK --help lists its options"
     )
     for name, benchmark in BENCHMARKS.items():
-        own = benchmarks.add_parser(name, description=benchmark.about, allow_abbrev=False)
+        own = benchmarks.add_parser(name, description=_about(benchmark), allow_abbrev=False)
         own.add_argument("--raw", type=Path, required=True, metavar="DIR", help="folder of the raw files")
         own.add_argument("--output", type=Path, required=True, metavar="DIR", help="new folder to write to")
         own.add_argument(
@@ -102,8 +107,8 @@ def _parser() -> argparse.ArgumentParser:
         own.add_argument(
             "--limit", type=int, metavar="N", help="the first N examples of each split only, and read no further"
         )
-        for option, how in benchmark.options.items():
-            own.add_argument(option, **how)
+        for option, setting in [*benchmark.options.items(), *benchmark.reader_options.items()]:
+            setting.add_to(own, option, is_checked=True)
     own = benchmarks.add_parser(
         DOCSTRINGS,
         description=_ABOUT_DOCSTRINGS,

@@ -6,13 +6,14 @@ tells how much and why.
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from raw_corpora import RAW
-from recipe_array import recipe_array
 from tokenizer_folders import write_byte_level, write_sentencepiece
 
+from s2sft_fairseq.commands.recipe import open_recipe
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -69,7 +70,7 @@ TOKENIZED = [
 
 def scoring(task, *words):
     """The options of ``s2sft evaluate`` that a recipe sets, but for the baseline."""
-    options = recipe_array("evaluate", task, *words)
+    options = shlex.split(open_recipe(task, words).settings.evaluation)
     at = options.index("--lead") if "--lead" in options else len(options)
     return (*options[:at], *options[at + 2 :])
 

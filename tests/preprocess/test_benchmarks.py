@@ -3,7 +3,7 @@
 import pytest
 from raw_corpora import RAW, UNDERSTANDING
 
-from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
+from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
 
 # Lines of each file, where they are others.
 PAIRS = {"train": 12, "valid": 4, "dev": 4, "test": 4}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from s2sft_fairseq import cli
-from s2sft_fairseq.corpora.benchmarks import BENCHMARKS
+from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {

@@ -1,12 +1,10 @@
 """The ablations of pre-training from plain text to their tables, with tiny random models; what they refuse."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from called import call_script
 from raw_corpora import RAW, UNDERSTANDING, WORDS, sentence, write_lines
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -16,9 +14,7 @@ MEAN = r"\d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)"
 
 
 def ablation(name, folder, *words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(SCRIPTS.parent)}
-    command = [sys.executable, str(SCRIPTS / f"{name}_ablation.py"), *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
+    return call_script(SCRIPTS / f"{name}_ablation.py", folder, *words)
 
 
 @pytest.fixture

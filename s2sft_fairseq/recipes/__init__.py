@@ -1,0 +1,5 @@
+"""The papers' benchmarks from raw files to scores, and pre-training from plain text: stages that can be resumed.
+
+`benchmarks` has a record for each benchmark, `settings` what can be set, `generation` and `understanding` the stages,
+and `engine` what runs, locks and remembers them.
+"""

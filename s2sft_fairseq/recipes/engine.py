@@ -1,0 +1,141 @@
+"""Stages that each make a file or a folder: done once, locked, and with settings that stay."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import locked
+from s2sft_fairseq.recipes.in_process import like_a_process, measured
+from s2sft_fairseq.recipes.training_log import Progress, plot, shortened
+
+Call = Callable[[str, Sequence[str]], object]
+"""Runs a command of ``s2sft`` by its name and its arguments."""
+
+
+def options(**values: object) -> list[str]:
+    """Return options of a command: True has no value, a list several, and None, False and "" leave an option out."""
+    words = []
+    for name, value in values.items():
+        if value is not None and value is not False and value != "":
+            listed = value if isinstance(value, list) else [] if value is True else [value]
+            words += [f"--{name.replace('_', '-')}", *map(str, listed)]
+    return words
+
+
+class Stages:
+    """What runs stages, and the commands in them."""
+
+    def __init__(self, name: str, log: Path, call: Call) -> None:
+        """
+        Args:
+            name: for what is printed.
+            log: each command, with its seconds and its memory, is added to this file.
+            call: runs a command in this process.
+        """
+        self.name, self.log, self._call = name, log, call
+
+    def say(self, text: str) -> None:
+        print(f"{self.name}: {text}", flush=True)
+
+    def stage(self, made: Path, what: str, work: Callable[[Path], object]) -> None:
+        """Make a file or a folder, unless it is there.
+
+        Args:
+            made: the file or folder.
+            what: is done, for what is printed.
+            work: writes either `made` or the path that it is given, which then becomes `made`.
+
+        Raises:
+            UserError: if another process is making it; and what `work` raises.
+        """
+        if made.exists():
+            self.say(f"{what}: done before ({made})")
+            return
+        with locked(made, made.with_name(f".stage-{made.name}.lock")):
+            self.say(f"{what} ...")
+            start, partial = time.monotonic(), made.with_name(f"{made.name}.partial")
+            if partial.is_symlink() or partial.is_file():
+                partial.unlink()
+            shutil.rmtree(partial, ignore_errors=True)
+            work(partial)
+            if os.path.lexists(partial):
+                partial.rename(made)
+            self.say(f"{what}: {time.monotonic() - start:.0f} s, wrote {made}")
+
+    def pin(self, file: Path, made: Iterable[str], **settings: object) -> None:
+        """Note what the files beside a file are made with; settings that nothing was made with are forgotten.
+
+        Args:
+            file: holds the settings.
+            made: names of the files and folders beside it.
+            settings: compared as text.
+
+        Raises:
+            UserError: if one of the files is there, made with other settings.
+        """
+        now = {name: "" if value is None else str(value) for name, value in settings.items()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or not any((file.parent / name).exists() for name in made):
+            file.write_text(json.dumps(now, indent=1, ensure_ascii=False), encoding="utf-8")
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:  # an earlier version wrote lines
+            before = {}
+        changed = [name for name in now | before if now.get(name, "") != before.get(name, "")]
+        if changed:
+            lines = [f"  {name}: before {before.get(name, '')}, now {now.get(name, '')}" for name in changed]
+            heading = f"{file.parent} holds files of other settings; name another folder, or remove it"
+            raise UserError("\n".join([heading, *lines]))
+
+    def s2sft(self, command: str, /, *words: object, **named: object) -> None:
+        """Run a command of ``s2sft`` with arguments and `options`; raises what the command raises."""
+        texts = [*map(str, words), *options(**named)]
+        with like_a_process(), measured(self.log, ["s2sft", command, *texts]):
+            if command in ("preprocess", "train"):
+                # They fork: without this, tokenizers warns that it had threads before.
+                os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            self._call(command, texts)
+
+    def printed(self, command: str, /, *words: object, **named: object) -> str:
+        """Run a command of ``s2sft`` and return what it prints."""
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            self.s2sft(command, *words, **named)
+        return output.getvalue()
+
+    def convert(self, encoder: Path, made: Path, *words: object) -> None:
+        """Convert a pretrained encoder, or link to one that is converted."""
+        if is_converted(encoder):
+            made.symlink_to(encoder.resolve())
+        else:
+            self.s2sft("convert", encoder, "--to", made, *words)
+
+    def train(self, folder: Path, words: Iterable[object], updates: int | None) -> None:
+        """Train, or resume a training, and show its progress.
+
+        Args:
+            folder: of ``checkpoints`` and ``train.log``.
+            words: arguments of ``s2sft train``.
+            updates: how many there are, where that is known.
+        """
+        if not (folder / "checkpoints" / "checkpoint_last.pt").exists():
+            (folder / "train.log").unlink(missing_ok=True)  # of a training that saved nothing
+        with shortened(Progress(updates)):
+            self.s2sft("train", *words)
+
+    def plot(self, folder: Path) -> None:
+        """Draw the losses of a training; without matplotlib there is no picture, and nothing else is missing."""
+        try:
+            plot(folder / "train.log", folder / "loss.png")
+        except (ImportError, UserError) as error:
+            self.say(f"no plot of the losses: {error}")
+
+
+def is_converted(encoder: Path) -> bool:
+    """Tell whether ``s2sft convert`` wrote a folder."""
+    return all((encoder / name).is_file() for name in ("model.pt", "config.json"))

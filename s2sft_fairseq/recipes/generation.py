@@ -1,0 +1,244 @@
+"""The stages of a benchmark of generation: prepare, convert, tokenize, binarize, train, generate, score."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes import deltalm
+from s2sft_fairseq.recipes.benchmark import Benchmark
+from s2sft_fairseq.recipes.engine import options
+from s2sft_fairseq.recipes.presets import use_preset
+from s2sft_fairseq.recipes.recipe import RUN, TRAINING, Recipe
+from s2sft_fairseq.recipes.settings import Setting, Settings
+from s2sft_fairseq.recipes.training import optimization
+
+METHODS = ("causal", "masked", "pseudo_masked", "infilling", "deltalm")
+_MASKING = ("masked", "pseudo_masked")
+POSITIONS = 512  # that most encoders have
+
+
+class Generation(Recipe):
+    """From raw files to the scores of generated text."""
+
+    run_options: ClassVar = {
+        **RUN,
+        "sources": Setting(None, "so many sources of the set, evenly spaced, in place of all", least=1),
+        "hyp": Setting("", "score this file, and train nothing", "FILE"),
+        "scoring": Setting("", 'further options of s2sft evaluate, such as "--lowercase"', "WORDS"),
+        "fit_head": Setting(False, "compute the language model head of an encoder that has none (docs/s2s-ft.md)"),
+    }
+    declared: ClassVar = {
+        "preset": Setting("", "settings of ERNIE-GEN or UniLMv2 (docs/ernie-gen.md, docs/unilmv2.md)", "NAME"),
+        "method": Setting("pseudo_masked", "of fine-tuning; deltalm is the encoder-decoder", choices=METHODS),
+        "set": Setting("test", "which set to generate from and to score; dev is the validation set", "NAME"),
+        "separator": Setting("", "between the fields of a source", "TEXT"),
+        "added_token": Setting("", "that encoders lack", "TOKEN"),
+        "max_target": Setting(32, "positions of a target, special symbols included", least=1),
+        **TRAINING,
+        "label_smoothing": Setting("", "share of the probability that goes to other tokens", "X"),
+        "target_mask_prob": Setting("", "masked and pseudo_masked: share of the target tokens that are masked", "P"),
+        "noise_prob": Setting("", "infilling: share of the target tokens that are noise", "P"),
+        "noise_symbol": Setting("", "infilling: the noise, a symbol of the encoder (random tokens)", "X"),
+        "device_tokens": Setting(4096, "deltalm: tokens at a time", least=1),
+        "accumulate": Setting(128, "deltalm: how often before an update, of all GPUs; less for few data", least=1),
+        "averaged": Setting(0, "deltalm: the model is the average of so many last checkpoints", least=0),
+        "longest": Setting(80, "deltalm: tokens of an output", least=1),
+        "held_out": Setting(1000, "pairs of the validation set that the held-out loss is computed on", least=1),
+        "decoding": Setting("--beam 5", "options of s2sft generate", "WORDS"),
+        "evaluation": Setting("--task rouge", "options of s2sft evaluate", "WORDS"),
+    }
+    values: ClassVar = {
+        "s2s-ft, Table 7": {
+            "batch": 64,
+            "warmup": 1000,
+            "label_smoothing": "0.1",
+            "dropout": "0.1",
+            "weight_decay": "0.01",
+        },
+        "s2s-ft, appendix A, of 5e-5 to 1e-4": {"lr": "7e-5"},
+        "s2s-ft, appendix A, of 10 to 30": {"epochs": 10},
+        "s2s-ft, appendix A, of 0.4 to 0.7": {"target_mask_prob": "0.5"},
+        "DeltaLM, section 3.1": {"device_tokens": 4096, "accumulate": 128, "longest": 80},
+    }
+
+    @classmethod
+    def choose(cls, name: str, benchmark: Benchmark, settings: Settings) -> None:
+        if settings.method == "deltalm":
+            deltalm.choose(settings, benchmark.deltalm)
+        elif settings.preset:
+            use_preset(settings, name)
+
+    def run_name(self) -> str:
+        s = self.settings
+        return f"scored-{Path(s.hyp).name}" if s.hyp else f"{s.method}-seed{s.seed}"
+
+    def directions(self) -> list[str]:
+        """Return the folders of the corpus that are generated from and scored, each by itself: X-Y, or none."""
+        return [""]
+
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """Return the folders of the corpus to train on, with what source and target are called when binarized."""
+        return {"": ("src", "tgt")}
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        self.pin_corpus()
+        self.stage(self.corpus, "prepare", self.prepare_corpus)
+        self.choose_set()
+        if not self.settings.hyp:
+            self.train_and_generate()
+        for direction in self.directions():
+            self.score_direction(direction)
+        self.summarize()
+        self.say(f"everything is in {self.work}")
+
+    def train_and_generate(self) -> None:
+        s = self.settings
+        self.plan()
+        names = [*TRAINING, "method", "max_target", "label_smoothing", "noise_prob", "noise_symbol", "fit_head"]
+        names += ["target_mask_prob"] if s.method in _MASKING else []
+        if s.method == "deltalm":
+            names += ["device_tokens", "accumulate", "averaged"]
+        else:
+            names.remove("epochs")  # its updates are counted
+        self.pin_training(names, languages=shlex.join(self.languages()))
+        outputs = [str(self.output_of(direction).relative_to(self.work)) for direction in self.directions()]
+        self.pin(self.work / f"{s.set}.settings", outputs, decoding=s.decoding)
+        self.pin_encoder(held_out=s.held_out, conversion=shlex.join(self.conversion()), separator=s.separator)
+        self.stage(self.encoder, "convert", self.make_encoder)
+        self.stage(self.tokens, "tokenize", self.tokenize_pairs)
+        if s.fit_head:
+            self.stage(self.output / "fitted", "compute the head", self.fit_head)
+        self.stage(self.binarized, "binarize", self.binarize)
+        self.train_model()
+        for direction in self.directions():
+            made, words = self.output_of(direction), self.generation(direction)
+            self.stage(made, f"generate {direction}".strip(), lambda _, words=words: self.s2sft("generate", *words))
+
+    def output_of(self, direction: str) -> Path:
+        return self.work / direction / f"{self.settings.set}.out"
+
+    def choose_set(self) -> None:
+        """Check the set to score; with --sources it becomes one of fewer sources, beside the whole.
+
+        Raises:
+            UserError: if there is no such set.
+        """
+        whole, sources = self.settings.set, self.settings.sources
+        for folder in [self.corpus / direction for direction in self.directions()]:
+            if not (folder / f"{whole}.src").is_file():
+                known = sorted(path.name.removesuffix(".refs.jsonl") for path in folder.glob("*.refs.jsonl"))
+                raise UserError(f"--set must be one of {', '.join(known)}, the sets that are scored, but is {whole}")
+            for kind in ("src", "refs.jsonl") if sources else ():
+                keep_evenly(sources, folder / f"{whole}.{kind}", folder / f"{whole}-{sources}.{kind}")
+        if sources:
+            self.settings.set = f"{whole}-{sources}"
+
+    def vocabulary(self) -> list[Path]:
+        return [self.corpus / folder / f"train.{side}" for folder in self.pairs() for side in ("src", "tgt")]
+
+    def kept(self) -> list[str]:
+        return [self.settings.added_token] if self.settings.added_token else []
+
+    def positions(self) -> int:
+        """Return the positions that the encoder needs, with one for the start symbol of infilling for all methods."""
+        s = self.settings
+        return max(s.max_source, s.max_target) if s.method == "deltalm" else s.max_source + s.max_target + 1
+
+    def conversion(self) -> list[str]:
+        needed = self.positions()
+        return options(max_positions=needed if needed > POSITIONS else None, add_token=self.settings.added_token)
+
+    def fit_head(self, made: Path) -> None:
+        named = {"fit_head": self.tokens / "train.src", "output_prior": self.tokens / "train.tgt"}
+        self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **named)
+
+    def tokenize_pairs(self, made: Path) -> None:
+        for folder, names in self.pairs().items():
+            texts = [f"{split}.{side}" for split in ("train", "valid") for side in ("src", "tgt")]
+            self.tokenize(made / folder, [self.corpus / folder / text for text in texts], self.settings.separator)
+            for side, name in zip(("src", "tgt"), names, strict=True):
+                (made / folder / f"train.{side}").rename(made / folder / f"train.{name}")
+                keep_evenly(self.settings.held_out, made / folder / f"valid.{side}", made / folder / f"valid.{name}")
+
+    def binarize(self, made: Path) -> None:
+        for folder, (source, target) in self.pairs().items():
+            prefixes = {f"{split}pref": self.tokens / folder / split for split in ("train", "valid")}
+            sides = {"source_lang": source, "target_lang": target, "joined_dictionary": True}
+            self.preprocess(made / folder, **sides, **prefixes)
+            for path in (made / folder).iterdir() if folder else ():
+                path.replace(made / path.name)  # the dictionary of a language is the same in all pairs
+
+    def counted(self) -> Path:
+        return self.vocabulary()[0]
+
+    def plan(self) -> None:
+        if self.settings.method == "deltalm":
+            files = self.vocabulary()
+            deltalm.plan(self.settings, list(zip(files[::2], files[1::2], strict=True)), len(self.directions()))
+        else:
+            super().plan()
+
+    def languages(self) -> list[str]:
+        """Return DeltaLM's options of several languages."""
+        return []
+
+    def training(self) -> list[str]:
+        s, encoder = self.settings, self.output / "fitted" if self.settings.fit_head else self.encoder
+        is_deltalm = s.method == "deltalm"
+        model = options(arch="deltalm" if is_deltalm else None, pretrained=encoder)
+        if not (s.encoder or s.dry_run):
+            arch = "deltalm_tiny" if is_deltalm else "unilm_tiny"
+            model = options(arch=arch, random_init=True, max_positions=self.positions())
+        if is_deltalm:
+            words = [*options(task="deltalm_seq2seq"), *model, *options(seed=s.seed), *self.languages()]
+            return [str(self.binarized), *words, *deltalm.training(s, self.work), *self.further]
+        masked = s.target_mask_prob if s.method in _MASKING else None
+        return [
+            *(str(self.binarized), *model, *options(finetune_method=s.method, target_mask_prob=masked)),
+            *options(max_source_positions=s.max_source, max_target_positions=s.max_target),
+            *shlex.split(s.layout),
+            *options(noise_prob=s.noise_prob, noise_symbol=s.noise_symbol),
+            *options(criterion="mask_attention", label_smoothing=s.label_smoothing),
+            *optimization(s, self.work),
+            *self.further,
+        ]
+
+    def generation(self, direction: str) -> list[str]:
+        """Return the arguments of ``s2sft generate``."""
+        s, source = self.settings, self.corpus / direction / f"{self.settings.set}.src"
+        return [
+            *options(path=self.work / "best.pt", tokenizer_dir=self.encoder),
+            *shlex.split(s.decoding),
+            *options(separator=s.separator, target_lang=self.target_language(direction), input=source),
+            *options(output=self.output_of(direction), no_progress_bar=True, cpu=s.cpu),
+        ]
+
+    def target_language(self, direction: str) -> str:
+        """Return the language to generate, where the model has several."""
+        return ""
+
+    def commands(self) -> Iterator[list[str]]:
+        yield from super().commands()
+        for direction in self.directions():
+            yield ["generate", *self.generation(direction)]
+
+    def score_direction(self, direction: str) -> None:
+        s, made = self.settings, self.output_of(direction)
+        of = self.corpus / direction / s.set
+        made.parent.mkdir(parents=True, exist_ok=True)
+        words = shlex.split(f"{s.evaluation} {s.scoring}")
+        self.score(made, *words, hyp=s.hyp or made, src=f"{of}.src", ref=f"{of}.refs.jsonl")
+
+    def summarize(self) -> None:
+        """Make what is made of all scores."""
+
+
+def keep_evenly(count: int, path: Path, kept: Path) -> None:
+    """Write so many lines of a file, evenly spaced, or all where it has no more; `kept` may be the file itself."""
+    with path.open("rb") as file:
+        lines = file.readlines()
+    count = min(count, len(lines))
+    kept.write_bytes(b"".join(lines[-(-number * len(lines) // count) - 1] for number in range(1, count + 1)))

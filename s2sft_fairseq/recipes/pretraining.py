@@ -1,0 +1,180 @@
+"""The stages of pre-training on plain text: convert, tokenize, find spans, binarize, train."""
+
+import argparse
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from s2sft_fairseq.recipes.engine import Call, Stages, options
+from s2sft_fairseq.recipes.pretraining_presets import PRESETS
+from s2sft_fairseq.recipes.training import NEVER, devices, share_batch
+
+SAVED_AFTER = 1000
+"""Updates that are lost at most when a training is stopped."""
+LONGEST = 512
+"""Tokens of a text of DeltaLM's."""
+
+
+class Pretraining(Stages):
+    """The stages of one training."""
+
+    made_name = "encoder"
+
+    def __init__(self, given: argparse.Namespace, further: Sequence[str], call: Call) -> None:
+        """
+        Args:
+            given: the options of ``s2sft pretrain``.
+            further: options of ``s2sft train``, which win.
+            call: runs a command.
+        """
+        self.given, self.further, self.preset = given, further, PRESETS[given.preset]
+        self.output = given.output.resolve()
+        self.folder = self.output / (given.run or given.preset)
+        self.made = self.folder / self.made_name
+        self.tokens, self.binarized, self.begin = (self.output / name for name in ("tokens", "binarized", "begin"))
+        self.spans = self.output / "spans.txt" if self.preset.spans and not given.word_flow_only else None
+        # A folder that was converted has the files of its tokenizer.
+        self.tokenizer = (given.tokenizer_dir or self.begin).resolve()
+        super().__init__("pretrain", self.folder / "commands.jsonl", call)
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        given = self.given
+        tokenizer = given.tokenizer_dir or given.encoder
+        self.pin(self.output / "text.settings", ["tokens"], text=given.text, pairs=given.pairs, tokenizer=tokenizer)
+        if given.encoder is not None:
+            self.pin(self.output / "begin.settings", ["begin"], encoder=given.encoder)
+            self.stage(self.begin, "convert", self.convert_encoder)
+        self.stage(self.tokens, "tokenize", self.tokenize)
+        if self.spans:
+            named = {"input": self.tokens / "train.txt", "tokenizer_dir": self.tokenizer}
+            self.stage(self.spans, "find spans", lambda made: self.s2sft("span-vocab", **named, output=made))
+        self.stage(self.binarized, "binarize", self.binarize)
+        settings = {name: value for name, value in vars(given).items() if name != "output"} | {"further": self.further}
+        self.pin(self.folder / "settings", ["checkpoints/checkpoint_last.pt", self.made_name], **settings)
+        self.stage(self.made, "train", self.make)
+        self.say(f"the {self.made_name} is {self.made}")
+
+    def convert_encoder(self, made: Path) -> None:
+        self.convert(self.given.encoder.resolve(), made)
+
+    def tokenize(self, made: Path) -> None:
+        made.mkdir()
+        texts = [self.given.text.resolve() / name for name in ("train.txt", "valid.txt")]
+        named = {"tokenizer_dir": self.tokenizer, "output_dir": made, "dict": made / "dict.txt"}
+        self.s2sft("tokenize", input=texts, **named)
+
+    def binarize(self, made: Path) -> None:
+        named = {"srcdict": self.tokens / "dict.txt", "only_source": True, "destdir": made}
+        self.s2sft("preprocess", trainpref=self.tokens / "train.txt", validpref=self.tokens / "valid.txt", **named)
+
+    def start(self) -> list[str]:
+        """Return what the model begins with, and what it reads beside the text."""
+        model = list(self.preset.model) if self.given.encoder is None else options(pretrained=self.begin)
+        return [*model, *options(span_vocab=self.spans)]
+
+    def batch(self) -> list[str]:
+        """Return how many positions are trained on at a time, and how often before an update."""
+        tokens = self.given.device_tokens
+        return options(max_tokens=tokens, update_freq=max(1, round(self.preset.positions / (tokens * devices()))))
+
+    def training(self) -> list[str]:
+        """Return the arguments of ``s2sft train``."""
+        preset, updates = self.preset, self.given.updates or self.preset.updates
+        every = max(1, updates // 20)
+        # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
+        warmup = preset.warmup if 4 * preset.warmup <= updates else updates // 10
+        return [
+            *(str(self.binarized), *options(task=preset.task), *self.start(), *options(seed=self.given.seed)),
+            *options(criterion=preset.criterion, optimizer="fused_adamw", weight_decay="0.01"),
+            *preset.options,
+            *options(dropout=0.1, attention_dropout=0.1, lr=preset.lr, lr_scheduler="polynomial_decay"),
+            *options(warmup_updates=warmup, max_update=updates),
+            *self.batch(),
+            *options(validate_interval_updates=every, save_interval_updates=min(every, SAVED_AFTER)),
+            *options(keep_interval_updates=1, validate_interval=NEVER, save_interval=NEVER, no_epoch_checkpoints=True),
+            *options(save_dir=self.folder / "checkpoints", log_interval=max(1, updates // 200), log_format="json"),
+            *options(log_file=self.folder / "train.log", no_progress_bar=True),
+            *self.further,
+        ]
+
+    def make(self, made: Path) -> None:
+        """Train, write the folder of the last checkpoint, and draw the losses."""
+        if self.given.encoder and "--relative-position-bins" in self.preset.model:
+            self.say("relative positions are those of the encoder, if it has any")
+        self.train(self.folder, self.training(), self.given.updates or self.preset.updates)
+        self.write(self.folder / "checkpoints" / "checkpoint_last.pt", made)
+        self.plot(self.folder)
+
+    def write(self, checkpoint: Path, made: Path) -> None:
+        exported = self.folder / "exported"
+        shutil.rmtree(exported, ignore_errors=True)
+        self.s2sft("export", checkpoint, tokenizer_dir=self.tokenizer, to=exported)
+        self.s2sft("convert", exported, to=made)
+
+
+class DeltaLMPretraining(Pretraining):
+    """That of an encoder-decoder, on the texts of several languages and on pairs of them."""
+
+    made_name = "deltalm"
+
+    def __init__(self, given: argparse.Namespace, further: Sequence[str], call: Call) -> None:
+        super().__init__(given, further, call)
+        self.languages, self.pairs = languages_of(given.text), pairs_of(given.pairs) if given.pairs else []
+
+    def convert_encoder(self, made: Path) -> None:
+        self.convert(self.given.encoder.resolve(), made, *options(sentinels=100))
+
+    def tokenize(self, made: Path) -> None:
+        made.mkdir()
+        given = self.given
+        files = {name: [given.text / name / split for split in ("train.txt", "valid.txt")] for name in self.languages}
+        if self.pairs:
+            files["pairs"] = [given.pairs / name for pair in self.pairs for name in files_of_pair(pair)]
+        for folder, texts in files.items():
+            self.s2sft("tokenize", input=texts, tokenizer_dir=self.tokenizer, output_dir=made / folder)
+
+    def binarize(self, made: Path) -> None:
+        for name in self.languages:
+            self._binarize(made / name, name, ".txt", only_source=True)
+        for pair in self.pairs:
+            source, target = pair.split("-")
+            sides = {"source_lang": source, "target_lang": target, "joined_dictionary": True}
+            self._binarize(made / pair, "pairs", f".{pair}", **sides)
+            for path in (made / pair).iterdir():  # the dictionary of a language is the same in all pairs
+                path.replace(made / path.name)
+            (made / pair).rmdir()
+
+    def _binarize(self, made: Path, folder: str, ending: str, **named: object) -> None:
+        prefixes = {f"{split}pref": self.tokens / folder / f"{split}{ending}" for split in ("train", "valid")}
+        self.s2sft("preprocess", srcdict=self.tokenizer / "dict.txt", destdir=made, **prefixes, **named)
+
+    def start(self) -> list[str]:
+        parts = options(text_languages=",".join(self.languages), lang_pairs=",".join(self.pairs))
+        return [*options(arch="deltalm", pretrained=self.begin), *parts]
+
+    def batch(self) -> list[str]:
+        """Return how many texts are trained on at a time, and how often before an update."""
+        share, most = max(1, self.preset.texts // devices()), max(1, self.given.device_tokens // LONGEST)
+        size, update_freq = share_batch(share, most)
+        return options(batch_size=size, update_freq=update_freq)
+
+    def write(self, checkpoint: Path, made: Path) -> None:
+        self.s2sft("convert", checkpoint, tokenizer_dir=self.tokenizer, to=made)
+
+
+def languages_of(text: Path) -> list[str]:
+    """Return the languages of plain text: the subfolders of a folder."""
+    return sorted(folder.name for folder in text.iterdir() if folder.is_dir()) if text.is_dir() else []
+
+
+def pairs_of(folder: Path) -> list[str]:
+    """Return the pairs of languages of a folder, X-Y, by the names of its files."""
+    names = [re.fullmatch(r"train\.([^.-]+-[^.-]+)\.[^.]+", path.name) for path in folder.iterdir()]
+    return sorted({found[1] for found in names if found})
+
+
+def files_of_pair(pair: str) -> list[str]:
+    """Return the names of the files of a pair of languages."""
+    return [f"{split}.{pair}.{language}" for split in ("train", "valid") for language in pair.split("-")]

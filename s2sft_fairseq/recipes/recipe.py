@@ -1,0 +1,279 @@
+"""What recipes share: their settings, and the stages up to a trained model."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.benchmark import Benchmark
+from s2sft_fairseq.recipes.engine import Call, Stages, is_converted, options
+from s2sft_fairseq.recipes.settings import BySource, Setting, Settings
+from s2sft_fairseq.recipes.tiny_vocabulary import write_vocabulary
+from s2sft_fairseq.recipes.training import count_updates
+
+SMOKE_LINES, SMOKE_UPDATES = 200, 4
+LARGE_LR = "2e-5"
+_CHOICES = ("method", "preset", "set")  # beside the options of a benchmark: what other settings follow from
+
+RUN = {
+    "raw": Setting("", "the data set as it is published: docs/recipes.md tells where, and which files", "DIR"),
+    "encoder": Setting("", "a pretrained encoder as it is published, or a folder that s2sft convert wrote", "DIR"),
+    "output": Setting("", "where to write (default: recipes-out/NAME)", "DIR"),
+    "run": Setting("", "folder in it of this training; the trainings of an output share the data", "NAME"),
+    "limit": Setting(None, "the first N examples of each set only", least=1),
+    "workers": Setting(None, "processes for tokenizing and binarizing (default: all cores)", least=1),
+    "smoke": Setting(False, f"everything once on {SMOKE_LINES} examples of each set, in minutes on a CPU"),
+    "skip_malformed": Setting(False, "leave malformed records of the raw files out; otherwise they are an error"),
+    "cpu": Setting(False, "use no GPU, though there is one"),
+    "dry_run": Setting(False, "only print the long commands; without a prepared corpus, with --updates"),
+    "dump_config": Setting(False, "only print the settings, as a file for --config"),
+}
+"""What belongs to a run and not to a configuration."""
+
+TRAINING = {
+    "max_source": Setting(384, "positions of a source, special symbols included", least=1),
+    "layout": Setting("", "options of s2sft train about the model and the layout of sequences", "WORDS"),
+    "seed": Setting(1, "of a training", least=0),
+    "lr": Setting("", "learning rate", "X"),
+    "epochs": Setting(10, "passes over the training set", least=1),
+    "updates": Setting(None, "updates, in place of epochs", least=1),
+    "warmup": Setting(0, "warm-up updates; a tenth of all where these are less than four times as many", least=0),
+    "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
+    "batch": Setting(64, "examples of an update, of all GPUs", least=1),
+    "device_batch": Setting(16, "examples at a time, of which an update adds up several", least=1),
+    "dropout": Setting("0.1", "of hidden states", "X"),
+    "weight_decay": Setting("", "of the optimizer", "X"),
+}
+"""Settings of every training."""
+
+
+class Recipe(Stages):
+    """The settings of a recipe, and stages that make files and folders in its output."""
+
+    run_options: ClassVar[Mapping[str, Setting]] = RUN
+    declared: ClassVar[Mapping[str, Setting]] = TRAINING
+    values: ClassVar[BySource] = {}
+    """What a benchmark has unless its record says something else."""
+    tokens_name: ClassVar[str] = "tokens"
+    """Folder of the tokenized texts."""
+
+    def __init__(self, name: str, benchmark: Benchmark, settings: Settings, further: Sequence[str], call: Call) -> None:
+        """
+        Args:
+            name: of the benchmark.
+            benchmark: its record.
+            settings: see `configure`.
+            further: options of ``s2sft train``, which win over everything.
+            call: runs a command.
+        """
+        self.benchmark, self.settings, self.further = benchmark, settings, further
+        self.output = Path(settings.output or f"recipes-out/{self.output_name(name, settings)}")
+        self.work = self.output / (settings.run or self.run_name())
+        self.corpus, self.encoder = self.output / "corpus", self.output / "encoder"
+        self.tokens, self.binarized = self.output / self.tokens_name, self.output / "binarized"
+        super().__init__(name, self.work / "commands.jsonl", call)
+
+    @classmethod
+    def configurable(cls, benchmark: Benchmark) -> dict[str, Setting]:
+        """Return what a configuration file may set."""
+        return {**benchmark.options, **benchmark.recipe_options, **cls.declared}
+
+    @classmethod
+    def configure(cls, name: str, benchmark: Benchmark, given: Mapping[str, Any], file: Mapping[str, Any]) -> Settings:
+        """Return all settings.
+
+        Args:
+            name: of the benchmark.
+            benchmark: its record.
+            given: settings of the command line, which win.
+            file: settings of a configuration file; one that is as it would be without the file may still follow others.
+
+        Raises:
+            UserError: if settings do not fit each other.
+        """
+        own = [*_CHOICES, *benchmark.options, *benchmark.recipe_options]
+        chosen = {key: value for key, value in file.items() if key in own and value}
+        usual = cls._settle(name, benchmark, {"": chosen})
+        edited = {key: value for key, value in file.items() if value != getattr(usual, key)}
+        return cls._settle(name, benchmark, {"the command line": given, "--config": chosen | edited})
+
+    @classmethod
+    def _settle(cls, name: str, benchmark: Benchmark, given: BySource) -> Settings:
+        settings = Settings(cls.run_options | cls.configurable(benchmark), cls.values, benchmark.settings)
+        settings.give(given)
+        cls.choose(name, benchmark, settings)
+        benchmark.depends(settings)
+        if settings.smoke:
+            settings.limit = settings.limit or SMOKE_LINES
+            settings.updates = settings.updates or SMOKE_UPDATES
+            settings.batch, settings.accumulate = settings.device_batch, 1
+            settings.given.add("accumulate")
+        return settings
+
+    @classmethod
+    def choose(cls, name: str, benchmark: Benchmark, settings: Settings) -> None:
+        """Take what a choice between sets of settings brings with it."""
+
+    @classmethod
+    def output_name(cls, name: str, settings: Settings) -> str:
+        return name
+
+    def run_name(self) -> str:
+        return f"seed{self.settings.seed}"
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the settings of a run."""
+        s, hyp = self.settings, getattr(self.settings, "hyp", "")
+        if not (s.raw or s.dry_run or s.dump_config):
+            yield "--raw is needed: the folder of the raw files (docs/recipes.md)"
+        if not (s.encoder or s.smoke or s.dry_run or s.dump_config or hyp):
+            yield "--encoder is needed: a folder with a pretrained encoder"
+        for name, folder in (("raw", s.raw), ("encoder", s.encoder)):
+            if folder and not Path(folder).is_dir():
+                yield f"--{name} must be a folder, but {folder} is none"
+        if hyp and not Path(hyp).is_file():
+            yield f"--hyp must be a file, but {hyp} is none"
+
+    def choose_lr(self) -> None:
+        """Take a lower learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 for 5e-5 to 1e-4."""
+        s, config = self.settings, Path(self.settings.encoder, "config.json")
+        if "lr" in s.given or not s.encoder or not config.is_file():
+            return
+        width = re.search(r'"(?:hidden_size|encoder_embed_dim)"\s*:\s*(\d+)', config.read_text(encoding="utf-8"))
+        if width and int(width[1]) >= 1024 and float(s.lr) > 3e-5:
+            text = f"the learning rate is {LARGE_LR} in place of {s.lr} (--lr takes another)"
+            print(f"{self.name}: --encoder is a large one: {text}", file=sys.stderr)
+            s.take({"s2s-ft, appendix A, for large encoders": {"lr": LARGE_LR}})
+
+    def show_commands(self) -> None:
+        """Print the commands that take long.
+
+        Raises:
+            UserError: if their length hangs on a corpus that is not there.
+        """
+        if self.settings.updates is None and not self.counted().exists():
+            raise UserError(f"--dry-run needs --updates, for {self.output} has no corpus whose epochs could be counted")
+        self.plan()
+        for words in self.commands():
+            print(shlex.join(["s2sft", *words]))
+
+    # From raw files to data.
+
+    def reader_options(self) -> list[str]:
+        """Return the benchmark's own options of ``s2sft prepare``."""
+        return options(**{name: getattr(self.settings, name) for name in self.benchmark.options})
+
+    def prepare(self, folder: Path, *words: str) -> None:
+        s = self.settings
+        common = {"raw": s.raw, "output": folder, "limit": s.limit, "skip_malformed": s.skip_malformed}
+        self.s2sft("prepare", self.name, *words, **common)
+
+    def prepare_corpus(self, _: Path) -> None:
+        self.prepare(self.corpus, *self.reader_options())
+
+    def pin_corpus(self) -> None:
+        """Note what the corpus is made with, which all trainings of an output share."""
+        s, words = self.settings, shlex.join(self.reader_options())
+        named = {"raw": Path(s.raw).resolve(), "limit": s.limit, "prepare": words, "skip_malformed": s.skip_malformed}
+        self.pin(self.output / "corpus.settings", ("corpus", "tokens", "binarized"), **named)
+
+    def pin_encoder(self, **further: object) -> None:
+        """The same of the encoder and the data."""
+        encoder = Path(self.settings.encoder).resolve() if self.settings.encoder else ""
+        made = ("encoder", self.tokens_name, "fitted", "binarized")
+        self.pin(self.output / "encoder.settings", made, encoder=encoder, **further)
+
+    def kept(self) -> list[str]:
+        """Return the tokens that the encoder needs and may lack."""
+        return []
+
+    def conversion(self) -> list[str]:
+        """Return the options of ``s2sft convert``."""
+        return []
+
+    def vocabulary(self) -> list[Path]:
+        """Return the texts of which --smoke makes a tokenizer where there is no encoder."""
+        return [self.corpus / "train.txt"]
+
+    def make_encoder(self, made: Path) -> None:
+        """Convert the encoder.
+
+        Raises:
+            UserError: if it is converted already, and lacks a token.
+        """
+        if not self.settings.encoder:
+            return write_vocabulary(made, self.vocabulary(), self.kept())
+        encoder = Path(self.settings.encoder)
+        if is_converted(encoder):
+            known = {line.split(" ")[0] for line in (encoder / "dict.txt").read_text(encoding="utf-8").split("\n")}
+            if lacking := [token for token in self.kept() if token not in known]:
+                raise UserError(
+                    f"--encoder {encoder} is converted, but without {' '.join(lacking)}: give the one that it was "
+                    f"converted from, or convert that with s2sft convert {shlex.join(self.conversion())}"
+                )
+        return self.convert(encoder, made, *self.conversion())
+
+    def workers(self) -> int:
+        return self.settings.workers or len(os.sched_getaffinity(0))
+
+    def tokenize(self, made: Path, texts: Iterable[Path], separator: str) -> None:
+        named = {"tokenizer_dir": self.encoder, "output_dir": made, "separator": separator, "input": list(texts)}
+        self.s2sft("tokenize", **named, workers=self.workers())
+
+    def preprocess(self, made: Path, **named: object) -> None:
+        """Binarize tokenized texts."""
+        with (self.output / "binarize.log").open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            common = {"srcdict": self.encoder / "dict.txt", "destdir": made, "workers": self.workers()}
+            self.s2sft("preprocess", **named, **common)
+
+    # The training.
+
+    def plan(self) -> None:
+        """Work out how long the training is."""
+        count_updates(self.settings, self.counted())
+
+    def counted(self) -> Path:
+        """Return the file with a line for each training example."""
+        return self.tokens / "train.txt"
+
+    def training(self) -> list[str]:
+        """Return the arguments of ``s2sft train``."""
+        raise NotImplementedError
+
+    def commands(self) -> Iterator[list[str]]:
+        """Yield the commands that take long."""
+        yield ["train", *self.training()]
+
+    def pin_training(self, names: Iterable[str], **further: object) -> None:
+        """Note what the model is made with; `names` are those of settings."""
+        named = {name: getattr(self.settings, name) for name in names}
+        made = ("checkpoints/checkpoint_last.pt", "best.pt")
+        self.pin(self.work / "settings", made, **named, **further, train=shlex.join(self.further))
+
+    def train_model(self) -> None:
+        """Make ``best.pt`` and the plot of the losses."""
+        s, checkpoints, best = self.settings, self.work / "checkpoints", self.work / "best.pt"
+
+        def work(_: Path) -> None:
+            self.train(self.work, self.training(), s.updates)
+            if averaged := getattr(s, "averaged", 0):
+                self.s2sft("average", checkpoints, last=averaged, output=best)
+            else:
+                (checkpoints / "checkpoint_best.pt").rename(best)
+            shutil.rmtree(checkpoints)
+
+        self.stage(best, f"train, {s.updates} updates" if s.updates else f"train, {s.epochs} epochs", work)
+        if (self.work / "train.log").exists():
+            self.stage(self.work / "loss.png", "plot", lambda _: self.plot(self.work))
+
+    def score(self, made: Path, *words: str, **named: object) -> None:
+        """Score what is generated or predicted: never passed over, for its options are what one changes last."""
+        scores = self.printed("evaluate", *words, **named, json=made.with_suffix(".json"))
+        print(scores, end="", flush=True)
+        made.with_suffix(".scores").write_text(scores, encoding="utf-8")

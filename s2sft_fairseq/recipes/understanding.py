@@ -1,0 +1,67 @@
+"""The stages of a benchmark of understanding: prepare, convert, tokenize, binarize, train, predict, score."""
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+from s2sft_fairseq.recipes.engine import options
+from s2sft_fairseq.recipes.recipe import TRAINING, Recipe
+from s2sft_fairseq.recipes.settings import Setting
+from s2sft_fairseq.recipes.training import optimization
+
+
+class Understanding(Recipe):
+    """From raw files to the scores of predictions.
+
+    A subclass has the stages that differ: `prepare_texts` makes tokenized texts of the raw files, `predict_and_score`
+    the files of the official evaluators, and scores those that have labels.
+    """
+
+    declared: ClassVar = {
+        **TRAINING,
+        "metric": Setting("accuracy", "by which the best checkpoint is chosen", "NAME"),
+    }
+    values: ClassVar = {"UniLMv2, Table 9": {"lr": "2e-5", "batch": 32, "warmup_share": "0.1", "weight_decay": "0.01"}}
+    task: ClassVar[str]
+    """Of fairseq."""
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        self.pin_corpus()
+        self.pin_encoder()
+        self.prepare_texts()
+        self.plan()
+        self.pin_training([name for name in TRAINING if name != "epochs"])  # its updates are counted
+        self.stage(self.binarized, "binarize", self.binarize)
+        self.train_model()
+        self.predict_and_score()
+        self.say(f"everything is in {self.work}")
+
+    def texts(self, split: str) -> list[Path]:
+        return sorted(self.tokens.glob(f"{split}*.txt"))
+
+    def binarize(self, made: Path) -> None:
+        prefixes = {f"{split}pref": ",".join(map(str, self.texts(split))) for split in ("valid", "test")}
+        self.preprocess(made, only_source=True, trainpref=self.counted(), **prefixes)
+        for pattern in ("*.label", "labels.txt", "*.questions.jsonl"):
+            for path in self.corpus.glob(pattern):
+                shutil.copy(path, made)
+
+    def training(self) -> list[str]:
+        s = self.settings
+        model = options(pretrained=self.encoder)
+        if not (s.encoder or s.dry_run):
+            model = options(arch="unilm_tiny", random_init=True, max_positions=s.max_source)
+        return [
+            *(str(self.binarized), *options(task=self.task), *model, *shlex.split(s.layout)),
+            *options(best_checkpoint_metric=s.metric, maximize_best_checkpoint_metric=True),
+            "--ignore-unused-valid-subsets",  # MNLI has two
+            *optimization(s, self.work),
+            *self.further,
+        ]
+
+    def predict(self, split: str, made: Path, **named: object) -> None:
+        """Write what the model says of a split."""
+        common = {"path": self.work / "best.pt", "subset": split, "output": made, "cpu": self.settings.cpu}
+        self.s2sft("predict", self.binarized, **common, **named)

@@ -1,0 +1,114 @@
+"""Stages: done once, resumed after what stops them, one process at a time, and with settings that stay."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.engine import Stages, options
+
+
+@pytest.fixture
+def stages(tmp_path):
+    """Their commands write what they are called with to the standard output."""
+    return Stages("test", tmp_path / "commands.jsonl", lambda name, words: print(name, *words))
+
+
+def test_options():
+    assert options(a=None, b="", c=False) == []
+    assert options(max_len=0, cpu=True, input=[Path("x"), "y"], share=0.5) == [
+        *("--max-len", "0", "--cpu", "--input", "x", "y", "--share", "0.5")
+    ]
+
+
+def test_a_stage_is_done_once(stages, tmp_path, capsys):
+    made = tmp_path / "new" / "made"
+    stages.stage(made, "make", lambda partial: partial.write_text("1"))
+    stages.stage(made, "make", lambda partial: partial.write_text("2"))
+    assert made.read_text() == "1"
+    began, ended, again = capsys.readouterr().out.splitlines()
+    assert (began, ended) == ("test: make ...", f"test: make: 0 s, wrote {made}")
+    assert again == f"test: make: done before ({made})"
+    stages.stage(tmp_path / "itself", "make", lambda _: (tmp_path / "itself").write_text("3"))
+    assert (tmp_path / "itself").read_text() == "3"
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "itself"}  # and no lock
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("wrong")])
+def test_a_stage_that_was_stopped_begins_anew(stages, tmp_path, error):
+    def stop(partial):
+        partial.mkdir()
+        (partial / "half").touch()
+        raise error
+
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        stages.stage(tmp_path / "made", "make", stop)
+    assert not (tmp_path / "made").exists()
+    stages.stage(tmp_path / "made", "make", Path.mkdir)
+    assert [path.name for path in tmp_path.rglob("*")] == ["made"]
+
+
+def test_two_at_once(stages, tmp_path, lock_elsewhere):
+    """The second one is refused, and the file that the first one writes stays."""
+    (tmp_path / "tokens.partial").mkdir()
+    other = lock_elsewhere(tmp_path / ".stage-tokens.lock")
+    with pytest.raises(UserError, match="tokens is being written by another process"):
+        stages.stage(tmp_path / "tokens", "tokenize", Path.mkdir)
+    other.kill()
+    other.wait()
+    assert (tmp_path / "tokens.partial").is_dir()
+    stages.stage(tmp_path / "tokens", "tokenize", Path.mkdir)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
+
+
+@pytest.mark.parametrize("made", ["begin", "checkpoints/checkpoint_last.pt"])
+def test_settings_of_a_stage_that_failed_are_forgotten(stages, tmp_path, made):
+    def pin(**settings):
+        stages.pin(tmp_path / "settings", ("other", made), **settings)
+
+    pin(encoder="wrong", text="same")
+    pin(encoder="right", text="same")
+    (tmp_path / made).mkdir(parents=True)
+    pin(encoder="right", text="same", further=None)
+    with pytest.raises(UserError, match=r"holds files of other settings.*\n  encoder: before right, now other$"):
+        pin(encoder="other", text="same")
+    with pytest.raises(UserError, match=r"\n  text: before same, now $"):
+        pin(encoder="right")
+    (tmp_path / "settings").write_text("--encoder right\n")  # as shell scripts wrote them
+    with pytest.raises(UserError, match=r"\n  encoder: before , now right"):
+        pin(encoder="right", text="same")
+
+
+def test_commands_are_measured(stages, tmp_path, capsys):
+    assert stages.printed("evaluate", "a file", task="bleu") == "evaluate a file --task bleu\n"
+    assert capsys.readouterr().out == ""
+
+    def fail(name, words):
+        raise KeyboardInterrupt if name == "train" else UserError("wrong")
+
+    stages._call = fail
+    for name, error in (("train", KeyboardInterrupt), ("generate", UserError)):
+        with pytest.raises(error):
+            stages.s2sft(name)
+    records = [json.loads(line) for line in (tmp_path / "commands.jsonl").read_text().splitlines()]
+    assert [record["status"] for record in records] == [0, 130, 2]
+    assert records[0]["command"] == ["s2sft", "evaluate", "a file", "--task", "bleu"]
+    assert all(0 < record["peak_memory_gb"] < 100 and record["seconds"] >= 0 for record in records)
+
+
+def test_an_encoder_that_is_converted_is_linked_to(stages, tmp_path, capsys):
+    (tmp_path / "encoder").mkdir()
+    stages.convert(tmp_path / "encoder", tmp_path / "made", "--sentinels", 100)
+    assert capsys.readouterr().out == f"convert {tmp_path}/encoder --to {tmp_path}/made --sentinels 100\n"
+    for name in ("model.pt", "config.json"):
+        (tmp_path / "encoder" / name).touch()
+    stages.convert(tmp_path / "encoder", tmp_path / "made")
+    assert (tmp_path / "made").readlink() == tmp_path / "encoder"
+
+
+def test_a_training_without_matplotlib(stages, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    stages.plot(tmp_path)
+    assert capsys.readouterr().out.startswith("test: no plot of the losses: ")
