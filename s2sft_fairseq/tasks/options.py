@@ -34,7 +34,9 @@ class DataOptions(FairseqDataclass):
 def data_folder(cfg: DataOptions, split: str | None = None, epoch: int = 1) -> Path:
     """Return the data folder; of several, for training, the one whose turn it is in this epoch."""
     folders = utils.split_paths(cfg.data)
-    return Path(folders[(epoch - 1) % len(folders)] if split == cfg.train_subset else folders[0])
+    if split is None or split != cfg.train_subset:
+        return Path(folders[0])
+    return Path(folders[(epoch - 1) % len(folders)])
 
 
 @dataclass
