@@ -83,7 +83,7 @@ def collate(task: UnilmSeq2SeqTask, pairs: Sequence[Pair], epoch: int) -> dict[s
 
     sources, targets, _ = zip(*pairs, strict=True)
     data = PackedPairDataset(
-        with_eos(sources), with_eos(targets), task.form, task.method, task.corruption, seed=task.cfg.seed
+        with_eos(sources), with_eos(targets), task.form, task.objective, task.corruption, seed=task.cfg.seed
     )
     data.set_epoch(epoch)
     return data.collater([data[index] for index in range(len(data))])
