@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from s2sft_fairseq import cli
-from s2sft_fairseq.runtime import warning_filters
+from s2sft_fairseq.runtime import warnings as warning_filters
 
 
 def call(folder: Path, *words: object) -> subprocess.CompletedProcess:
@@ -40,7 +40,7 @@ def _run(folder: Path, words: tuple[object, ...], work: Callable[[], object]) ->
             contextlib.redirect_stderr(err),
             warnings.catch_warnings(),
         ):
-            warning_filters.apply()  # pytest has taken them away
+            warning_filters.install()  # pytest has taken them away
             done = work()
             status = done if isinstance(done, int) else 0
     except SystemExit as exit_:
