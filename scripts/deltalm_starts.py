@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
     given = parser.parse_args()
     if not given.raw.is_dir():
-        parser.error(f"--raw must be a folder, but {given.raw} is none")
+        parser.error(f"--raw must be a folder, but {given.raw} is not one")
     return cli.guarded("deltalm_starts", Experiment(given).run)
 
 

@@ -56,8 +56,11 @@ class Demo(Stages):
         # This encoder was trained without a language model head, which is computed here as far as it can be.
         tokens = self.work / "tokens"
         head = {"fit_head": tokens / "train.src", "output_prior": tokens / "train.tgt"}
-        convert = lambda made: self.s2sft("convert", self.model, to=made, **head)  # noqa: E731
-        self.stage(self.work / "encoder", "convert the pretrained encoder", convert)
+        self.stage(
+            self.work / "encoder",
+            "convert the pretrained encoder",
+            lambda made: self.s2sft("convert", self.model, to=made, **head),
+        )
         self.stage(self.work / "binarized", "fairseq-preprocess", self.preprocess)
         self.stage(self.folder / "trained.pt", f"fine-tune, {self.lengths[3]} updates", self.fine_tune)
         self.stage(self.folder / "results", "generate with beam 5", self.generate)
@@ -174,7 +177,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "demo-out", metavar="DIR", help="where to write")
     given = parser.parse_args()
     if given.data and not given.data.is_dir():
-        parser.error(f"--data must be a folder with {{train,valid,test}}.{{src,tgt}}, but {given.data} is none")
+        parser.error(f"--data must be a folder with {{train,valid,test}}.{{src,tgt}}, but {given.data} is not one")
     return cli.guarded("demo", Demo(given).run)
 
 

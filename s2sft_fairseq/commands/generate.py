@@ -11,7 +11,7 @@ from fairseq.tasks import TASK_REGISTRY
 
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import is_json_lines
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.generator import generate_file
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
@@ -114,7 +114,7 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
         yield from _output_problems(raw, args)
     for name, what in (("path", "the checkpoint file"), ("tokenizer_dir", "the folder of the converted encoder")):
         if args.get(name) is None:
-            yield f"--{name.replace('_', '-')} is needed: {what}"
+            yield f"{as_option(name)} is needed: {what}"
     if raw.source and raw.input and not is_json_lines(raw.input):
         yield f"--source names fields of .jsonl files, but --input is {raw.input}"
     if raw.separator == "":
@@ -127,7 +127,7 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
         yield f"--task must be unilm_seq2seq or deltalm_seq2seq for --input, but is {args['task']}"
     for name, off in FOR_BINARIZED_DATA.items():
         if args.get(name, off) != off:
-            option = "DATA" if name == "data" else f"--{name.replace('_', '-')}"
+            option = "DATA" if name == "data" else as_option(name)
             yield f"{option} is for binarized data and must be left out with --input, but is {args[name]}"
 
 

@@ -179,7 +179,7 @@ def _problems(options: argparse.Namespace) -> list[str]:
     if options.clip and options.clip[0] > options.clip[1]:
         found.append(f"--clip must be a least and a greatest number, but is {options.clip[0]:g} {options.clip[1]:g}")
     if not options.path.is_file():
-        found.append(f"--path must be a checkpoint file, but {options.path} is none")
+        found.append(f"--path must be a checkpoint file, but {options.path} is not one")
     return found
 
 

@@ -44,7 +44,7 @@ def prepare(benchmark: Benchmark, options: argparse.Namespace) -> None:
     if options.limit is not None and options.limit < 1:
         problems.append(f"--limit must be at least 1, but is {options.limit}")
     if not options.raw.is_dir():
-        problems.append(f"--raw must be a folder, but {options.raw} is none")
+        problems.append(f"--raw must be a folder, but {options.raw} is not one")
     if problems:
         raise UserError.of(problems)
     malformed = Malformed()

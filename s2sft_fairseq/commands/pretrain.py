@@ -58,7 +58,9 @@ def find_problems(options: argparse.Namespace) -> list[str]:
     folders = {"--text": options.text, "--encoder": options.encoder, "--tokenizer-dir": options.tokenizer_dir}
     folders["--pairs"] = options.pairs
     problems = [f"{name} must be at least 1, but is {n}" for name, n in numbers.items() if n is not None and n < 1]
-    problems += [f"{name} must be a folder, but {at} is none" for name, at in folders.items() if at and not at.is_dir()]
+    problems += [
+        f"{name} must be a folder, but {at} is not one" for name, at in folders.items() if at and not at.is_dir()
+    ]
     is_deltalm = options.preset.startswith("deltalm")
     if is_deltalm and options.tokenizer_dir:
         problems.append(f"{options.preset} needs --encoder, from whose layers DeltaLM begins, not --tokenizer-dir")

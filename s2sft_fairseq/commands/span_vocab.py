@@ -66,7 +66,7 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
     if not 0 < options.max_memory < math.inf:
         yield f"--max-memory must be above 0, but is {options.max_memory}"
     if options.temporary_dir and not options.temporary_dir.is_dir():
-        yield f"--temporary-dir {options.temporary_dir} must be a folder, but is none"
+        yield f"--temporary-dir must be a folder, but {options.temporary_dir} is not one"
     if options.output.is_dir():
         yield f"--output {options.output} must be a file, but is a folder"
     resolved = [path.resolve() for path in options.input]

@@ -93,7 +93,7 @@ class PackedDataset(FairseqDataset):
         weights = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
-            "weights": torch.from_numpy(weights),  # float64, of which fairseq's --fp16 makes no halves
+            "weights": torch.from_numpy(weights),  # float64: fairseq's --fp16 halves float32 alone
         }
 
     def check_ids(self, tokens: Ragged) -> None:

@@ -202,7 +202,7 @@ class ResumableOutput:
     def _check_settings(self) -> None:
         advice = f"to start anew remove {self.part}, or give --output another name"
         if not self.record.exists():
-            raise UserError(f"{self.part} cannot be gone on with, for {self.record.name} is missing; {advice}")
+            raise UserError(f"{self.part} cannot be resumed: {self.record.name} is missing; {advice}")
         recorded = read_json_object(self.record)
         if problems := list(_differences(recorded, json.loads(json.dumps(self.settings)))):
             raise UserError.of(problems, f"{self.part} was begun with other settings ({advice}):")

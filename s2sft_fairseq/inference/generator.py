@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from s2sft_fairseq.data.text_files import is_json_lines
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
 from s2sft_fairseq.inference.files import (
     HypothesisLines,
@@ -110,8 +111,7 @@ class TextGenerator:
     nbest: int = 1
     """Hypotheses to keep of each sentence."""
     seed: int = 1
-    """What is drawn in a window depends on this and on the number of its first line alone, so that a resumed run draws
-    the same."""
+    """Samples of a window depend on this and on the number of its first line only: a resumed run draws the same."""
     device: torch.device | str = "cpu"
     """Where the batches are needed."""
     sentences: int = 0
@@ -161,7 +161,7 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
 
     Args:
         raw: the options of ``s2sft generate --input`` alone.
-        cfg: fairseq's configuration, of which ``task.data`` is the folder of the tokenizer.
+        cfg: fairseq's configuration; ``cfg.task.data`` is the folder of the tokenizer.
 
     Raises:
         UserError: if input, tokenizer, checkpoint and options do not fit each other, or the output was begun otherwise.
@@ -245,8 +245,8 @@ def _batch_planner(
     beam, max_tokens = cfg.generation.beam, cfg.dataset.max_tokens
     max_sentences = cfg.dataset.batch_size or useful_sentences(next(models[0].parameters()).device, beam)
     memory = None
-    # What is drawn depends on what else is in the batch: that must not hang on the memory that happens to be free. Of
-    # encoder-decoders there is no estimate of the memory.
+    # Samples depend on what else is in the batch, so its size must not depend on the memory that happens to be free.
+    # The memory of encoder-decoders is not estimated.
     if not cfg.generation.sampling and hasattr(task, "batch_memory"):
         memory = task.batch_memory(models, beam)
     elif max_tokens is None and max_sentences is None:
@@ -271,5 +271,5 @@ def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
         "--input": file_state(raw.input),
         "--path": [file_state(Path(path)) for path in utils.split_paths(cfg.common_eval.path)],
         "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),
-        **{f"--{name.replace('_', '-')}": value for name, value in groups.items() if name not in left_out},
+        **{as_option(name): value for name, value in groups.items() if name not in left_out},
     }

@@ -7,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 EARLY_STOPS = ("exact", "fairseq", "never")
@@ -73,14 +73,14 @@ class UnilmSearchConfig(SearchConfig):
     draft_placeholders: int = field(
         default=0,
         metadata={
-            "help": "greedy search: draft so many tokens at placeholders further on, and verify them in the next step; "
-            "the same hypotheses in fewer steps"
+            "help": "greedy search: draft this many tokens at placeholders further on, and verify them in the next "
+            "step; the same hypotheses in fewer steps"
         },
     )
     draft_source: int = field(
         default=0,
         metadata={
-            "help": "greedy search: draft so many tokens by copying from where the source reads like the end of the "
+            "help": "greedy search: draft this many tokens, copied from where the source matches the end of the "
             "hypothesis, and verify them in the next step; the same hypotheses in fewer steps"
         },
     )
@@ -175,13 +175,13 @@ def early_stop_problems(args: Any, task: Any) -> list[str]:
 
 def _problems(args: Any, task: Any, form: SequenceForm, dictionary: PretrainedDictionary) -> list[str]:
     found = [
-        f"{_option(name)} is not supported by unilm_seq2seq"
+        f"{as_option(name)} is not supported by unilm_seq2seq"
         for name, off in UNSUPPORTED.items()
         if getattr(args, name, off) != off
     ]
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(args, name) > 0 and not args.sampling:
-            found.append(f"{_option(name)} needs --sampling")
+            found.append(f"{as_option(name)} needs --sampling")
     if args.sampling_topp > 1:
         found.append(f"--sampling-topp must not exceed 1, but is {args.sampling_topp:g}")
     if args.temperature <= 0:
@@ -204,7 +204,7 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: PretrainedDi
 def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     names = ("draft_placeholders", "draft_source")
     found = _negative(task, *names)
-    given = [_option(name) for name in names if getattr(task, name) > 0]
+    given = [as_option(name) for name in names if getattr(task, name) > 0]
     if len(given) == 2:
         found.append("--draft-placeholders and --draft-source exclude each other: give one of them")
     for option in given:
@@ -222,14 +222,10 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
 
 def _negative(options: Any, *names: str) -> list[str]:
     return [
-        f"{_option(name)} must not be negative, but is {value:g}"
+        f"{as_option(name)} must not be negative, but is {value:g}"
         for name in names
         if (value := getattr(options, name)) < 0
     ]
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _ignored_symbols(task: Any) -> list[str]:

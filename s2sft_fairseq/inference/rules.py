@@ -186,7 +186,7 @@ def beam_candidates(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates
     Shape:
         log_probs (N, K, V), scores so far (N, K). N: sentences, K: hypotheses, one at first, V: vocabulary.
     """
-    # The best of all are among the best of each hypothesis, of which there are few.
+    # Each hypothesis first: the best of all are among its best, and sorting those few is quicker.
     log_probs, tokens = log_probs.topk(min(2 * beams, log_probs.size(2)), dim=2)
     totals = (scores.unsqueeze(-1) + log_probs).flatten(1)
     best, index = totals.topk(min(2 * beams, totals.size(1)), dim=1)

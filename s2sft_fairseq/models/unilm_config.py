@@ -54,7 +54,7 @@ class UnilmConfig(TransformerOptions):
         0, "local layers see half as many positions to either side; 0: all positions (default: 0)", least=0
     )
     global_attention_every: Optional[int] = size(
-        1, "layers from one global layer to the next, of which the first is one (default: 1, all)", least=1
+        1, "every how many layers one is global, from the first layer on (default: 1, all)", least=1
     )
     flex_attention: bool = flag("on GPUs: attend by PyTorch's FlexAttention, which needs --attention-dropout 0")
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
@@ -63,8 +63,8 @@ class UnilmConfig(TransformerOptions):
     )
     freeze_layers: int = number(
         0,
-        "train neither the first so many layers nor the embeddings and relative position biases that they read; 0: "
-        "train all",
+        "freeze this many layers, from the first one on, and the embeddings and relative position biases that they "
+        "read; 0: train all",
         least=0,
     )
     lora_rank: int = number(

@@ -26,7 +26,7 @@ class PackedColumns(NamedTuple):
 
     @classmethod
     def given(cls, tokens: Tensor, positions: Tensor, segments: Tensor, lengths: Sequence[int]) -> "PackedColumns":
-        """Make the columns of examples of which everything is given, from the columns (T,) and their lengths."""
+        """Make the columns of examples that are given as a whole, without targets or placeholders."""
         zeros = torch.zeros_like(tokens)
         return cls(tokens, positions, segments, zeros, zeros, [(length,) for length in lengths])
 

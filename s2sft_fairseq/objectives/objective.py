@@ -38,7 +38,7 @@ class Objective:
     decoded_as: Pack
     """Likewise, to the blocks whose placeholders see what they see in decoding."""
     flows: tuple[Flow, ...]
-    """What is predicted, in order. Every flow has a label for each token of a target, or none has."""
+    """The flows of labels, in order. If there are several, each has one label for every token of a target."""
     positions_per_target: int
     """Positions of the packed sequence that one target token takes."""
     corruption: Mapping[str, Corruption]
@@ -55,6 +55,11 @@ class Objective:
     """Whether targets can be predicted span by span."""
     span_flow: str | None = None
     """The flow that spans add; None: they change what the placeholders of the one flow see."""
+
+    @property
+    def own_start(self) -> bool:
+        """Whether the content of a target begins with a symbol of its own, which takes one more position."""
+        return self.starts_with == "cls"
 
     def with_spans(self, spans: SpanSearch, word_weight: float | None = None) -> "Objective":
         """Return the objective with targets that are predicted span by span too.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.settings import BySource, Settings
 from s2sft_fairseq.recipes.training import NEVER, devices, held_out_every, saved
@@ -18,7 +18,7 @@ def choose(settings: Settings, own: BySource) -> None:
         UserError: if a setting for encoders is given.
     """
     if given := [name for name in _OF_ENCODERS if name in settings.given and getattr(settings, name)]:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        names = ", ".join(as_option(name) for name in given)
         raise UserError(f"--method deltalm has no use for {names}: leave it out")
     settings.preset = ""
     settings.give(own)
@@ -29,10 +29,10 @@ def choose(settings: Settings, own: BySource) -> None:
 
 
 def plan(settings: Settings, pairs: Sequence[tuple[Path, Path]], directions: int) -> None:
-    """Set batches and warm-up by an estimate of the updates, of which an epoch has as many as batches of tokens.
+    """Set batches and warm-up from the estimated number of updates: an epoch has one for each batch of tokens.
 
-    The paper's batches are for tens of millions of pairs: where an epoch would have less than 100 of them they are
-    smaller, and a training of less than four times the paper's warm-up is warmed up for a tenth.
+    The paper's batches are for tens of millions of pairs. They are made smaller where an epoch would have fewer than
+    100; and where the training is shorter than four times the paper's warm-up, a tenth of it is warm-up.
 
     Args:
         pairs: files of source and target.

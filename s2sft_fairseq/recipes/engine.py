@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import locked
 from s2sft_fairseq.recipes.in_process import like_a_process, measured
 from s2sft_fairseq.recipes.training_log import Progress, plot, shortened
@@ -24,7 +24,7 @@ def options(**values: object) -> list[str]:
     for name, value in values.items():
         if value is not None and value is not False and value != "":
             listed = value if isinstance(value, list) else [] if value is True else [value]
-            words += [f"--{name.replace('_', '-')}", *map(str, listed)]
+            words += [as_option(name), *map(str, listed)]
     return words
 
 

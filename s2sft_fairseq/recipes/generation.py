@@ -24,7 +24,7 @@ class Generation(Recipe):
 
     run_options: ClassVar = {
         **RUN,
-        "sources": Setting(None, "so many sources of the set, evenly spaced, in place of all", least=1),
+        "sources": Setting(None, "generate from N sources of the set only, evenly spaced", least=1),
         "hyp": Setting("", "score this file, and train nothing", "FILE"),
         "scoring": Setting("", 'further options of s2sft evaluate, such as "--lowercase"', "WORDS"),
         "fit_head": Setting(False, "compute the language model head of an encoder that has none (docs/s2s-ft.md)"),
@@ -43,7 +43,7 @@ class Generation(Recipe):
         "noise_symbol": Setting("", "infilling: the noise, a symbol of the encoder (random tokens)", "X"),
         "device_tokens": Setting(4096, "deltalm: tokens at a time", least=1),
         "accumulate": Setting(128, "deltalm: how often before an update, of all GPUs; less for few data", least=1),
-        "averaged": Setting(0, "deltalm: the model is the average of so many last checkpoints", least=0),
+        "averaged": Setting(0, "deltalm: average the last N checkpoints", least=0),
         "longest": Setting(80, "deltalm: tokens of an output", least=1),
         "held_out": Setting(1000, "pairs of the validation set that the held-out loss is computed on", least=1),
         "decoding": Setting("--beam 5", "options of s2sft generate", "WORDS"),
@@ -237,7 +237,7 @@ class Generation(Recipe):
 
 
 def keep_evenly(count: int, path: Path, kept: Path) -> None:
-    """Write so many lines of a file, evenly spaced, or all where it has no more; `kept` may be the file itself."""
+    """Write at most `count` lines of a file, evenly spaced; `kept` may be the file itself."""
     with path.open("rb") as file:
         lines = file.readlines()
     count = min(count, len(lines))

@@ -34,7 +34,7 @@ RUN = {
     "dry_run": Setting(False, "only print the long commands; without a prepared corpus, with --updates"),
     "dump_config": Setting(False, "only print the settings, as a file for --config"),
 }
-"""What belongs to a run and not to a configuration."""
+"""Options of a run; `--dump-config` leaves them out."""
 
 TRAINING = {
     "max_source": Setting(384, "positions of a source, special symbols included", least=1),
@@ -46,7 +46,7 @@ TRAINING = {
     "warmup": Setting(0, "warm-up updates; a tenth of all where these are less than four times as many", least=0),
     "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
     "batch": Setting(64, "examples of an update, of all GPUs", least=1),
-    "device_batch": Setting(16, "examples at a time, of which an update adds up several", least=1),
+    "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
     "dropout": Setting("0.1", "of hidden states", "X"),
     "weight_decay": Setting("", "of the optimizer", "X"),
 }
@@ -59,7 +59,7 @@ class Recipe(Stages):
     run_options: ClassVar[Mapping[str, Setting]] = RUN
     declared: ClassVar[Mapping[str, Setting]] = TRAINING
     values: ClassVar[BySource] = {}
-    """What a benchmark has unless its record says something else."""
+    """The settings of all benchmarks of this kind; the record of a benchmark may change them."""
     tokens_name: ClassVar[str] = "tokens"
     """Folder of the tokenized texts."""
 
@@ -118,7 +118,7 @@ class Recipe(Stages):
 
     @classmethod
     def choose(cls, name: str, benchmark: Benchmark, settings: Settings) -> None:
-        """Take what a choice between sets of settings brings with it."""
+        """Take the settings that a method or a preset brings with it."""
 
     @classmethod
     def output_name(cls, name: str, settings: Settings) -> str:
@@ -136,9 +136,9 @@ class Recipe(Stages):
             yield "--encoder is needed: a folder with a pretrained encoder"
         for name, folder in (("raw", s.raw), ("encoder", s.encoder)):
             if folder and not Path(folder).is_dir():
-                yield f"--{name} must be a folder, but {folder} is none"
+                yield f"--{name} must be a folder, but {folder} is not one"
         if hyp and not Path(hyp).is_file():
-            yield f"--hyp must be a file, but {hyp} is none"
+            yield f"--hyp must be a file, but {hyp} is not one"
 
     def choose_lr(self) -> None:
         """Take a lower learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 for 5e-5 to 1e-4."""
@@ -198,7 +198,7 @@ class Recipe(Stages):
         return []
 
     def vocabulary(self) -> list[Path]:
-        """Return the texts of which --smoke makes a tokenizer where there is no encoder."""
+        """Return the texts from which --smoke makes a tokenizer if no encoder is given."""
         return [self.corpus / "train.txt"]
 
     def make_encoder(self, made: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 
 BySource = Mapping[str, Mapping[str, Any]]
 """Values of settings by the source they are from, such as a table of a paper; "" is the program's own choice."""
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
         Raises:
             UserError: if it must be another one.
         """
-        text, option = str(value), f"--{name.replace('_', '-')}"
+        text, option = str(value), as_option(name)
         if self.choices and text not in self.choices:
             raise UserError(f"{option} must be one of {', '.join(self.choices)}, but is {text}")
         if self.least is not None and not (text.isdecimal() and int(text) >= self.least):
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
         else:
             how |= {"default": self.default, "required": self.is_required, "metavar": self.metavar}
             how["type"] = str if self.least is None else int
-        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+        parser.add_argument(as_option(name), **how)
 
 
 class Settings(SimpleNamespace):

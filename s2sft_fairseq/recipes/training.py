@@ -23,7 +23,7 @@ def devices(*, cpu: bool = False) -> int:
 
 
 def share_batch(share: int, most: int) -> tuple[int, int]:
-    """Return how many examples a GPU takes at a time, at most so many, and how many times for its share of a batch."""
+    """Return how many examples a GPU takes at a time, at most `most`, and how often, for its share of a batch."""
     size = next(size for size in range(min(share, most), 0, -1) if share % size == 0)
     return size, share // size
 

@@ -35,8 +35,8 @@ def _parse(
     """Patch ``parse_args_and_arch`` of fairseq/options.py, which every command calls. The steps, in this order:
 
     1. ``--help`` shows the options of the task, the model and the criterion too. fairseq prints it before it adds them.
-    2. Two mistakes get a text: a missing ``--arch``, of which fairseq raises an exception without any, and ``--fp16``
-       beside ``--bf16``, of which it says that one of them excludes ``--tpu``.
+    2. Two mistakes get a message: a missing ``--arch``, where fairseq's exception has no text, and ``--fp16`` beside
+       ``--bf16``, where fairseq's text is about ``--tpu``.
     3. ``--bf16`` asks for no TPU. fairseq sets ``tpu`` with it, and then fails without one.
     4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares so, but its parser
        (``gen_parser_from_dataclass``) drops a default that refers to another option.

@@ -13,8 +13,7 @@ from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictiona
 from s2sft_fairseq.data.mixture_parts import ConcatenatedPairs, SpanPart
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption
-from s2sft_fairseq.tasks.mixture_config import MixtureConfig
-from s2sft_fairseq.tasks.mixture_task import MixtureTask
+from s2sft_fairseq.tasks.mixture_task import MixtureConfig, MixtureTask
 from s2sft_fairseq.tasks.options import data_folder
 
 logger = logging.getLogger(__name__)

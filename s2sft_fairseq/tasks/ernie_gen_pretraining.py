@@ -18,8 +18,8 @@ from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id
-from s2sft_fairseq.tasks.options import InfillingOptions, parse_range, symbol_problems
-from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask
+from s2sft_fairseq.tasks.options import InfillingOptions, symbol_problems
+from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask, parse_range
 
 GENERATIONS = ["infilling", "typical"]
 NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2

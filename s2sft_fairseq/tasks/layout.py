@@ -62,8 +62,8 @@ def resolve_layout(
                 f"{as_option(name)} {given[name]} overrides what the checkpoint was fine-tuned with, {saved[name]}"
             )
     layout = {**DEFAULTS, **suggested, **saved, **given}
-    own_start = OBJECTIVES[layout["finetune_method"]].starts_with == "cls"
-    if own_start and "max_source_positions" not in {**suggested, **saved, **given}:
+    has_source_limit = "max_source_positions" in {**suggested, **saved, **given}
+    if OBJECTIVES[layout["finetune_method"]].own_start and not has_source_limit:
         layout["max_source_positions"] -= 1  # of the usual 512 the start of the target needs one
     if layout["source_segments"] == DIALOGUE:
         # The encoder speaks of segments, which a dialogue has none of.
@@ -79,16 +79,15 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     """
     problems = []
     objective = OBJECTIVES[layout["finetune_method"]]
-    own_start = objective.starts_with == "cls"
     symbol = layout["placeholder"]
     problems += symbol_problems({"--placeholder": symbol}, dictionary)
     max_source, max_target = layout["max_source_positions"], layout["max_target_positions"]
     for name, least in (("max_source_positions", 3), ("max_target_positions", 2)):
         if layout[name] < least:
             problems.append(f"{as_option(name)} must be at least {least}, but is {layout[name]}")
-    needed = max_source + max_target + own_start
+    needed = max_source + max_target + objective.own_start
     if needed > model.max_positions:
-        of_start = ", with one for the start of the target," if own_start else ""
+        of_start = ", with one for the start of the target," if objective.own_start else ""
         problems.append(
             f"--max-source-positions ({max_source}) and --max-target-positions ({max_target}){of_start} must add up to "
             f"--max-positions of the model ({model.max_positions}) at most, but add up to {needed} "

@@ -197,9 +197,3 @@ class FieldCutOptions(FairseqDataclass):
             "(default: 0)"
         },
     )
-
-
-def parse_range(text: str) -> tuple[int, int]:
-    """Read a range of lengths, such as ``2-6``; what is none becomes 0-0, which is refused."""
-    least, _, greatest = text.partition("-")
-    return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)

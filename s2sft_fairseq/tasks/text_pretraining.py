@@ -132,3 +132,9 @@ class TextPretrainingTask(PackedTask):
 
     def max_positions(self) -> None:
         """Return None: no text is too long, for longer ones are cut."""
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Read a range of lengths, such as ``2-6``; other text becomes 0-0, which the objective refuses."""
+    least, _, greatest = text.partition("-")
+    return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)

@@ -17,8 +17,8 @@ from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.objectives.source_fields import SourceFields
 from s2sft_fairseq.tasks.layout import placeholder_id
-from s2sft_fairseq.tasks.options import ReplacementOptions, parse_range
-from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask
+from s2sft_fairseq.tasks.options import ReplacementOptions
+from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask, parse_range
 
 
 @dataclass

@@ -50,7 +50,7 @@ def test_malformed_records(tmp_path, call):
             "remove it, or name another folder",
         ),
         (("--raw", "raw", "--output", "corpus", "--limit", "0"), "--limit must be at least 1, but is 0"),
-        (("--raw", "file", "--output", "corpus"), "--raw must be a folder, but file is none"),
+        (("--raw", "file", "--output", "corpus"), "--raw must be a folder, but file is not one"),
     ],
 )
 def test_mistakes(tmp_path, call, words, problem):

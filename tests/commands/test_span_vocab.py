@@ -98,7 +98,7 @@ def test_options_that_do_not_fit(span_vocab, tmp_path):
         "  - --min-count must be at least 1, but is 0",
         "  - --workers must be at least 1, but is 0",
         "  - --max-memory must be above 0, but is 0.0",
-        "  - --temporary-dir nowhere must be a folder, but is none",
+        "  - --temporary-dir must be a folder, but nowhere is not one",
         "  - --output spans.txt is an input too; give another name",
         f"  - --input names {tmp_path}/b.src twice",
     ]

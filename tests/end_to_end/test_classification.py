@@ -199,7 +199,7 @@ def test_mistakes(train, call_command, data, tmp_path):
         "--fp16 and --bf16 exclude each other: give one of them",
         "--max-tokens must be at least 1, but is 0",
         "--clip must be a least and a greatest number, but is 5 0",
-        f"--path must be a checkpoint file, but {tmp_path}/no.pt is none",
+        f"--path must be a checkpoint file, but {tmp_path}/no.pt is not one",
     ):
         assert f"  - {problem}\n" in failed.stderr
 

@@ -67,7 +67,7 @@ def test_is_not_gone_on_with_by_other_settings(output):
     with output(**{"--source": ("a",)}) as opened:
         assert opened.done == 6
     output().record.unlink()
-    with pytest.raises(UserError, match=r"cannot be gone on with, for out\.txt\.part\.json is missing"), output():
+    with pytest.raises(UserError, match=r"cannot be resumed: out\.txt\.part\.json is missing"), output():
         pass
 
 

@@ -275,7 +275,7 @@ def test_hypotheses_of_another_system(smoke, tmp_path):
     [
         ((), ["--raw is needed: the folder of the raw files", "--encoder is needed: a folder with a pretrained"]),
         (("--raw", "no", "--encoder", "no"),
-         ["--raw must be a folder, but no is none", "--encoder must be a folder, but no is none"]),
+         ["--raw must be a folder, but no is not one", "--encoder must be a folder, but no is not one"]),
         (("--seed", "x", "--method", "infiling", "--max-target", 0),
          ["--seed must be a whole number of at least 0, but is x",
           "--method must be one of causal, masked, pseudo_masked, infilling, deltalm, but is infiling",

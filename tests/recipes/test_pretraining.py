@@ -179,7 +179,7 @@ def test_mistakes(folder, tmp_path):
     words = ("ernie-gen-base", "--text", "empty", "--encoder", "none", "--output", "out", "--updates", 0)
     done = pretrain(tmp_path, *words)
     assert done.returncode == 2
-    assert "--updates must be at least 1, but is 0; --encoder must be a folder, but none is none" in done.stderr
+    assert "--updates must be at least 1, but is 0; --encoder must be a folder, but none is not one" in done.stderr
     assert "--text must hold train.txt and valid.txt, but empty does not" in done.stderr
     done = pretrain(
         tmp_path, "unilmv2-base", "--text", "empty", "--encoder", "empty", "--pairs", "empty", "--output", "o"

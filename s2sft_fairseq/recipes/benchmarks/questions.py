@@ -41,8 +41,8 @@ QUESTIONS = {
         read=lambda options, malformed: read_squad(options.raw, malformed, reversed_split=options.split == "reversed"),
         settings=SETTINGS,
         recipe=Generation,
-        notes="References: of --set test SQuAD's questions, of which, as of the hypotheses, every punctuation mark is "
-        "a word, as UniLM tokenized them; of --set tgt-test those of Du et al., the other published comparison. The "
+        notes="References: --set test has SQuAD's questions, --set tgt-test those of Du et al., the other published "
+        "comparison. For --set test every punctuation mark is a word, here and in the hypotheses, as in UniLM. The "
         "questions are the same: what was generated for one set is scored as the other by --hyp RUN/test.out --set "
         "tgt-test.",
         options={

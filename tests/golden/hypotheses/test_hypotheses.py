@@ -27,6 +27,8 @@ import torch
 from command_line import s2sft
 from processor import fingerprint
 
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+
 pytestmark = pytest.mark.rounding
 
 FOLDER = Path(__file__).parent
@@ -113,7 +115,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, recording: bool) -> Path:
 
 def small(checkpoint: Path) -> bytes:
     """A checkpoint file with weights in 16 bits, and without what is of no use in decoding."""
-    state = torch.load(checkpoint, weights_only=False)
+    state = load_checkpoint(checkpoint)
     state["model"] = {name: value.half() for name, value in state["model"].items()}
     state["extra_state"] = {"epoch": state["extra_state"]["train_iterator"]["epoch"]}
     state["cfg"]["common"]["user_dir"] = None
