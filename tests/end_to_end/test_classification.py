@@ -5,12 +5,14 @@ import shutil
 import pytest
 import torch
 from command_output import last_value
+from omegaconf import OmegaConf
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
+from s2sft_fairseq.tasks.unilm_classification import UnilmClassificationConfig, UnilmClassificationTask
 
 TASK = ("--task", "unilm_classification", "--max-source-positions", 32)
 MODEL = (
@@ -215,3 +217,20 @@ def test_a_generator_predicts_nothing(call_command, data, encoder):
     failed = call_command("predict", data, *words, status=2)
     assert "--path must be a checkpoint of unilm_classification" in failed.stderr
     assert failed.stderr.rstrip().endswith("is one of unilm_seq2seq")
+
+
+def test_folders_take_turns(data, tmp_path):
+    """Of several data folders each epoch of training reads one, texts and labels; other splits are in the first."""
+    shutil.copytree(data, tmp_path / "other")
+    write_labels(tmp_path / "other", CLASSES[::-1])
+    cfg = UnilmClassificationConfig(
+        data=f"{data}:{tmp_path / 'other'}", train_subset="train", seed=1, dataset_impl=None, max_source_positions=32
+    )
+    task = UnilmClassificationTask.setup_task(cfg)
+    sizes = {"encoder_layers": 1, "encoder_embed_dim": 8, "encoder_attention_heads": 1}
+    task.build_model(OmegaConf.structured(UnilmConfig(_name="unilm", **sizes)))
+    labels = []
+    for split, epoch in (("train", 1), ("train", 2), ("train", 3), ("valid", 2)):
+        task.load_dataset(split, epoch=epoch)
+        labels.append([task.classes[label] for label in task.dataset(split).labels])
+    assert labels == [CLASSES, CLASSES[::-1], CLASSES, CLASSES]
