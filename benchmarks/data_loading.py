@@ -21,7 +21,8 @@ import torch
 from fairseq.data import ListDataset, indexed_dataset
 
 from s2sft_fairseq.data.binarized_text import load_split
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -75,10 +76,10 @@ def random_lengths(count: int) -> tuple[np.ndarray, np.ndarray]:
     return sources, rng.integers(8, 25, count)
 
 
-def write_pairs(folder: Path, count: int) -> PretrainedDictionary:
+def write_pairs(folder: Path, count: int) -> FairseqDictionary:
     """Write random binarized pairs, as fairseq-preprocess does; sources have a ``[SEP]`` before their last ten ids."""
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, VOCABULARY))]
-    dictionary = PretrainedDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
+    dictionary = FairseqDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
     rng = np.random.default_rng(2)
     for side, lengths in zip(("src", "tgt"), random_lengths(count), strict=True):
         prefix = str(folder / f"train.src-tgt.{side}")
@@ -93,7 +94,7 @@ def write_pairs(folder: Path, count: int) -> PretrainedDictionary:
     return dictionary
 
 
-def make_form(method: str, dictionary: PretrainedDictionary, fields: SourceFields) -> SequenceForm:
+def make_form(method: str, dictionary: FairseqDictionary, fields: SourceFields) -> SequenceForm:
     return SequenceForm(
         cls=dictionary.bos(),
         sep=dictionary.eos(),

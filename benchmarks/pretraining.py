@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import s2sft_fairseq  # noqa: F401  (patches fairseq, and therefore comes first)
+import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, and therefore comes first)
 
 # isort: split
 import numpy as np
@@ -24,7 +24,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from roofline import Sizes
 from training_work import block_scores, update_flops
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.text_dataset import PackedTextDataset
 from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS
 from s2sft_fairseq.tasks.unilm_pretraining import UnilmPretrainingTask
@@ -80,7 +81,7 @@ def prepare(name: str, options: argparse.Namespace) -> Sequence[Any]:
     arguments = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), list(map(str, words)))
     cfg = convert_namespace_to_omegaconf(arguments)
     symbols = (*SYMBOLS, *(f"w{number}" for number in range(len(SYMBOLS), options.vocab)))
-    task = UnilmPretrainingTask(cfg.task, PretrainedDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS))
+    task = UnilmPretrainingTask(cfg.task, FairseqDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS))
     torch.manual_seed(1)
     model = task.build_model(cfg.model).train()
     texts = Texts(options.batch, options.length, options.vocab, task.divider, seed=1)

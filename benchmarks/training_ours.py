@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import s2sft_fairseq  # noqa: F401  (patches fairseq, and therefore comes first)
+import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, and therefore comes first)
 
 # isort: split
 import numpy as np
@@ -32,7 +32,8 @@ from training_pairs import (
     System,
 )
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
@@ -68,7 +69,7 @@ def make_trainer(cell: Cell, dropout: float = DROPOUT) -> Trainer:
     arguments = options.parse_args_and_arch(options.get_training_parser(), command_line(cell, dropout))
     cfg = convert_namespace_to_omegaconf(arguments)
     words = (f"w{number}" for number in range(FIRST_WORD, cell.vocab))
-    dictionary = PretrainedDictionary([(symbol, 1) for symbol in (*SPECIAL_SYMBOLS, *words)], BERT_SYMBOLS)
+    dictionary = FairseqDictionary([(symbol, 1) for symbol in (*SPECIAL_SYMBOLS, *words)], BERT_SYMBOLS)
     task = UnilmSeq2SeqTask(cfg.task, dictionary)
     torch.manual_seed(cell.seed)
     return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))

@@ -1,18 +1,13 @@
 """A fairseq plugin that turns pretrained bidirectional encoders into text generators.
 
-Give this folder to fairseq's commands as ``--user-dir``, or use the ``s2sft`` command, which does so itself. fairseq
-looks for registries in ``tasks`` and ``models`` only, and not even there where this package is imported already:
-everything that registers itself is therefore imported here.
+Give this folder to fairseq's commands as ``--user-dir``, or use the ``s2sft`` command, which does so itself. In Python,
+import `s2sft_fairseq.plugin` to patch fairseq and to register tasks, models and criterions. This package does so by
+itself where fairseq is imported before it, and else imports neither fairseq nor PyTorch, which take seconds.
 """
 
-from s2sft_fairseq import errors, runtime
-
-runtime.install()
-errors.install_excepthook()
-
-from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (fairseq must be patched first)
-from s2sft_fairseq.tokenization import fairseq_bpe  # noqa: E402
+import sys
 
 __version__ = "0.1.0"
 
-__all__ = ["criterions", "errors", "fairseq_bpe", "models", "optim", "runtime", "tasks"]
+if "fairseq" in sys.modules:  # which reads this folder as its --user-dir
+    from s2sft_fairseq import plugin as plugin

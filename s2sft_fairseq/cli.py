@@ -8,31 +8,32 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from s2sft_fairseq.commands import fairseq_command
-from s2sft_fairseq.commands.fairseq_errors import stated_by_fairseq
-from s2sft_fairseq.errors import user_error_text
+from s2sft_fairseq.errors import stated_by_fairseq, user_error_text
 
-# A line per subcommand: its help, and the function of the remaining arguments, or the module that has it as `main`.
+# A line per subcommand: its help, and the module of `commands` and its function, `main` unless named. A module
+# is imported when its command runs, for most import PyTorch and fairseq.
 COMMANDS = {
-    "prepare": ("turn a benchmark's raw files into text files", "s2sft_fairseq.commands.prepare"),
-    "tokenize": ("split raw text into symbols of a vocabulary", "s2sft_fairseq.commands.tokenize"),
-    "preprocess": ("binarize tokenized source and target files", "s2sft_fairseq.commands.preprocess"),
-    "span-vocab": ("find the words of tokenized text that make spans", "s2sft_fairseq.commands.span_vocab"),
-    "convert": ("make a pretrained encoder usable", "s2sft_fairseq.commands.convert"),
-    "export": ("write a model in Hugging Face's format", "s2sft_fairseq.commands.export"),
-    "recipe": ("run a benchmark's recipe from raw files to scores", "s2sft_fairseq.commands.recipe"),
-    "pretrain": ("pre-train a model on plain text, with a paper's settings", "s2sft_fairseq.commands.pretrain"),
-    "train": ("fine-tune a model", partial(fairseq_command.run, "train")),
-    "average": ("average checkpoints of a training", "s2sft_fairseq.commands.average"),
-    "validate": ("compute the loss of a checkpoint on binarized data", partial(fairseq_command.run, "validate")),
-    "generate": ("generate from raw text or binarized data", "s2sft_fairseq.commands.generate"),
-    "interactive": ("generate from tokenized lines as they come", partial(fairseq_command.run, "interactive")),
-    "predict": ("write classes, numbers or answers for binarized texts", "s2sft_fairseq.commands.predict"),
-    "evaluate": ("score generated text as a benchmark's papers do", "s2sft_fairseq.commands.evaluate"),
-    "score": ("compute BLEU of one file against another", "s2sft_fairseq.commands.score"),
-    "hydra-train": ("fine-tune a model, configured by Hydra", fairseq_command.run_hydra_train),
+    "prepare": ("turn a benchmark's raw files into text files", "prepare"),
+    "tokenize": ("split raw text into symbols of a vocabulary", "tokenize"),
+    "preprocess": ("binarize tokenized source and target files", "preprocess"),
+    "span-vocab": ("find the words of tokenized text that make spans", "span_vocab"),
+    "convert": ("make a pretrained encoder usable", "convert"),
+    "export": ("write a model in Hugging Face's format", "export"),
+    "recipe": ("run a benchmark's recipe from raw files to scores", "recipe"),
+    "pretrain": ("pre-train a model on plain text, with a paper's settings", "pretrain"),
+    "train": ("fine-tune a model", "fairseq_command:train"),
+    "average": ("average checkpoints of a training", "average"),
+    "validate": ("compute the loss of a checkpoint on binarized data", "fairseq_command:validate"),
+    "generate": ("generate from raw text or binarized data", "generate"),
+    "interactive": ("generate from tokenized lines as they come", "fairseq_command:interactive"),
+    "predict": ("write classes, numbers or answers for binarized texts", "predict"),
+    "evaluate": ("score generated text as a benchmark's papers do", "evaluate"),
+    "score": ("compute BLEU of one file against another", "score"),
+    "hydra-train": ("fine-tune a model, configured by Hydra", "fairseq_command:hydra_train"),
 }
 
+# These have fairseq's options, and import it with them: it must be patched first.
+_OPTIONS_OF_FAIRSEQ = ("preprocess", "train", "validate", "generate", "interactive", "hydra-train")
 # These print their results: the log goes to the other stream.
 _LOG_TO_STDERR = ("generate", "interactive", "evaluate", "score")
 
@@ -80,10 +81,10 @@ def call(name: str, arguments: Sequence[str]) -> None:
         stream=sys.stderr if name in _LOG_TO_STDERR else sys.stdout,
         force=True,  # fairseq's tasks configure the log when they are imported
     )
-    _, run = COMMANDS[name]
-    if isinstance(run, str):
-        run = importlib.import_module(run).main
-    run(list(arguments))
+    if name in _OPTIONS_OF_FAIRSEQ:
+        importlib.import_module("s2sft_fairseq.plugin")
+    module, _, function = COMMANDS[name][1].partition(":")
+    getattr(importlib.import_module(f"s2sft_fairseq.commands.{module}"), function or "main")(list(arguments))
 
 
 def guarded(name: str, work: Callable[[], object]) -> int:

@@ -167,7 +167,7 @@ run "other packages" "$log" pip install --no-compile --no-deps --no-build-isolat
 run "rest of the build" "$venv/setup-build.log" wait "$builder"
 trap - EXIT
 run "fairseq and s2sft_fairseq" "$log" pip install --no-compile --no-deps --no-build-isolation "$work"/wheels/*.whl -e .
-run "first import" "$log" "$venv/bin/python" -c 'import s2sft_fairseq.cli
+run "first import" "$log" "$venv/bin/python" -c 'import s2sft_fairseq.plugin
 import fairseq.data.data_utils_fast, fairseq.data.token_block_utils_fast, fairseq.libbleu
 import matplotlib.pyplot, rouge_score.rouge_scorer, safetensors.torch, tokenizers, transformers.models.bert.modeling_bert'
 

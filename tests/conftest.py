@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from s2sft_fairseq import cli  # patches fairseq, and therefore comes before it
+from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq, and therefore comes before it
 from s2sft_fairseq.runtime import warnings as warning_filters
 
 # isort: split

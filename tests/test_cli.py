@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,8 @@ def call_raising(call_command, monkeypatch):
                 error()
             raise error
 
-        monkeypatch.setitem(cli.COMMANDS, "raise", ("", run))
+        monkeypatch.setitem(sys.modules, "s2sft_fairseq.commands.raising", SimpleNamespace(main=run))
+        monkeypatch.setitem(cli.COMMANDS, "raise", ("", "raising"))
         return call_command("raise", "x", **options)
 
     return call

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
@@ -86,10 +87,10 @@ def tiny_model(seed: int = 0, *, vocab_size: int = VOCAB_SIZE, relative: bool = 
     return model.eval()
 
 
-def tiny_dictionary(size: int = VOCAB_SIZE) -> PretrainedDictionary:
+def tiny_dictionary(size: int = VOCAB_SIZE) -> FairseqDictionary:
     """A BERT-like dictionary: the five special symbols, then ``w5``, ``w6`` and so on."""
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(FIRST_WORD, size))]
-    return PretrainedDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
+    return FairseqDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
 
 
 def words(rng: np.random.Generator, length: int) -> np.ndarray:

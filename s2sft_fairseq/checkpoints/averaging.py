@@ -18,6 +18,26 @@ _OF_TRAINING = re.compile(r"checkpoint(?P<epoch>\d+)\.pt|checkpoint_(?P<within>\
 _BEST = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d{3})\d*\.pt")
 
 
+def choose_checkpoints(folder: Path, last: int | None, best: int | None, pattern: str | None) -> list[Path]:
+    """Return the checkpoints that one of the three options of ``s2sft average`` asks for.
+
+    Raises:
+        UserError: if there are too few of them, or the number is below 1.
+    """
+    for option, number in (("--last", last), ("--best", best)):
+        if number is not None and number < 1:
+            raise UserError(f"{option} must be at least 1, but is {number}")
+    if last is not None:
+        return last_checkpoints(folder, last)
+    if best is not None:
+        return best_checkpoints(folder, best)
+    if Path(pattern or "").is_absolute():
+        raise UserError(f"--pattern must be of names in the folder, but is {pattern}")
+    if not (paths := sorted(folder.glob(pattern or ""))):
+        raise UserError(f"{folder} has no file whose name matches --pattern {pattern}")
+    return paths
+
+
 def last_checkpoints(folder: Path, number: int) -> list[Path]:
     """Return the last checkpoints of a training, the oldest first: those of epochs and of updates within them.
 

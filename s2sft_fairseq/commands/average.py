@@ -8,8 +8,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from s2sft_fairseq.checkpoints.averaging import average_checkpoints, best_checkpoints, last_checkpoints
-from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.errors import UserError
 
 
@@ -29,7 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     which.add_argument("--pattern", metavar="GLOB", help="all whose names match, such as 'checkpoint_*_?000.pt'")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the checkpoint to write")
     options = parser.parse_args(arguments)
-    paths = choose(options.folder, options.last, options.best, options.pattern)
+    from s2sft_fairseq.checkpoints.averaging import (  # imports PyTorch, which --help does without
+        average_checkpoints,
+        choose_checkpoints,
+    )
+    from s2sft_fairseq.checkpoints.saving import save_checkpoint
+
+    paths = choose_checkpoints(options.folder, options.last, options.best, options.pattern)
     if not options.output.parent.is_dir():
         raise UserError(f"--output {options.output}: its folder does not exist")
     if options.output in paths:
@@ -37,23 +41,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     state = average_checkpoints(paths)
     save_checkpoint(state, options.output)
     print(f"{options.output}: the average of {', '.join(path.name for path in paths)}")
-
-
-def choose(folder: Path, last: int | None, best: int | None, pattern: str | None) -> list[Path]:
-    """Return the checkpoints to average.
-
-    Raises:
-        UserError: if there are too few of them, or the number is below 1.
-    """
-    for option, number in (("--last", last), ("--best", best)):
-        if number is not None and number < 1:
-            raise UserError(f"{option} must be at least 1, but is {number}")
-    if last is not None:
-        return last_checkpoints(folder, last)
-    if best is not None:
-        return best_checkpoints(folder, best)
-    if Path(pattern or "").is_absolute():
-        raise UserError(f"--pattern must be of names in the folder, but is {pattern}")
-    if not (paths := sorted(folder.glob(pattern or ""))):
-        raise UserError(f"{folder} has no file whose name matches --pattern {pattern}")
-    return paths

@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import s2sft_fairseq
@@ -62,12 +63,15 @@ def run(name: str, arguments: list[str]) -> None:
     importlib.import_module(f"fairseq_cli.{name}").cli_main()
 
 
-def run_hydra_train(arguments: list[str]) -> None:
+def hydra_train(arguments: list[str]) -> None:
     """Run `fairseq-hydra-train` with the plugin as `common.user_dir`, which `arguments` may name too."""
     overrides = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
     set_arguments([*arguments, f"common.user_dir={_user_dir(overrides.get('common.user_dir'))}"])
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # without it Hydra prints its own traceback and exits
     importlib.import_module("fairseq_cli.hydra_train").cli_main()
+
+
+train, validate, interactive = (partial(run, name) for name in ("train", "validate", "interactive"))
 
 
 def complete(arguments: list[str]) -> list[str]:

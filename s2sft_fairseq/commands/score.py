@@ -4,16 +4,13 @@ fairseq's own options and figures; written anew because `fairseq-score` fails wi
 and scores the first lines alone where one file is shorter than the other.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
-from fairseq.data import Dictionary
-from fairseq.scoring import bleu
-from fairseq_cli.score import get_parser
-
 from s2sft_fairseq.data.text_files import check_texts, read_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.evaluation.bleu import corpus_bleu
+from s2sft_fairseq.evaluation.bleu import corpus_bleu, fairseq_bleu
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
 
@@ -24,7 +21,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: a file is missing, is not UTF-8 or is empty, or the two have different numbers of lines.
     """
-    args = get_parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     hypotheses, references = _read(args.sys, args.ref)
     if args.sacrebleu:
         pairs = [
@@ -34,16 +31,24 @@ def main(arguments: list[str]) -> None:
         return
     if args.ignore_case:
         hypotheses, references = ([line.lower() for line in lines] for lines in (hypotheses, references))
-    dictionary = Dictionary()
-    scorer = bleu.Scorer(bleu.BleuConfig(pad=dictionary.pad(), eos=dictionary.eos(), unk=dictionary.unk()))
-    for number, (hypothesis, reference) in enumerate(zip(hypotheses, references, strict=True)):
-        if args.sentence_bleu:
-            scorer.reset(one_init=True)
-        scorer.add(dictionary.encode_line(reference), dictionary.encode_line(hypothesis))
-        if args.sentence_bleu:
-            print(number, scorer.result_string(args.order))
     if not args.sentence_bleu:
-        print(scorer.result_string(args.order))
+        print(fairseq_bleu(hypotheses, references, args.order))
+        return
+    for number, (hypothesis, reference) in enumerate(zip(hypotheses, references, strict=True)):
+        print(number, fairseq_bleu([hypothesis], [reference], args.order, smooth=True))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="s2sft score", description="BLEU of hypotheses against references")
+    parser.add_argument("-s", "--sys", default="-", metavar="FILE", help="hypotheses; -, the standard input (default)")
+    parser.add_argument("-r", "--ref", required=True, metavar="FILE", help="references")
+    parser.add_argument(
+        "-o", "--order", type=int, default=4, choices=range(1, 5), help="words of the longest n-grams (default: 4)"
+    )
+    parser.add_argument("--ignore-case", action="store_true", help="lower-case both")
+    parser.add_argument("--sacrebleu", action="store_true", help="compute sacreBLEU's score, and print its signature")
+    parser.add_argument("--sentence-bleu", action="store_true", help="a score for each line, with +1 smoothing")
+    return parser
 
 
 def _read(hypothesis_path: str, reference_path: str) -> tuple[list[str], list[str]]:

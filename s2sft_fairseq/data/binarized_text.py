@@ -2,13 +2,14 @@
 
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import ConcatDataset, data_utils
 from fairseq.data.indexed_dataset import IndexedCachedDataset, IndexedDataset, MMapIndexedDataset
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
 
@@ -29,7 +30,7 @@ def find_languages(folder: Path) -> tuple[str, str]:
     return source, target
 
 
-def load_dictionary(folder: Path, source: str, target: str) -> PretrainedDictionary:
+def load_dictionary(folder: Path, source: str, target: str) -> FairseqDictionary:
     """Load the one dictionary that source and target share.
 
     Raises:
@@ -39,7 +40,7 @@ def load_dictionary(folder: Path, source: str, target: str) -> PretrainedDiction
     present = [path for path in paths if path.is_file()]
     if not present:
         raise UserError(f"{folder} must hold {' and '.join(path.name for path in paths)}, but holds neither")
-    dictionaries = [PretrainedDictionary.load(str(path)) for path in present]
+    dictionaries = [FairseqDictionary.load(str(path)) for path in present]
     if any(dictionary.symbols != dictionaries[0].symbols for dictionary in dictionaries):
         sizes = " and ".join(f"{path.name} has {len(d)}" for path, d in zip(present, dictionaries, strict=True))
         raise UserError(
@@ -54,7 +55,7 @@ def load_split(
     split: str,
     source: str,
     target: str,
-    dictionary: PretrainedDictionary,
+    dictionary: FairseqDictionary,
     impl: str | None,
     combine: bool,
 ) -> tuple[Any, Any | None]:
@@ -94,7 +95,7 @@ def load_split(
     return ConcatDataset(sources), ConcatDataset(with_targets) if with_targets else None
 
 
-def load_texts(folder: Path, split: str, dictionary: PretrainedDictionary, impl: str | None) -> Any:
+def load_texts(folder: Path, split: str, dictionary: FairseqDictionary, impl: str | None) -> Any:
     """Load a split of plain text, ``<split>.idx`` and ``.bin``.
 
     Raises:
@@ -110,7 +111,7 @@ def load_texts(folder: Path, split: str, dictionary: PretrainedDictionary, impl:
     return lines
 
 
-def load_text_dictionary(folder: Path) -> PretrainedDictionary:
+def load_text_dictionary(folder: Path) -> FairseqDictionary:
     """Load the dictionary of plain text, ``dict.txt``.
 
     Raises:
@@ -119,11 +120,11 @@ def load_text_dictionary(folder: Path) -> PretrainedDictionary:
     path = folder / "dict.txt"
     if not path.is_file():
         raise UserError(f"{folder} must be a folder that s2sft preprocess --only-source wrote, but lacks dict.txt")
-    return PretrainedDictionary.load(str(path))
+    return FairseqDictionary.load(str(path))
 
 
 def _load_part(
-    folder: Path, split: str, source: str, target: str, dictionary: PretrainedDictionary, impl: str | None
+    folder: Path, split: str, source: str, target: str, dictionary: FairseqDictionary, impl: str | None
 ) -> tuple[Any, Any | None] | None:
     for pair in (f"{source}-{target}", f"{target}-{source}", f"{source}-None"):
         prefix = str(folder / f"{split}.{pair}.")
@@ -141,7 +142,7 @@ def _load_part(
     return sources, targets
 
 
-def _load(prefix: str, dictionary: PretrainedDictionary, impl: str | None) -> Any | None:
+def _load(prefix: str, dictionary: FairseqDictionary, impl: str | None) -> Any | None:
     try:
         dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl)
     except (ValueError, OSError, AssertionError, struct.error) as error:
@@ -167,3 +168,18 @@ def _bytes_needed(dataset: Any) -> int:
         index = dataset._index
         return int(index._pointers[-1]) + int(index._sizes[-1]) * index.dtype().itemsize
     return 0
+
+
+def load_common_dictionary(paths: Sequence[Path]) -> FairseqDictionary:
+    """Load the dictionary of which there is a copy beside each part of the data.
+
+    Raises:
+        UserError: naming all that are missing, or that differ from the first.
+    """
+    problems = [f"dictionary {path} does not exist" for path in paths if not path.is_file()]
+    if not problems:
+        first = paths[0].read_bytes()
+        problems = [f"dictionary {path} differs from {paths[0]}" for path in paths[1:] if path.read_bytes() != first]
+    if problems:
+        raise UserError.of(problems, "all languages must share one dictionary, the --srcdict of s2sft preprocess:")
+    return FairseqDictionary.load(str(paths[0]))

@@ -1,4 +1,4 @@
-"""A dictionary that keeps the ids of a pretrained vocabulary.
+"""A dictionary that keeps the ids of a pretrained vocabulary; it needs neither PyTorch nor fairseq.
 
 fairseq's own `Dictionary` puts four symbols of its own before every file. That is right for RoBERTa-like vocabularies,
 whose embeddings were trained with it, and wrong for others, where row *i* of the embedding is line *i* of
@@ -11,11 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-import torch
-from fairseq.data import Dictionary
-from torch import Tensor
+from typing import IO, Self
 
 from s2sft_fairseq.errors import UserError
 
@@ -48,7 +44,7 @@ def symbols_fingerprint(symbols: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-class PretrainedDictionary(Dictionary):
+class PretrainedDictionary:
     """Symbol *i* is token *i* of the pretrained vocabulary; bos and eos are ``[CLS]`` and ``[SEP]`` or their like.
 
     Files have fairseq's format, ``<symbol> <count>`` a line. A symbol that comes twice keeps both ids, so that no later
@@ -61,13 +57,14 @@ class PretrainedDictionary(Dictionary):
         Raises:
             UserError: if a special symbol is missing.
         """
-        super().__init__(bos=special.bos, pad=special.pad, eos=special.eos, unk=special.unk, add_special_symbols=False)
+        self.bos_word, self.pad_word, self.eos_word, self.unk_word = special.bos, special.pad, special.eos, special.unk
+        self.symbols = [symbol for symbol, _ in symbols]
+        self.count = [count for _, count in symbols]
+        self.indices: dict[str, int] = {}
+        for number, symbol in enumerate(self.symbols):
+            self.indices.setdefault(symbol, number)
         # What save() leaves out: fairseq's four symbols, where they stand first.
-        self.nspecial = 4 if [symbol for symbol, _ in symbols[:4]] == FAIRSEQ_SYMBOLS else 0
-        for symbol, count in symbols:
-            self.indices.setdefault(symbol, len(self.symbols))
-            self.symbols.append(symbol)
-            self.count.append(count)
+        self.nspecial = 4 if self.symbols[:4] == FAIRSEQ_SYMBOLS else 0
         missing = [symbol for symbol in vars(special).values() if symbol not in self.indices]
         if missing:
             raise UserError(
@@ -87,19 +84,36 @@ class PretrainedDictionary(Dictionary):
         """Return the ids of the special symbols that no hypothesis may hold: all of them but eos."""
         return sorted({self.bos_index, self.pad_index, self.unk_index, self.mask_index})
 
-    def string(self, tensor: Tensor, *args: Any, include_eos: bool = False, **options: Any) -> str:
-        """Return the symbols of ids as text, as fairseq does, but leave out eos, with padding, at the end only.
+    def __len__(self) -> int:
+        """Return the number of ids."""
+        return len(self.symbols)
 
-        Within a source it stands between two fields.
-        """
-        if not include_eos and torch.is_tensor(tensor) and tensor.dim() == 1:
-            while len(tensor) and int(tensor[-1]) in (self.eos_index, self.pad_index):
-                tensor = tensor[:-1]
-            include_eos = True
-        return super().string(tensor, *args, include_eos=include_eos, **options)
+    def __contains__(self, symbol: str) -> bool:
+        """Tell whether a symbol has an id."""
+        return symbol in self.indices
+
+    def index(self, symbol: str) -> int:
+        """Return the id of a symbol; that of ``[UNK]`` if it has none."""
+        return self.indices.get(symbol, self.unk_index)
+
+    def bos(self) -> int:
+        """Return the id of ``[CLS]``."""
+        return self.bos_index
+
+    def pad(self) -> int:
+        """Return the id of ``[PAD]``."""
+        return self.pad_index
+
+    def eos(self) -> int:
+        """Return the id of ``[SEP]``."""
+        return self.eos_index
+
+    def unk(self) -> int:
+        """Return the id of ``[UNK]``."""
+        return self.unk_index
 
     @classmethod
-    def load(cls, f: str | IO[str], add_special_symbols: bool = True) -> "PretrainedDictionary":
+    def load(cls, f: str | IO[str], add_special_symbols: bool = True) -> Self:
         """Load a fairseq dictionary file.
 
         Raises:
@@ -111,7 +125,7 @@ class PretrainedDictionary(Dictionary):
         return cls._parse(_read_text(Path(f)), f)
 
     @classmethod
-    def _parse(cls, text: str, name: str) -> "PretrainedDictionary":
+    def _parse(cls, text: str, name: str) -> Self:
         symbols: list[tuple[str, int]] = []
         problems: list[str] = []
         # Not splitlines(): some vocabularies hold U+2028 and its like as tokens.
@@ -132,11 +146,16 @@ class PretrainedDictionary(Dictionary):
 
     def save(self, f: str | IO[str]) -> None:
         """Write a file; its folder is made where it is missing."""
-        # fairseq would make the folder of a bare name, which is "".
-        super().save(os.path.abspath(f) if isinstance(f, str) else f)
+        if isinstance(f, str):
+            os.makedirs(os.path.dirname(os.path.abspath(f)), exist_ok=True)
+            with open(f, "w", encoding="utf-8") as file:
+                self.save(file)
+            return
+        for symbol, count in zip(self.symbols[self.nspecial :], self.count[self.nspecial :], strict=True):
+            print(symbol, count, file=f)
 
     @classmethod
-    def of(cls, symbols: Sequence[str]) -> "PretrainedDictionary":
+    def of(cls, symbols: Sequence[str]) -> Self:
         """Make a dictionary of all symbols of a vocabulary, in the order of their ids.
 
         Raises:
@@ -144,10 +163,6 @@ class PretrainedDictionary(Dictionary):
         """
         counted = [(symbol, 1) for symbol in symbols]
         return cls(counted, _special_symbols(counted))
-
-    def add_from_file(self, f: str | IO[str]) -> None:
-        """Not supported: ids come from one file alone; use :meth:`load`."""
-        raise NotImplementedError("ids of a pretrained vocabulary come from one file: use PretrainedDictionary.load")
 
 
 def _as_fairseq_reads(symbols: list[tuple[str, int]]) -> list[tuple[str, int]]:

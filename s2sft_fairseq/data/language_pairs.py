@@ -1,10 +1,7 @@
-"""Which pairs and languages a data folder holds, as options name them, and the one dictionary of all of them."""
+"""Which pairs and languages a data folder holds, as options name them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 
 LANGUAGE_TOKEN = "__{}__"
@@ -60,18 +57,3 @@ def parse_languages(text: str | None, option: str = "--text-languages") -> list[
     if not all(languages) or len(set(languages)) < len(languages):
         raise UserError(f"{option} must be different names, separated by commas, but is {text!r}")
     return languages
-
-
-def load_common_dictionary(paths: Sequence[Path]) -> PretrainedDictionary:
-    """Load the dictionary of which there is a copy beside each part of the data.
-
-    Raises:
-        UserError: naming all that are missing, or that differ from the first.
-    """
-    problems = [f"dictionary {path} does not exist" for path in paths if not path.is_file()]
-    if not problems:
-        first = paths[0].read_bytes()
-        problems = [f"dictionary {path} differs from {paths[0]}" for path in paths[1:] if path.read_bytes() != first]
-    if problems:
-        raise UserError.of(problems, "all languages must share one dictionary, the --srcdict of s2sft preprocess:")
-    return PretrainedDictionary.load(str(paths[0]))

@@ -1,5 +1,6 @@
-"""BLEU by sacreBLEU, with sacreBLEU's own signature."""
+"""BLEU by sacreBLEU, with its own signature, and as fairseq prints it."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,38 @@ def sacrebleu(examples: Sequence[Example], settings: Settings) -> Measured:
         return {"BLEU": bleu.compute_bleu(matches[:orders], matches[orders:], system, reference, method).score}
 
     return Measured(Sums(counts, score), f"tool:sacrebleu|{signature}")
+
+
+def fairseq_bleu(hypotheses: Sequence[str], references: Sequence[str], order: int = 4, *, smooth: bool = False) -> str:
+    """Return the line that ``fairseq-score`` prints: the score, its precisions and lengths in words.
+
+    Words stand between spaces. As in fairseq/scoring/bleu.py, an unknown word of a reference matches nothing, and an
+    empty text is one word.
+
+    Args:
+        hypotheses: one for each reference.
+        references: one for each hypothesis.
+        order: of the longest n-grams, 1 to 4.
+        smooth: add a match to each order but the first, as fairseq does for single sentences.
+
+    Raises:
+        UserError: if `sacrebleu` is not installed.
+    """
+    sacre = optional_module("sacrebleu", "sacrebleu", "sacrebleu").BLEU(tokenize="none", force=True)
+    texts = [text.strip() or "</s>" for text in hypotheses]
+    golden = [" ".join("\0" if word == "<unk>" else word for word in text.split()) or "</s>" for text in references]
+    found = sacre.corpus_score(texts, [golden])
+    counts = list(zip(found.counts, found.totals, strict=True))[:order]
+    if smooth:
+        counts[1:] = [(match + 1, total + 1) for match, total in counts[1:]]
+    precisions = [match / total if total else 0.0 for match, total in counts]
+    brevity = min(1.0, math.exp(1 - found.ref_len / found.sys_len))
+    mean = math.exp(sum(map(math.log, precisions)) / order) if all(precisions) else 0.0
+    return (
+        f"BLEU{order} = {100 * brevity * mean:.2f}, {'/'.join(f'{100 * value:.1f}' for value in precisions)} "
+        f"(BP={brevity:.3f}, ratio={found.sys_len / found.ref_len:.3f}, "
+        f"syslen={found.sys_len}, reflen={found.ref_len})"
+    )
 
 
 def _metric(settings: Settings, *, effective_order: bool = False) -> "BLEU":

@@ -6,7 +6,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -111,7 +111,7 @@ class SearchOptions(UnilmSearchConfig):
     """Ids that ``no_repeat_ngram_size`` leaves alone."""
 
     @classmethod
-    def of(cls, args: Any, task: Any, form: SequenceForm, dictionary: PretrainedDictionary) -> "SearchOptions":
+    def of(cls, args: Any, task: Any, form: SequenceForm, dictionary: FairseqDictionary) -> "SearchOptions":
         """Gather the options.
 
         Args:
@@ -173,7 +173,7 @@ def early_stop_problems(args: Any, task: Any) -> list[str]:
     return []
 
 
-def _problems(args: Any, task: Any, form: SequenceForm, dictionary: PretrainedDictionary) -> list[str]:
+def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDictionary) -> list[str]:
     found = [
         f"{as_option(name)} is not supported by unilm_seq2seq"
         for name, off in UNSUPPORTED.items()

@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
@@ -25,7 +25,7 @@ INITIAL_STD = 0.02
 
 
 def initialize_head(
-    conversion: Conversion, dictionary: PretrainedDictionary, *, fit_head: Path | None, output_prior: Path | None
+    conversion: Conversion, dictionary: FairseqDictionary, *, fit_head: Path | None, output_prior: Path | None
 ) -> None:
     """Compute what a converted encoder lacks of a language model head, as far as it is asked for.
 
@@ -60,7 +60,7 @@ def initialize_head(
     conversion.missing[:] = [name for name in conversion.missing if name not in fitted]
 
 
-def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
+def log_frequencies(path: Path, dictionary: FairseqDictionary) -> Tensor:
     """Return the logarithms of the relative frequencies (V,) of symbols in tokenized text, each line ending in eos.
 
     As output bias this saves the many steps that Adam would take to learn it, all of which push the tied embeddings of
@@ -79,7 +79,7 @@ def log_frequencies(path: Path, dictionary: PretrainedDictionary) -> Tensor:
 
 @torch.no_grad()
 def fit_transform(
-    model: UnilmModel, path: Path, dictionary: PretrainedDictionary, *, max_lines: int = 600, max_tokens: int = 62
+    model: UnilmModel, path: Path, dictionary: FairseqDictionary, *, max_lines: int = 600, max_tokens: int = 62
 ) -> tuple[Tensor, Tensor | None]:
     """Fit the dense layer of the head by least squares, so that it reads each token off the token's own final state.
 
@@ -125,7 +125,7 @@ def fit_transform(
 
 
 def _batches(
-    path: Path, dictionary: PretrainedDictionary, max_lines: int, max_tokens: int
+    path: Path, dictionary: FairseqDictionary, max_lines: int, max_tokens: int
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Yield lines as ``[CLS] x [SEP]``, 50 a batch, one after the other (T,), and their lengths."""
     lines = islice((line for line in read_lines(path) if line.strip()), max_lines)

@@ -5,11 +5,16 @@ it changes, what fairseq does there, and what happens in its place.
 """
 
 import functools
+import importlib
 import inspect
 import logging
+import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_SCIENTIFIC = ("sklearn", "sklearn.metrics", "scipy", "scipy.stats")
 
 
 @functools.cache
@@ -18,7 +23,7 @@ def install() -> None:
 
     Spawned workers import the plugin again, and so install them too.
     """
-    with _log_as_it_is():
+    with _log_as_it_is(), _scientific_packages_later():
         from s2sft_fairseq.runtime import checkpoints, cpu, data, options, search, warnings
 
     # Patches of one function nest, and the one that is installed last runs first: `cpu` comes behind `checkpoints`, for
@@ -60,3 +65,30 @@ def _log_as_it_is() -> Iterator[None]:
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
+
+
+@contextmanager
+def _scientific_packages_later() -> Iterator[None]:
+    """Within it, scikit-learn and SciPy are not imported, but stood for by modules that import them when they are used.
+
+    fairseq/criterions/sentence_prediction.py and fairseq/tasks/audio_classification.py import them for their metrics,
+    which takes half as long as PyTorch.
+    """
+    stand_ins = {name: _Later(name) for name in _SCIENTIFIC if name not in sys.modules}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
+
+
+class _Later(types.ModuleType):
+    """A module whose functions import it when they are called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if (inner := f"{self.__name__}.{name}") in _SCIENTIFIC:
+            return _Later(inner)
+        return lambda *args, **options: getattr(importlib.import_module(self.__name__), name)(*args, **options)

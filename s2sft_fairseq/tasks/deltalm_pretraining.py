@@ -7,9 +7,9 @@ from typing import Any
 
 from fairseq.tasks import register_task
 
-from s2sft_fairseq.data.binarized_text import load_split
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
+from s2sft_fairseq.data.binarized_text import load_common_dictionary, load_split
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.data.language_pairs import LanguagePair, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import ConcatenatedPairs, SpanPart
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption
@@ -34,7 +34,7 @@ class DeltaLMPretrainingTask(MixtureTask):
 
     may_begin_at_random = True
 
-    def __init__(self, cfg: DeltaLMPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: DeltaLMPretrainingConfig, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg, dictionary)
         self.languages, self.pairs = parse_languages(cfg.text_languages), parse_pairs(cfg.lang_pairs)
         self.pair_corruption = SpanCorruption(cfg.translation_span_density, cfg.mean_span_length)

@@ -20,9 +20,9 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, Transl
 from sacrebleu.metrics import BLEU
 from torch import Tensor
 
-from s2sft_fairseq.data.binarized_text import find_languages, load_split
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
+from s2sft_fairseq.data.binarized_text import find_languages, load_common_dictionary, load_split
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.data.language_pairs import LanguagePair, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
@@ -53,7 +53,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
     texts whose spans are to be written without sentinels, so that other languages than those of the pairs are kept.
     """
 
-    def __init__(self, cfg: DeltaLMSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: DeltaLMSeq2SeqConfig, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg, dictionary, dictionary, dictionary)
         self.pairs, self.languages = chosen_pairs(cfg), parse_languages(cfg.text_languages)
 

@@ -7,7 +7,7 @@ import numpy as np
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
@@ -56,7 +56,7 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
     # [CLS] source [SEP] and the [CLS] and [SEP] of the target.
     special_symbols = 4
 
-    def __init__(self, cfg: ErnieGenPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: ErnieGenPretrainingConfig, dictionary: FairseqDictionary) -> None:
         self.fragments = parse_fragments(cfg)
         self.is_typical = str(cfg.generation) == "typical"
         symbol = cfg.noise_symbol

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
@@ -71,7 +71,7 @@ def resolve_layout(
     return layout
 
 
-def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model: UnilmConfig) -> SequenceForm:
+def make_form(layout: Mapping[str, Any], dictionary: FairseqDictionary, model: UnilmConfig) -> SequenceForm:
     """Make the form that objectives and decoder share.
 
     Raises:
@@ -119,7 +119,7 @@ def make_form(layout: Mapping[str, Any], dictionary: PretrainedDictionary, model
     )
 
 
-def placeholder_id(symbol: str | None, objective: Objective, dictionary: PretrainedDictionary) -> int:
+def placeholder_id(symbol: str | None, objective: Objective, dictionary: FairseqDictionary) -> int:
     """Return the id of the placeholder: the symbol given, else that of the objective if there is one, else the mask."""
     if symbol is None and objective.placeholder in dictionary:
         symbol = objective.placeholder

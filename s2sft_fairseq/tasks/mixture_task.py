@@ -14,7 +14,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
 from s2sft_fairseq.data.binarized_text import load_texts
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.mixture_dataset import MixtureDataset
 from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart
 from s2sft_fairseq.data.temperature import TemperatureSchedule
@@ -82,7 +82,7 @@ def mixture_problems(cfg: MixtureConfig) -> list[str]:
 class MixtureTask(FairseqTask):
     """A task over one dictionary that keeps the pretrained ids, and one encoder-decoder."""
 
-    def __init__(self, cfg: MixtureConfig, dictionary: PretrainedDictionary, *others: Any) -> None:
+    def __init__(self, cfg: MixtureConfig, dictionary: FairseqDictionary, *others: Any) -> None:
         """Check the options; ``others`` are what another base class needs beyond them.
 
         Raises:
@@ -97,17 +97,17 @@ class MixtureTask(FairseqTask):
         self.corruption = SpanCorruption(cfg.span_density, cfg.mean_span_length)
 
     @classmethod
-    def load_dictionary(cls, filename: str) -> PretrainedDictionary:
+    def load_dictionary(cls, filename: str) -> FairseqDictionary:
         """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
-        return PretrainedDictionary.load(filename)
+        return FairseqDictionary.load(filename)
 
     @property
-    def source_dictionary(self) -> PretrainedDictionary:
+    def source_dictionary(self) -> FairseqDictionary:
         """The one dictionary."""
         return self.dictionary
 
     @property
-    def target_dictionary(self) -> PretrainedDictionary:
+    def target_dictionary(self) -> FairseqDictionary:
         """The one dictionary."""
         return self.dictionary
 

@@ -13,7 +13,7 @@ from fairseq import utils
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import II, MISSING
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 
 
 @dataclass
@@ -128,7 +128,7 @@ class InfillingOptions(FairseqDataclass):
     )
 
 
-def symbol_problems(options: dict[str, str | None], dictionary: PretrainedDictionary) -> Iterator[str]:
+def symbol_problems(options: dict[str, str | None], dictionary: FairseqDictionary) -> Iterator[str]:
     """Yield which options name a symbol that the dictionary lacks."""
     for option, symbol in options.items():
         if symbol is not None and symbol not in dictionary:

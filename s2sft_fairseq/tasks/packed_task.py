@@ -6,7 +6,8 @@ from typing import Any
 from fairseq.criterions import FairseqCriterion
 from fairseq.tasks import FairseqTask
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary, symbols_fingerprint
+from s2sft_fairseq.data.dictionary import symbols_fingerprint
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
 
@@ -16,17 +17,17 @@ class PackedTask(FairseqTask):
     criterion = "mask_attention"
     """The one that can read its batches."""
 
-    def __init__(self, cfg: Any, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: Any, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
 
     @classmethod
-    def load_dictionary(cls, filename: str) -> PretrainedDictionary:
+    def load_dictionary(cls, filename: str) -> FairseqDictionary:
         """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
-        return PretrainedDictionary.load(filename)
+        return FairseqDictionary.load(filename)
 
     @classmethod
-    def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> PretrainedDictionary:
+    def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> FairseqDictionary:
         """Refuse to build a dictionary: that of the pretrained encoder is needed.
 
         Raises:
@@ -49,11 +50,11 @@ class PackedTask(FairseqTask):
         return {**super().state_dict(), "symbols": symbols_fingerprint(self.dictionary.symbols)}
 
     @property
-    def source_dictionary(self) -> PretrainedDictionary:
+    def source_dictionary(self) -> FairseqDictionary:
         """The one dictionary."""
         return self.dictionary
 
     @property
-    def target_dictionary(self) -> PretrainedDictionary:
+    def target_dictionary(self) -> FairseqDictionary:
         """The one dictionary."""
         return self.dictionary

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.text_dataset import PackedTextDataset
 from s2sft_fairseq.data.token_blocks import TokenBlocks
 from s2sft_fairseq.errors import UserError
@@ -47,7 +47,7 @@ class TextPretrainingTask(PackedTask):
     divider: int | None = None
     """What stands between the two halves of a text, if it has such."""
 
-    def __init__(self, cfg: TextPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: TextPretrainingConfig, dictionary: FairseqDictionary) -> None:
         cfg.tokens_per_sample = 508 if cfg.tokens_per_sample is None else cfg.tokens_per_sample
         cfg.target_segment = 1 if cfg.target_segment is None else cfg.target_segment
         super().__init__(cfg, dictionary)

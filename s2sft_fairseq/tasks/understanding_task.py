@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.labelled_dataset import LabelledDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
@@ -98,7 +98,7 @@ class UnderstandingTask(PackedTask):
 
 
 def make_form(
-    dictionary: PretrainedDictionary,
+    dictionary: FairseqDictionary,
     model: UnilmConfig,
     max_source: int,
     *,

@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.tasks import register_task
 from torch import nn
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.labels import CLASSES, checked_classes, read_class_labels, read_classes, read_number_labels
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
@@ -42,7 +42,7 @@ class UnilmClassificationTask(UnderstandingTask):
     classes: tuple[str, ...]
     """Their names in the order of the outputs; () of a regression."""
 
-    def __init__(self, cfg: UnilmClassificationConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: UnilmClassificationConfig, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg, dictionary)
         if cfg.regression and cfg.classes is not None:
             raise UserError(f"--classes and --regression exclude each other, but --classes is {cfg.classes}")

@@ -6,7 +6,7 @@ import numpy as np
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
 from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
 from s2sft_fairseq.objectives.draws import Draws
@@ -47,7 +47,7 @@ class UnilmPretrainingTask(TextPretrainingTask):
     # [CLS] S1 [SEP] S2 [SEP].
     special_symbols = 3
 
-    def __init__(self, cfg: UnilmPretrainingConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: UnilmPretrainingConfig, dictionary: FairseqDictionary) -> None:
         self.masking = BlockwiseMasking(cfg.mask_ratio, cfg.block_prob, parse_range(cfg.block_lengths))
         self.corruption = replace(
             NO_CORRUPTION,

@@ -12,7 +12,7 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.free_memory import GIB
@@ -39,7 +39,7 @@ class UnilmSeq2SeqTask(PackedTask):
     layout: dict[str, Any]
     form: SequenceForm
 
-    def __init__(self, cfg: UnilmSeq2SeqConfig, dictionary: PretrainedDictionary) -> None:
+    def __init__(self, cfg: UnilmSeq2SeqConfig, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg, dictionary)
         self.decoding_models: list[UnilmModel] = []
 
@@ -185,7 +185,7 @@ class UnilmSeq2SeqTask(PackedTask):
         return self.form.max_source, self.form.max_target
 
 
-def make_corruption(options: Any, name: str, dictionary: PretrainedDictionary) -> Corruption:
+def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> Corruption:
     """Settle how sources and targets are corrupted.
 
     Args:
@@ -234,7 +234,7 @@ def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
     return found
 
 
-def make_objective(options: Any, name: str, dictionary: PretrainedDictionary) -> Objective:
+def make_objective(options: Any, name: str, dictionary: FairseqDictionary) -> Objective:
     """Return the objective to train with, which reads the span vocabulary where one is named.
 
     Raises:

@@ -22,9 +22,10 @@ from safetensors import SafetensorError
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
-from s2sft_fairseq.commands.export import WEIGHTS, export, main
+from s2sft_fairseq.commands.export import main
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.export import WEIGHTS, export
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from s2sft_fairseq.commands.predict import logits_of
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tasks.prediction import logits_of
 
 
 class Texts:

@@ -1,14 +1,19 @@
 """`s2sft score` gives fairseq's and sacreBLEU's figures, also where fairseq-score fails."""
 
 import io
+import random
 import sys
 
 import pytest
 import sacrebleu
+from fairseq.data import Dictionary
+from fairseq.scoring import bleu
 from fairseq_cli import score as fairseq_score
 
-HYPOTHESES = ["The cat sat on the mat .", "a dog barks at me", ""]
-REFERENCES = ["the cat sat on the mat .", "a dog barks loudly at me", "nothing"]
+from s2sft_fairseq.evaluation.bleu import fairseq_bleu
+
+HYPOTHESES = ["The cat sat on the mat .", "a dog barks at me", "", "an <unk> word ", "the the the cat"]
+REFERENCES = ["the cat sat on the mat .", "a dog barks loudly at me", "nothing", "an <unk>  word", "the cat"]
 
 
 @pytest.fixture
@@ -38,11 +43,26 @@ def test_the_figure_of_sacrebleu(call_command, files, lowercase):
     assert signature.startswith("nrefs:1|case:lc" if lowercase else "nrefs:1|case:mixed")
 
 
-def test_a_figure_for_each_sentence(call_command, files):
-    lines = call_command("score", *files, "--sentence-bleu").stdout.splitlines()
-    assert [line.split(" ", 2)[:2] for line in lines] == [["0", "BLEU4"], ["1", "BLEU4"], ["2", "BLEU4"]]
-    first, second = (float(line.split("= ")[1].split(",")[0]) for line in lines[:2])
-    assert first > second > 0
+@pytest.mark.parametrize("order", [1, 3, 4])
+def test_a_figure_for_each_sentence(call_command, files, order):
+    lines = call_command("score", *files, "--sentence-bleu", "--order", order).stdout.splitlines()
+    dictionary = Dictionary()
+    scorer = bleu.Scorer(bleu.BleuConfig(pad=dictionary.pad(), eos=dictionary.eos(), unk=dictionary.unk()))
+    for number, (hypothesis, reference) in enumerate(zip(HYPOTHESES, REFERENCES, strict=True)):
+        scorer.reset(one_init=True)
+        scorer.add(dictionary.encode_line(reference), dictionary.encode_line(hypothesis))
+        assert lines[number] == f"{number} {scorer.result_string(order)}"
+
+
+def test_random_words_are_scored_as_fairseq_scores_them():
+    draw, dictionary = random.Random(1), Dictionary()
+    texts = [" ".join(draw.choices(["a", "b", "c", "<unk>"], k=draw.randint(0, 12))) for _ in range(600)]
+    hypotheses, references = texts[:300], texts[300:]
+    scorer = bleu.Scorer(bleu.BleuConfig(pad=dictionary.pad(), eos=dictionary.eos(), unk=dictionary.unk()))
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        scorer.add(dictionary.encode_line(reference), dictionary.encode_line(hypothesis))
+    for order in range(1, 5):
+        assert fairseq_bleu(hypotheses, references, order) == scorer.result_string(order)
 
 
 def test_hypotheses_on_the_standard_input(call_command, files, monkeypatch):
@@ -50,12 +70,12 @@ def test_hypotheses_on_the_standard_input(call_command, files, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in HYPOTHESES)))
     assert call_command("score", "--ref", "ref").stdout == expected
     monkeypatch.setattr(sys, "stdin", io.StringIO(HYPOTHESES[0]))
-    assert "ref has 3 lines, the standard input 1" in call_command("score", "--ref", "ref", status=2).stderr
+    assert "ref has 5 lines, the standard input 1" in call_command("score", "--ref", "ref", status=2).stderr
 
 
 def test_refuses_different_numbers_of_lines(call_command, files, tmp_path):
     (tmp_path / "sys").write_text("one\n")
-    assert "sys has 1, ref has 3" in call_command("score", *files, status=2).stderr
+    assert "sys has 1, ref has 5" in call_command("score", *files, status=2).stderr
 
 
 def test_names_a_missing_file(call_command):

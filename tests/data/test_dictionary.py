@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny import tiny_dictionary
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, GEMMA_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, GEMMA_SYMBOLS, ROBERTA_SYMBOLS
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
 BERT = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "."]
@@ -25,12 +26,12 @@ def specials(dictionary):
 
 @pytest.fixture
 def bert(tmp_path):
-    return PretrainedDictionary.load(write(tmp_path / "dict.txt", BERT))
+    return FairseqDictionary.load(write(tmp_path / "dict.txt", BERT))
 
 
 @pytest.fixture
 def roberta(tmp_path):
-    return PretrainedDictionary.load(write(tmp_path / "dict.txt", ROBERTA_FILE))
+    return FairseqDictionary.load(write(tmp_path / "dict.txt", ROBERTA_FILE))
 
 
 def test_bert_symbols_stay_where_they_are(bert):
@@ -50,7 +51,7 @@ def test_roberta_symbols_come_first_and_mask_last(roberta):
 
 def test_a_mask_symbol_in_a_roberta_file_stays_there(tmp_path):
     symbols = ["the", "<mask>", "."]
-    dictionary = PretrainedDictionary.load(write(tmp_path / "dict.txt", symbols))
+    dictionary = FairseqDictionary.load(write(tmp_path / "dict.txt", symbols))
     assert dictionary.symbols == ["<s>", "<pad>", "</s>", "<unk>", *symbols]
     assert dictionary.mask() == 5
 
@@ -60,14 +61,14 @@ def test_round_trip(kind, request, tmp_path):
     dictionary = request.getfixturevalue(kind)
     saved = str(tmp_path / "saved" / "dict.txt")
     dictionary.save(saved)
-    for again in (PretrainedDictionary.load(saved), pickle.loads(pickle.dumps(dictionary))):
+    for again in (FairseqDictionary.load(saved), pickle.loads(pickle.dumps(dictionary))):
         assert again.symbols == dictionary.symbols
         assert again.indices == dictionary.indices
         assert again.count == dictionary.count
         assert specials(again) == specials(dictionary)
     with open(saved, encoding="utf-8", newline="") as file:
-        assert PretrainedDictionary.load(file).symbols == dictionary.symbols
-    assert PretrainedDictionary.load(io.StringIO("[PAD] 1\n[UNK] 1\n[CLS] 1\n[SEP] 1\n[MASK] 1")).pad() == 0
+        assert FairseqDictionary.load(file).symbols == dictionary.symbols
+    assert FairseqDictionary.load(io.StringIO("[PAD] 1\n[UNK] 1\n[CLS] 1\n[SEP] 1\n[MASK] 1")).pad() == 0
 
 
 def test_fairseq_encodes_and_decodes_with_it(bert, roberta):
@@ -82,13 +83,13 @@ def test_fairseq_encodes_and_decodes_with_it(bert, roberta):
 
 def test_a_symbol_that_comes_twice_keeps_both_ids(tmp_path):
     symbols = [*BERT, "[unused1]", "last"]
-    dictionary = PretrainedDictionary.load(write(tmp_path / "dict.txt", symbols))
+    dictionary = FairseqDictionary.load(write(tmp_path / "dict.txt", symbols))
     assert dictionary.symbols == symbols
     assert dictionary.index("[unused1]") == 1
     assert dictionary.index("last") == len(symbols) - 1
     assert dictionary[9] == "[unused1]"
     dictionary.save(str(tmp_path / "again.txt"))
-    assert PretrainedDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
+    assert FairseqDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
 
 
 # What str.splitlines() and str.split() take for the end of a line or of a word.
@@ -97,10 +98,10 @@ STRANGE = ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\u3000", "\xa0",
 
 def test_strange_spaces_are_tokens(tmp_path):
     symbols = [*BERT, *STRANGE, "end"]
-    dictionary = PretrainedDictionary.load(write(tmp_path / "dict.txt", symbols))
+    dictionary = FairseqDictionary.load(write(tmp_path / "dict.txt", symbols))
     assert dictionary.symbols == symbols
     dictionary.save(str(tmp_path / "again.txt"))
-    assert PretrainedDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
+    assert FairseqDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
 
 
 @pytest.mark.parametrize(
@@ -114,28 +115,28 @@ def test_strange_spaces_are_tokens(tmp_path):
 )
 def test_a_whole_vocabulary(tmp_path, symbols, special, listed):
     """Its file leaves out what fairseq puts first, where that stands first; and is read back as it was."""
-    dictionary = PretrainedDictionary.of(symbols)
+    dictionary = FairseqDictionary.of(symbols)
     assert dictionary.symbols == symbols and set(dictionary.count) == {1}
     names = [dictionary[number] for number in (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.mask())]
     assert names == [special.bos, special.pad, special.eos, special.mask]
     dictionary.save(str(tmp_path / "dict.txt"))
     assert len((tmp_path / "dict.txt").read_text().splitlines()) == listed
-    again = PretrainedDictionary.load(str(tmp_path / "dict.txt"))
+    again = FairseqDictionary.load(str(tmp_path / "dict.txt"))
     assert again.symbols == symbols and again.bos() == dictionary.bos()
 
 
 def test_windows_line_ends_and_flags_of_fairseq(tmp_path):
     path = write(tmp_path / "dict.txt", BERT, end="\r\n")
-    assert PretrainedDictionary.load(path).symbols == BERT
+    assert FairseqDictionary.load(path).symbols == BERT
     path = write(tmp_path / "flags.txt", BERT, end=" #fairseq:overwrite\n")
-    assert PretrainedDictionary.load(path).symbols == BERT
+    assert FairseqDictionary.load(path).symbols == BERT
 
 
 def test_malformed_lines_are_named_with_their_numbers(tmp_path):
     path = tmp_path / "dict.txt"
     path.write_text("[PAD] 1\nword\n[UNK] many\n\n[CLS] -1\nfine 3\n 4\nthe \u0661\n", encoding="utf-8")
     with pytest.raises(UserError) as raised:
-        PretrainedDictionary.load(str(path))
+        FairseqDictionary.load(str(path))
     assert str(raised.value).splitlines() == [
         f"6 malformed lines in dictionary {path}:",
         f"  - {path}, line 2: needs '<symbol> <count>', found 'word'",
@@ -151,7 +152,7 @@ def test_a_whole_vocabulary_in_place_of_a_dictionary(tmp_path):
     """The commonest mistake: the first ten lines are named, not thirty thousand."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", *map(str, range(999))]))
     with pytest.raises(UserError, match=r"^1000 malformed lines in dictionary") as raised:
-        PretrainedDictionary.load(str(tmp_path / "vocab.txt"))
+        FairseqDictionary.load(str(tmp_path / "vocab.txt"))
     assert len(str(raised.value).splitlines()) == 11
 
 
@@ -159,14 +160,14 @@ def test_missing_special_symbols(tmp_path):
     needed = r"must hold \[CLS\], \[PAD\], \[SEP\], \[UNK\], \[MASK\], but lacks \[CLS\], \[MASK\]$"
     path = write(tmp_path / "dict.txt", ["[PAD]", "[UNK]", "[SEP]", "word"])
     with pytest.raises(UserError, match=f"^{path}: the dictionary {needed}"):
-        PretrainedDictionary.load(path)
+        FairseqDictionary.load(path)
     without_pad = write(tmp_path / "without_pad.txt", [symbol for symbol in BERT if symbol != "[PAD]"])
     with pytest.raises(UserError, match=r"but lacks \[PAD\]$"):
-        PretrainedDictionary.load(str(without_pad))
+        FairseqDictionary.load(str(without_pad))
     with pytest.raises(UserError, match=f"^the dictionary {needed}"):
-        PretrainedDictionary.of(["[PAD]", "[UNK]", "[SEP]", "word"])
+        FairseqDictionary.of(["[PAD]", "[UNK]", "[SEP]", "word"])
     with pytest.raises(UserError, match="but lacks </s>"):
-        PretrainedDictionary([("<s>", 1), ("<pad>", 1), ("<unk>", 1), ("<mask>", 1)], ROBERTA_SYMBOLS)
+        FairseqDictionary([("<s>", 1), ("<pad>", 1), ("<unk>", 1), ("<mask>", 1)], ROBERTA_SYMBOLS)
     assert tiny_dictionary().pad_word == BERT_SYMBOLS.pad
 
 
@@ -180,11 +181,11 @@ def test_unreadable_files(tmp_path):
         "latin.txt": "must be UTF-8, but byte 11 is not",
     }.items():
         with pytest.raises(UserError, match=rf"^dictionary .*{path} {problem}$"):
-            PretrainedDictionary.load(str(tmp_path / path))
+            FairseqDictionary.load(str(tmp_path / path))
 
 
 def test_ids_come_from_one_file_alone():
-    with pytest.raises(NotImplementedError, match=r"PretrainedDictionary\.load"):
+    with pytest.raises(NotImplementedError, match=r"FairseqDictionary\.load"):
         tiny_dictionary().add_from_file("more.txt")
 
 

@@ -11,7 +11,7 @@ from official_deltalm import write_official
 
 from s2sft_fairseq.checkpoints.averaging import average_checkpoints
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.commands.convert import ConvertOptions, convert
+from s2sft_fairseq.models.convert import ConvertOptions, convert
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
 TRAINING = (

@@ -23,8 +23,8 @@ from recorded_deltalm import (
 )
 
 from s2sft_fairseq.checkpoints.deltalm import interleave
-from s2sft_fairseq.commands.convert import convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.models.convert import convert
 from s2sft_fairseq.models.deltalm import DeltaLMModel
 
 pytestmark = pytest.mark.rounding

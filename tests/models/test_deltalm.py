@@ -10,9 +10,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from hugging_face import save, segments_of, texts, their_model, their_output
 
 from s2sft_fairseq.checkpoints.deltalm import COPIES, TABLES
-from s2sft_fairseq.commands.convert import convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.convert import convert
 from s2sft_fairseq.models.deltalm import DeltaLMModel
 from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
 

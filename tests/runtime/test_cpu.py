@@ -240,7 +240,7 @@ def test_a_training_on_a_gpu_is_left_alone():
 # A page of 4 KiB that is touched for the first time is a fault: 28 MiB are 7,168 of them, or 14 huge pages.
 PROGRAM = """
 import resource, torch
-import s2sft_fairseq
+import s2sft_fairseq.plugin
 for _ in range(2):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(4):
@@ -272,7 +272,7 @@ def test_large_blocks_are_used_again():
 # Large blocks are freed and small ones between them stay, which glibc's own trimming of the heap's end leaves as it is.
 HOLES = """
 import ctypes
-import s2sft_fairseq
+import s2sft_fairseq.plugin
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
 from s2sft_fairseq.runtime import cpu
 libc = ctypes.CDLL(None)

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import logging
 {before}
-import s2sft_fairseq
+import s2sft_fairseq.plugin
 root = logging.getLogger()
 print(root.level, len(root.handlers))
 logging.getLogger("matplotlib").debug("noise")

@@ -14,7 +14,7 @@ def words(folder, text: str) -> list[str]:
     """The words of a text, each decoded."""
     tokenizer = open_tokenizer(folder)
     dictionary = tokenizer.dictionary
-    ids = dictionary.encode_line(tokenizer.encode(text), append_eos=False, add_if_not_exist=False).numpy()
+    ids = np.array([dictionary.index(symbol) for symbol in tokenizer.encode(text).split()])
     spellings = word_rule(tokenizer).split(ids, np.zeros(1, np.int64)).spellings()
     return [
         tokenizer.decode(" ".join(dictionary.symbols[i] for i in ids_of(spelling))).strip() for spelling in spellings

@@ -6,7 +6,7 @@ import torch
 from fairseq import utils
 from fairseq.data import FairseqDataset, data_utils
 
-from s2sft_fairseq.commands.fairseq_errors import stated_by_fairseq
+from s2sft_fairseq.errors import stated_by_fairseq
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,155 @@
+"""Write a model in Hugging Face's format: a generator, a classifier, an answer finder, an encoder."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.conversion import Sizes, write
+from s2sft_fairseq.checkpoints.families import family_of
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.pretrained import MODEL
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import check_replaceable, new_folder
+from s2sft_fairseq.models.pretrained_checkpoint import open_encoder
+from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def export(
+    checkpoint: Path, destination: Path, tokenizer_dir: Path | None = None, pretrained: Path | None = None
+) -> None:
+    """Write ``config.json``, ``model.safetensors`` and the tokenizer's files.
+
+    Args:
+        checkpoint: a checkpoint file of this plugin, or the folder of a converted encoder.
+        destination: the folder to write.
+        tokenizer_dir: where the tokenizer's files are; for a converted encoder its own folder.
+        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
+
+    Raises:
+        UserError: naming what is missing or does not fit.
+    """
+    check_replaceable(destination, "--to")
+    folder = tokenizer_dir or (checkpoint if checkpoint.is_dir() else None)
+    if folder is None:
+        raise UserError(
+            f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
+        )
+    weights, sizes, head = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
+    vocabulary = read_vocabulary(folder)
+    rows = len(weights["embeddings.tokens.weight"])
+    if len(vocabulary.symbols) > rows:
+        raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
+    family = family_of(sizes)
+    config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
+    if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
+        config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
+    theirs = write(family, weights, sizes)
+    if head is not None:
+        theirs |= head.write(family.name)
+        config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}
+    with new_folder(destination, "--to") as staging:
+        _save(theirs, staging / WEIGHTS)
+        _write_tokenizer(folder, vocabulary, staging)
+        (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
+    if family.name == "UniLM":
+        print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
+    if head is not None:
+        _print_layout(family.name, head, vocabulary)
+
+
+def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes, TaskHead | None]:
+    """Read the weights, merged with adapters if there are any, and the sizes of a model.
+
+    Of a classifier or an answer finder these are the weights of its encoder, and its head comes apart.
+
+    Args:
+        checkpoint: the file.
+        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
+
+    Raises:
+        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of an unknown task, or the
+            encoder is not that of its adapters.
+    """
+    state = load_checkpoint(checkpoint, lazily=True)
+    options: Any = (state.get("cfg") or {}).get("model")
+    values = options if isinstance(options, dict) else vars(options) if options is not None else {}
+    weights = state.get("model", {})
+    check_finite(checkpoint, weights)
+    if values.get("num_roles"):
+        raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
+    head = read_head(state, str(checkpoint))
+    if head is not None:
+        weights = {
+            name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")
+        }
+    if values.get("lora_rank") and FINGERPRINT in weights:
+        cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
+        weights = merge_adapters(weights, open_encoder(cfg).read_weights(), values, cfg.pretrained)
+    elif pretrained is not None:
+        raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {checkpoint} has none")
+    if "encoder_layers" not in values or "embeddings.tokens.weight" not in weights:
+        raise UserError(
+            f"{checkpoint} must be a checkpoint of s2sft train, or a folder of s2sft convert, but is neither"
+        )
+    if head is not None:  # in place of that of the encoder which adapters were trained beside
+        weights = {name: value for name, value in weights.items() if not name.startswith("lm_head.")}
+    sizes = {name: values.get(name) for name in SIZES}
+    return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}, head
+
+
+def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
+    """Say where the inputs of a model differ from what Hugging Face's tokenizers make of pairs of texts."""
+    if family == "RoBERTa":
+        eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
+        print(f"it was trained with one {eos} between two texts, where RoBERTa's tokenizer puts two")
+    if head.source_segments not in (None, "0,1"):
+        print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
+
+
+def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
+    """Return what a ``config.json`` says of the vocabulary."""
+    dictionary = PretrainedDictionary.of(vocabulary.symbols)
+    return {
+        "vocab_size": rows,
+        "pad_token_id": dictionary.pad(),
+        "bos_token_id": dictionary.bos(),
+        "cls_token_id": dictionary.bos(),
+        "eos_token_id": dictionary.eos(),
+        "sep_token_id": dictionary.eos(),
+    }
+
+
+def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
+    """Copy the tokenizer's files; GPT-2's, which fairseq gives ids of its own, as RoBERTa's."""
+    for name in vocabulary.files:
+        if name == "encoder.json":
+            tokens = {str(number): token for token, number in read_ids(folder / name).items()}
+            ids = {tokens.get(symbol, symbol): number for number, symbol in enumerate(vocabulary.symbols)}
+            (destination / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        else:
+            shutil.copyfile(folder / name, destination / {"vocab.bpe": "merges.txt"}.get(name, name))
+
+
+def _save(weights: dict[str, Tensor], path: Path) -> None:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+    except ImportError:
+        raise UserError(
+            "s2sft export needs the package safetensors, which is not installed: pip install safetensors"
+        ) from None
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise UserError(f"--to could not be written: {error}") from None
