@@ -14,7 +14,7 @@ from tiny import tiny_dictionary
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.commands.convert import main
 from s2sft_fairseq.commands.export import main as export
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.tokenization.folder import open_tokenizer
@@ -70,7 +70,7 @@ def test_the_command(source, tmp_path, theirs, capsys):
         "vocab.txt",
     ]
     assert (out / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
-    assert PretrainedDictionary.load(str(out / "dict.txt")).symbols == tiny_dictionary().symbols
+    assert FairseqDictionary.load(str(out / "dict.txt")).symbols == tiny_dictionary().symbols
     printed = capsys.readouterr().out
     assert f"wrote {out}: BERT, {len(our_model(out).state_dict())} parameters, 50 symbols\n" in printed
     assert "not in the source" not in printed
@@ -220,7 +220,7 @@ def test_a_vocabulary_of_another_size(source, tmp_path, capsys):
     (source / "vocab.txt").write_text("".join(f"{token}\n" for token in [*tokens.split()[:46], "madeupword0000"]))
     convert(source, tmp_path / "out")
     assert "3 rows have no token; their symbols are madeupword0001 to madeupword0003\n" in capsys.readouterr().out
-    dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    dictionary = FairseqDictionary.load(str(tmp_path / "out" / "dict.txt"))
     assert dictionary.symbols[46:] == [f"madeupword000{i}" for i in range(4)]
 
 
@@ -229,7 +229,7 @@ def test_sentinels(source, tmp_path, capsys):
     convert(source, tmp_path / "out", "--add-token", "__de__", "--sentinels", 25)
     shown = "__de__ (id 50), <extra_id_0> (id 51), <extra_id_1> (id 52), 22 more, <extra_id_24> (id 75)"
     assert f"added: {shown}\n" in capsys.readouterr().out
-    symbols = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt")).symbols
+    symbols = FairseqDictionary.load(str(tmp_path / "out" / "dict.txt")).symbols
     assert symbols[51:] == [f"<extra_id_{number}>" for number in range(25)]
     with pytest.raises(UserError, match="--sentinels must be at least 0, but is -1"):
         convert(source, tmp_path / "other", "--sentinels", -1)
@@ -244,7 +244,7 @@ def test_added_tokens(source, tmp_path, theirs, capsys):
     printed = capsys.readouterr().out
     assert "added: [ATTN] (id 50), <turn> (id 51)\n" in printed
     assert "position table: tiled from 32 to 40 rows\n" in printed
-    dictionary = PretrainedDictionary.load(str(out / "dict.txt"))
+    dictionary = FairseqDictionary.load(str(out / "dict.txt"))
     assert dictionary.symbols[48:] == ["madeupword0000", "madeupword0001", "[ATTN]", "<turn>"]
     table = our_model(out).embeddings.tokens.weight
     original = theirs.get_input_embeddings().weight
@@ -275,7 +275,7 @@ def test_a_real_encoder(tmp_path):
         expected = theirs(tokens, attention_mask=real.long()).last_hidden_state
     assert expected.std() > 0.1
     torch.testing.assert_close(ours, expected[real], atol=1e-4, rtol=0)
-    dictionary = PretrainedDictionary.load(str(tmp_path / "minilm" / "dict.txt"))
+    dictionary = FairseqDictionary.load(str(tmp_path / "minilm" / "dict.txt"))
     assert len(dictionary) == config["vocab_size"]
     assert dictionary[101] == "[CLS]" == dictionary[dictionary.bos()]
     assert all(name.startswith("lm_head.") for name in PretrainedEncoder.open(tmp_path / "minilm").newly_initialized)
@@ -332,7 +332,7 @@ def test_real_wordpiece_vocabularies(tmp_path, name, text, pieces, mask):
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path / name)
     shutil.copy(SHARED / f"{name}-vocab.txt", tmp_path / name / "vocab.txt")
     convert(tmp_path / name, tmp_path / "out")
-    dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    dictionary = FairseqDictionary.load(str(tmp_path / "out" / "dict.txt"))
     assert len(dictionary) == len(tokens)
     assert (dictionary.pad(), dictionary.bos(), dictionary.eos(), dictionary.mask()) == (0, mask - 2, mask - 1, mask)
     assert open_tokenizer(tmp_path / "out").encode(text) == pieces
@@ -346,7 +346,7 @@ def test_the_real_vocabulary_of_roberta(tmp_path):
     config = transformers.RobertaConfig(**{**CONFIG, "vocab_size": 50265, "max_position_embeddings": 34})
     transformers.RobertaForMaskedLM(config).save_pretrained(tmp_path / "roberta")
     convert(tmp_path / "roberta", tmp_path / "out", "--tokenizer-dir", SHARED / "gpt2")
-    dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
+    dictionary = FairseqDictionary.load(str(tmp_path / "out" / "dict.txt"))
     assert len(dictionary) == 50265 and dictionary.mask() == 50264
     tokenizer = open_tokenizer(tmp_path / "out")
     text = "Hello world!  Naïve 日本 \U0001f600"
