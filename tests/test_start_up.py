@@ -10,17 +10,6 @@ import pytest
 from s2sft_fairseq import cli
 
 HELP = [name for name in cli.COMMANDS if name not in cli._OPTIONS_OF_FAIRSEQ]
-    "prepare",
-    "tokenize",
-    "span-vocab",
-    "convert",
-    "export",
-    "recipe",
-    "pretrain",
-    "average",
-    "predict",
-    "evaluate",
-)
 WORK = {
     "tokenize": ["--tokenizer-dir", ".", "--input", "train.src", "--output-dir", "tokens", "--dict", "tokens/dict.txt"],
     "span-vocab": ["--tokenizer-dir", ".", "--input", "train.src", "--output", "spans.txt"],
