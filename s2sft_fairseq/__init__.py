@@ -11,8 +11,8 @@ runtime.install()
 errors.install_excepthook()
 
 from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (fairseq must be patched first)
-from s2sft_fairseq.tokenization import fairseq_bpe  # noqa: E402
+from s2sft_fairseq.tokenization import folder  # noqa: E402
 
 __version__ = "0.1.0"
 
-__all__ = ["criterions", "errors", "fairseq_bpe", "models", "optim", "runtime", "tasks"]
+__all__ = ["criterions", "errors", "folder", "models", "optim", "runtime", "tasks"]

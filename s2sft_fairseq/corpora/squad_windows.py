@@ -25,7 +25,7 @@ from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.question_answering.questions import Question, questions_path
 from s2sft_fairseq.question_answering.windows import slide
 from s2sft_fairseq.tokenization.folder import Tokenizer
-from s2sft_fairseq.tokenization.pieces import Pieces
+from s2sft_fairseq.tokenization.symbols import Pieces
 
 _SPECIAL = 3  # [CLS], and [SEP] twice
 

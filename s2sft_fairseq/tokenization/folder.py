@@ -1,16 +1,20 @@
-"""A tokenizer is a folder of files, recognised by what it holds."""
+"""A tokenizer is a folder of files, recognised by what it holds; ``--bpe pretrained`` of fairseq's commands is one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Optional, Protocol
+
+from fairseq.data.encoders import register_bpe
+from fairseq.dataclass import FairseqDataclass
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.byte_level_bpe import ByteLevelBpe
 from s2sft_fairseq.tokenization.fast_bpe import FastBpe
-from s2sft_fairseq.tokenization.pieces import Pieces
+from s2sft_fairseq.tokenization.library_tokenizer import TokenizerJson
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
-from s2sft_fairseq.tokenization.tokenizer_json import TokenizerJson
+from s2sft_fairseq.tokenization.symbols import Pieces
 from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, read_vocabulary
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
@@ -56,3 +60,28 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     return _SCHEMES[vocabulary.scheme](folder, vocabulary, dictionary)
+
+
+@dataclass
+class PretrainedBpeConfig(FairseqDataclass):
+    """Options of ``--bpe pretrained``."""
+
+    tokenizer_dir: Optional[str] = field(
+        default=None, metadata={"help": "folder with the tokenizer's files: that of the converted encoder"}
+    )
+
+
+@register_bpe("pretrained", dataclass=PretrainedBpeConfig)
+class PretrainedBpe:
+    """What fairseq looks up by its name; it makes a tokenizer of one of the schemes."""
+
+    @classmethod
+    def build_bpe(cls, config: PretrainedBpeConfig) -> Tokenizer:
+        """Make the tokenizer of ``--tokenizer-dir``.
+
+        Raises:
+            UserError: if the option is missing or the folder holds no tokenizer.
+        """
+        if not config.tokenizer_dir:
+            raise UserError("--bpe pretrained needs --tokenizer-dir, the folder of the tokenizer's files, found none")
+        return open_tokenizer(Path(config.tokenizer_dir))

@@ -1,4 +1,7 @@
-"""What the tokenizers made with Hugging Face's `tokenizers` have in common: ids in bulk, and the symbol of each."""
+"""Tokenizers made with Hugging Face's `tokenizers`: what they share, and whatever a ``tokenizer.json`` describes.
+
+Among the latter are ModernBERT's BPE, mmBERT's, and XLM-R's Unigram.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -6,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tokenization.pieces import Pieces
-from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
+from s2sft_fairseq.tokenization.symbols import Pieces, read_symbol, write_symbol
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -108,3 +111,16 @@ def made_by_library(path: Path, make: Any, *arguments: Any, **options: Any) -> A
         return make(*arguments, **options)
     except Exception as error:
         raise UserError(f"{path} cannot be used by the package tokenizers: {error}") from error
+
+
+class TokenizerJson(LibraryTokenizer):
+    """A tokenizer that does what its file says, normalization and decoding included."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
+        """Load the tokenizer.
+
+        Raises:
+            UserError: if `tokenizers` is not installed or cannot read the file.
+        """
+        kept = [dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added]
+        super().__init__(dictionary, load_library_file(folder / vocabulary.files[0]), kept)
