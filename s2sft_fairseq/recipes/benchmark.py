@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.recipes.settings import BySource, Setting, Settings
 

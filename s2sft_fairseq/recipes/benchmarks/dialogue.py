@@ -1,7 +1,6 @@
 """Answers in conversations."""
 
-from s2sft_fairseq.corpora.coqa import read_coqa
-from s2sft_fairseq.corpora.persona_chat import read_persona_chat
+from s2sft_fairseq.corpora.dialogue import read_coqa, read_persona_chat
 from s2sft_fairseq.recipes.benchmark import Benchmark, of_folder
 from s2sft_fairseq.recipes.generation import Generation
 

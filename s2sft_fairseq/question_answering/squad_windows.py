@@ -17,13 +17,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError
-from s2sft_fairseq.corpora.squad_reading import SquadQuestion, write_squad_file
+from s2sft_fairseq.corpora.reading import Malformed, MalformedRecordError
+from s2sft_fairseq.corpora.squad import SquadQuestion, write_squad_file
 from s2sft_fairseq.corpora.writing import finish
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
-from s2sft_fairseq.question_answering.questions import Question, questions_path
-from s2sft_fairseq.question_answering.windows import slide
+from s2sft_fairseq.question_answering.questions import Question, questions_path, slide
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.symbols import Pieces
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tokenizer_folders import write_wordpiece
 
-from s2sft_fairseq.corpora.malformed import MalformedRecordError
-from s2sft_fairseq.corpora.squad_reading import SquadQuestion, read_squad_questions
-from s2sft_fairseq.corpora.squad_windows import WindowMaker, find_answer, write_windows
+from s2sft_fairseq.corpora.reading import Malformed, MalformedRecordError
+from s2sft_fairseq.corpora.squad import SquadQuestion, read_squad_questions
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.question_answering.questions import questions_path, read_questions
+from s2sft_fairseq.question_answering.squad_windows import WindowMaker, find_answer, write_windows
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 PASSAGE = "The  quick\n[SEP] a, b c d e f (tokenization)."
@@ -17,6 +17,11 @@ PASSAGE = "The  quick\n[SEP] a, b c d e f (tokenization)."
 
 def asked(text, answers, identity="q"):
     return SquadQuestion(Path("dev.json"), f"question {identity}", identity, text, PASSAGE, tuple(answers))
+
+
+@pytest.fixture
+def malformed():
+    return Malformed()
 
 
 @pytest.fixture

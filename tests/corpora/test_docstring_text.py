@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from s2sft_fairseq.data.docstring_text import clean_inline, split_docstring
+from s2sft_fairseq.corpora.docstring_text import clean_inline, split_docstring
 
 
 def split(docstring: str) -> tuple[str, str]:

@@ -1,11 +1,11 @@
-"""The CSV files of the E2E challenge."""
+"""The CSV files of the E2E challenge and WebNLG's XML files."""
 
 import re
 
 import pytest
-from raw_corpora import e2e, write
+from raw_corpora import e2e, webnlg, webnlg_file, write
 
-from s2sft_fairseq.corpora.e2e import read_e2e, read_rows
+from s2sft_fairseq.corpora.data_to_text import read_e2e, read_e2e_file, read_webnlg, read_webnlg_file
 from s2sft_fairseq.errors import UserError
 
 
@@ -41,7 +41,7 @@ def test_malformed_rows(tmp_path, malformed):
         "a,b,c",
     ]
     path = write(tmp_path / "a.csv", "\ufeffmr,ref\r\n" + "".join(f"{row}\r\n" for row in rows))
-    assert [(row.where, row.references) for row in read_rows(path, malformed)] == [
+    assert [(row.where, row.references) for row in read_e2e_file(path, malformed)] == [
         (2, ("fine",)),
         (4, ("two lines",)),
         (6, ("x",)),
@@ -63,13 +63,58 @@ def test_malformed_rows(tmp_path, malformed):
         ('mr,ref\nname[A],"open\n', "a.csv:2 must be CSV: unexpected end of data"),
     ],
 )
-def test_damaged_files(tmp_path, malformed, text, problem):
+def test_damaged_csv_files(tmp_path, malformed, text, problem):
     path = write(tmp_path / "a.csv", text)
     with pytest.raises(UserError, match=re.escape(problem)):
-        list(read_rows(path, malformed))
+        list(read_e2e_file(path, malformed))
 
 
 def test_no_utf8(tmp_path, malformed):
     (tmp_path / "a.csv").write_bytes(b"mr,ref\nname[Caf\xe9],x\n")
     with pytest.raises(UserError, match=r"a\.csv must be UTF-8, but byte 15 is not"):
-        list(read_rows(tmp_path / "a.csv", malformed))
+        list(read_e2e_file(tmp_path / "a.csv", malformed))
+
+
+def test_english(tmp_path, malformed, pairs, sizes):
+    webnlg(tmp_path)
+    assert pairs(read_webnlg(tmp_path, "en", malformed)["test"])[1] == (
+        'Tower 17 | location | Old town [SEP] Tower 17 | runwayLength | "17.0"',
+        ["Tower 17 is in the old town.", "The old town has Tower 17."],
+    )
+    assert sizes(read_webnlg(tmp_path, "en", malformed)) == {"train": 12, "valid": 4, "test": 4}
+    assert not malformed.records
+
+
+def test_russian(tmp_path, malformed, pairs):
+    webnlg(tmp_path)
+    assert pairs(read_webnlg(tmp_path, "ru", malformed)["valid"])[0][1] == ["Башня 12 в старом городе."]
+
+
+def test_texts_without_a_language_are_english(tmp_path, malformed, pairs):
+    path = write(tmp_path / "a.xml", webnlg_file(1).replace(' lang="en"', ""))
+    assert len(pairs(read_webnlg_file(path, "en", malformed))[0][1]) == 2
+
+
+def test_malformed_entries(tmp_path, malformed):
+    text = webnlg_file(3).replace("Tower_0 | location |", "Tower_0 | location").replace("mtriple>Tower_1", "x>Tower_1")
+    text = text.replace("Old_town</mtriple>", "Old_town</x>", 2).replace("Old_town</x>", "Old_town</mtriple>", 1)
+    path = write(tmp_path / "a.xml", text.replace('"1.0"</mtriple>', '"1.0"</x>'))
+    assert len(list(read_webnlg_file(path, "en", malformed))) == 1
+    needed = "an mtriple must be subject | property | object, but is 'Tower_0 | location Old_town'"
+    assert malformed.lines() == [
+        f"{path}, entry 1 (Airport, Id0): {needed}",
+        f"{path}, entry 2 (Airport, Id1): has no mtriple",
+    ]
+
+
+def test_damaged_files_are_named_with_the_line(tmp_path, malformed):
+    path = write(tmp_path / "a.xml", "<benchmark>\n<entries>\n</benchmark>\n")
+    assert list(read_webnlg_file(path, "en", malformed)) == []
+    assert malformed.lines() == [f"{path}:3: is no well-formed XML: mismatched tag: line 3, column 2"]
+
+
+def test_missing_splits(tmp_path, malformed):
+    webnlg(tmp_path)
+    (tmp_path / "en" / "dev" / "2triples" / "Airport.xml").unlink()
+    with pytest.raises(UserError, match=r"must hold en/dev/\*triples/\*\.xml$"):
+        read_webnlg(tmp_path, "en", malformed)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from s2sft_fairseq.data.docstring_text import split_docstring
+from s2sft_fairseq.corpora.docstring_text import split_docstring
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
 

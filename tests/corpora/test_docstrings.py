@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from s2sft_fairseq.data.docstring_corpus import (
+from s2sft_fairseq.corpora.docstrings import (
     SPLITS,
     CorpusSettings,
     build_corpus,
