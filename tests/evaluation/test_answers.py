@@ -1,4 +1,4 @@
-"""SQuAD's scores beside the definitions of the official evaluations, written anew question by question."""
+"""F1 and exact match of answers, against the official programs written anew."""
 
 import random
 import re
@@ -8,9 +8,52 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from s2sft_fairseq.evaluation.answers import answer_words, coqa, squad_v1, squad_v2, word_f1
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.squad import squad_v1, squad_v2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The U.S. Army!", ["us", "army"]),
+        ("A an THE", []),
+        ("theatre, another", ["theatre", "another"]),
+        ("the-end", ["theend"]),
+    ],
+)
+def test_words_that_count(text, words):
+    assert answer_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "expected"),
+    [
+        ("a b", "a b", 1),
+        ("x y", "z", 0),
+        ("x y y", "y y y z", 4 / 7),  # 2 of 3 and 2 of 4
+        ("", "", 1),
+        ("x", "", 0),
+        ("", "x", 0),
+    ],
+)
+def test_f1_of_words(answer, reference, expected):
+    assert word_f1(answer.split(), reference.split()) == pytest.approx(expected)
+
+
+def coqa_scores(*references, answer):
+    return coqa([Example(answer, references)], Settings()).statistics.over(np.array([0]))
+
+
+def test_one_reference():
+    assert coqa_scores("The white cat", answer="a white dog") == {"F1": pytest.approx(50), "EM": 0}
+    assert coqa_scores("The cat.", answer="cat") == {"F1": 100, "EM": 100}
+
+
+def test_several_references_are_left_out_in_turn():
+    # Without the first: best F1 2/3 ("big cat"); without the second or the third: 1.
+    found = coqa_scores("cat", "big cat", "dog", answer="the cat")
+    assert found == {"F1": pytest.approx(100 * (2 / 3 + 1 + 1) / 3), "EM": pytest.approx(200 / 3)}
 
 
 def normalized(text):

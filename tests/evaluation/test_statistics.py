@@ -5,8 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from s2sft_fairseq.evaluation.significance import confidence_intervals, differences
-from s2sft_fairseq.evaluation.statistics import Means, Statistics, Sums
+from s2sft_fairseq.evaluation.statistics import Means, Statistics, Sums, confidence_intervals, differences
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
