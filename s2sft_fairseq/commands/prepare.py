@@ -9,8 +9,8 @@ from typing import Any
 from s2sft_fairseq.corpora.docstrings import DEFAULT_PACKAGES, CorpusSettings, build_corpus, write_corpus
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
+from s2sft_fairseq.recipes.recipe import Benchmark
 
 DOCSTRINGS = "docstrings"
 _ABOUT_DOCSTRINGS = "A summarization corpus from the docstrings of installed packages."

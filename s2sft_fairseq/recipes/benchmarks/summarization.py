@@ -14,9 +14,9 @@ from s2sft_fairseq.corpora.line_aligned import (
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.summarization import read_stories, read_xsum
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark, Splits, of_folder
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.recipe import Benchmark, Splits, of_folder
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 
