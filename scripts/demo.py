@@ -13,8 +13,7 @@ from pathlib import Path
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.evaluation.evaluate import evaluate
-from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.lead import Lead
+from s2sft_fairseq.evaluation.examples import Example, Lead
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.recipes.engine import Stages, options
 from s2sft_fairseq.recipes.training import NEVER

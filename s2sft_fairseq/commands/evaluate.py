@@ -9,12 +9,8 @@ from pathlib import Path
 
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.evaluation.evaluate import evaluate
-from s2sft_fairseq.evaluation.examples import read_examples
-from s2sft_fairseq.evaluation.lead import Lead
-from s2sft_fairseq.evaluation.metrics import METRICS
-from s2sft_fairseq.evaluation.prediction_files import read_answers, read_table
-from s2sft_fairseq.evaluation.report import as_json, as_latex, as_table
+from s2sft_fairseq.evaluation.evaluate import METRICS, as_json, as_latex, as_table, evaluate
+from s2sft_fairseq.evaluation.examples import Lead, read_answers, read_examples, read_table
 from s2sft_fairseq.evaluation.settings import (
     BRACKETS,
     CONTRACTIONS,
@@ -23,9 +19,9 @@ from s2sft_fairseq.evaluation.settings import (
     MULTI_REFERENCE,
     PRETOKENIZERS,
     ROUGE_TOKENIZERS,
+    TASKS,
     Settings,
 )
-from s2sft_fairseq.evaluation.tasks import TASKS
 
 SQUAD_METRICS = {"squad_v1", "squad_v2"}
 LABEL_METRICS = {"accuracy", "f1", "matthews", "correlation"}

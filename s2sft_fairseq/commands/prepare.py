@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.corpora.malformed import Malformed
-from s2sft_fairseq.data.docstring_corpus import DEFAULT_PACKAGES, CorpusSettings, build_corpus, write_corpus
+from s2sft_fairseq.corpora.docstrings import DEFAULT_PACKAGES, CorpusSettings, build_corpus, write_corpus
+from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
+from s2sft_fairseq.recipes.recipe import Benchmark
 
 DOCSTRINGS = "docstrings"
 _ABOUT_DOCSTRINGS = "A summarization corpus from the docstrings of installed packages."

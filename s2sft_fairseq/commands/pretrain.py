@@ -19,8 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s2sft_fairseq.cli import call
-from s2sft_fairseq.recipes.pretraining import DeltaLMPretraining, Pretraining, files_of_pair, languages_of, pairs_of
-from s2sft_fairseq.recipes.pretraining_presets import PRESETS
+from s2sft_fairseq.recipes.pretraining import (
+    PRESETS,
+    DeltaLMPretraining,
+    Pretraining,
+    files_of_pair,
+    languages_of,
+    pairs_of,
+)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from s2sft_fairseq.cli import call
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
-from s2sft_fairseq.recipes.recipe import Recipe
+from s2sft_fairseq.recipes.recipe import Benchmark, Recipe
 from s2sft_fairseq.recipes.settings import read_toml, read_values
 
 _WORDS = ("--layout", "--decoding", "--evaluation", "--scoring")  # their values may look like options

@@ -10,13 +10,10 @@ from pathlib import Path
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_texts
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.spans.collocations import Collocations
 from s2sft_fairseq.spans.counting import Found, Resources, find_collocations
-from s2sft_fairseq.spans.ngram_keys import words_of_keys
-from s2sft_fairseq.spans.span_file import Entry, write_spans
-from s2sft_fairseq.spans.token_text import TokenText
-from s2sft_fairseq.spans.word_beginnings import word_rule
-from s2sft_fairseq.spans.words import ids_of
+from s2sft_fairseq.spans.ngrams import Collocations, words_of_keys
+from s2sft_fairseq.spans.vocabulary import Entry, write_spans
+from s2sft_fairseq.spans.words import TokenText, ids_of, word_rule
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 _GIB = 1 << 30

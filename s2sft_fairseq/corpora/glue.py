@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from s2sft_fairseq.corpora.example import Example
-from s2sft_fairseq.corpora.malformed import Malformed, MalformedRecordError
-from s2sft_fairseq.corpora.raw_files import find, numbered_lines, require
+from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordError, find, numbered_lines, require
 from s2sft_fairseq.errors import UserError
 
 _FILES = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}

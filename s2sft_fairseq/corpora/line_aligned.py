@@ -1,16 +1,16 @@
 """Corpora that are published as line-aligned text files, a text of an example a line.
 
-A layout names the files of each split: those of the source's fields first, that of the target last.
+A layout names the files of each split: those of the source's fields first, that of the target last. Gigaword headlines
+(Rush et al., 2015) have all pairs to train on, or 10,000 of them.
 """
 
 import random
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from s2sft_fairseq.corpora.example import Example
-from s2sft_fairseq.corpora.malformed import Malformed
-from s2sft_fairseq.corpora.raw_files import aligned_lines, find
+from s2sft_fairseq.corpora.reading import Example, Malformed, aligned_lines, find
 from s2sft_fairseq.errors import UserError
 
 
@@ -151,3 +151,29 @@ def sample(examples: Iterable[Example], number: int, seed: int) -> Iterator[Exam
             kept[place] = (index, example)
     for _, example in sorted(kept, key=lambda pair: pair[0]):
         yield example
+
+
+SMALL = 10_000
+
+
+def read_gigaword(folder: Path, size: str, seed: int, malformed: Malformed) -> dict[str, Iterator[Example]]:
+    """All splits; with the size ``10k`` the training set has `SMALL` pairs, drawn where UniLM's own are not there."""
+    if size == "full":
+        return read_line_aligned(folder, GIGAWORD, malformed)
+    splits = read_line_aligned(folder, GIGAWORD_10K, malformed)
+    return {**splits, "train": _draw(splits["train"], malformed, seed)}
+
+
+def _draw(examples: Iterable[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
+    """Yield `SMALL` well-formed examples, and tell if there are fewer."""
+    drawn = list(sample(_well_formed(examples, malformed), SMALL, seed))
+    if len(drawn) < SMALL:
+        print(f"--size 10k takes all {len(drawn):,} training pairs, for there are not {SMALL:,}", file=sys.stderr)
+    yield from drawn
+
+
+def _well_formed(examples: Iterable[Example], malformed: Malformed) -> Iterator[Example]:
+    for example in examples:
+        with malformed.record(example.path, example.where):
+            example.source_line(), example.reference_lines()
+            yield example

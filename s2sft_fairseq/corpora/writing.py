@@ -1,4 +1,4 @@
-"""From examples to the text files of a recipe.
+"""From examples to the text files that a recipe trains on and scores.
 
 ================================  ======================================================================================
 ``train.src``, ``train.tgt``      a pair a line: a source stands as often as it has references
@@ -8,17 +8,28 @@
 ``test.src``, ``test.refs.jsonl`` the same of the test set, and of every further set under its own name
 ``stats.json``                    how many lines there are of each, and what was left out
 ================================  ======================================================================================
+
+Of examples whose reference is a label, for classification:
+
+================================  ======================================================================================
+``train.txt``, ...                a text a line, of every split; fields have ``[SEP]`` between them
+``train.label``, ...              its label, a class or a number; of splits that have labels
+``labels.txt``                    the classes, a line each
+``stats.json``                    as above
+================================  ======================================================================================
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
-from s2sft_fairseq.corpora.example import Example
-from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.reading import Example, Malformed
+from s2sft_fairseq.data.labels import CLASSES
+from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import new_folder
 
@@ -48,7 +59,8 @@ def write_corpus(
     with new_folder(folder, "--output") as partial:
         lines: dict[str, int] = {}
         for split, examples in splits.items():
-            lines |= _write_split(partial, split, islice(_well_formed(examples, malformed), limit))
+            well_formed = _well_formed(examples, malformed, Example.reference_lines)
+            lines |= _write_split(partial, split, islice(well_formed, limit))
         return finish(partial, lines, malformed, skip_malformed=skip_malformed, settings=settings)
 
 
@@ -81,14 +93,16 @@ def finish(
     return stats
 
 
-def _well_formed(examples: Iterable[Example], malformed: Malformed) -> Iterator[tuple[str, list[str]]]:
-    """Yield the source and the references of each example that has both, a line each."""
+def _well_formed(
+    examples: Iterable[Example], malformed: Malformed, targets: Callable[[Example], Sequence[str]]
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the source, a line, and the targets of each example that has both as they must be."""
     for example in examples:
         with malformed.record(example.path, example.where):
-            yield example.source_line(), example.reference_lines()
+            yield example.source_line(), targets(example)
 
 
-def _write_split(folder: Path, split: str, examples: Iterable[tuple[str, list[str]]]) -> dict[str, int]:
+def _write_split(folder: Path, split: str, examples: Iterable[tuple[str, Sequence[str]]]) -> dict[str, int]:
     """Write one split and return the numbers of lines by name."""
     pairs = split if split in ("train", "valid") else None
     scored = {"train": None, "valid": "dev"}.get(split, split)
@@ -110,3 +124,41 @@ def _write_split(folder: Path, split: str, examples: Iterable[tuple[str, list[st
                 files[f"{scored}.refs.jsonl"].write(json.dumps({"refs": references}, ensure_ascii=False) + "\n")
                 lines[scored] += 1
     return lines
+
+
+def write_labelled(
+    splits: Mapping[str, Iterable[Example]],
+    folder: Path,
+    malformed: Malformed,
+    *,
+    classes: Sequence[str],
+    skip_malformed: bool = False,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write the files into a new folder, which appears when all are complete; see `write_corpus`.
+
+    Args:
+        classes: names; () of numbers.
+
+    Raises:
+        UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed; in a test
+            set also with it, for the predictions of one are numbered by its rows.
+    """
+    with new_folder(folder, "--output") as partial:
+        lines = {}
+        for split, examples in splits.items():
+            texts, labels = [], []
+            before, shown = malformed.records.total(), len(malformed.shown)
+            for text, label in islice(_well_formed(examples, malformed, attrgetter("references")), limit):
+                texts.append(text)
+                labels += label
+            if skip_malformed and split.startswith("test") and malformed.records.total() > before:
+                heading = f"--skip-malformed cannot leave rows of the {split} set out, whose predictions are numbered:"
+                raise UserError.of(malformed.shown[shown:] or malformed.lines(), heading)
+            lines[split] = write_lines(partial / f"{split}.txt", texts)
+            if labels:
+                write_lines(partial / f"{split}.label", labels)
+        if classes:
+            write_lines(partial / CLASSES, classes)
+        return finish(partial, lines, malformed, skip_malformed=skip_malformed, settings=settings)

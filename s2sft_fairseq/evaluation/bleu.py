@@ -1,16 +1,22 @@
-"""BLEU by sacreBLEU, with its own signature, and as fairseq prints it."""
+"""BLEU by sacreBLEU, and as fairseq prints it; BLEU and Distinct of dialogue, as ERNIE-GEN and PLATO compute them.
+
+BLEU-1 and BLEU-2 of dialogue are the mean over sentences of NLTK's, smoothed by its method 7 (Chen and Cherry 2014).
+They are not to be compared with a corpus BLEU, and are no shares: the smoothing gives 4/3 to BLEU-1 of an answer that
+equals its reference. Distinct-1 and Distinct-2 (Li et al. 2016) are the number of different n-grams in all hypotheses
+as a share of all their n-grams. Words are what stands between spaces.
+"""
 
 import math
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.packages import optional_module
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.statistics import Measured, Sums
+from s2sft_fairseq.evaluation.statistics import Means, Measured, Statistics, Sums, optional_module, tool
 
 if TYPE_CHECKING:
     from sacrebleu.metrics import BLEU
@@ -91,3 +97,48 @@ def _metric(settings: Settings, *, effective_order: bool = False) -> "BLEU":
     return bleu(
         lowercase=settings.lowercase, tokenize=tokenizer, effective_order=effective_order, force=tokenizer == "none"
     )
+
+
+_WEIGHTS = {"BLEU-1": (1, 0, 0, 0), "BLEU-2": (0.5, 0.5, 0, 0)}
+
+
+def dialogue_bleu(examples: Sequence[Example], settings: Settings) -> Measured:
+    """Compute the mean sentence BLEU-1 and BLEU-2.
+
+    Raises:
+        UserError: `nltk` is not installed.
+    """
+    nltk = optional_module("nltk.translate.bleu_score", "nltk", "dialogue_bleu")
+    smoothing = nltk.SmoothingFunction().method7
+    values: dict[str, list[float]] = {name: [] for name in _WEIGHTS}
+    for example in examples:
+        references = [reference.split() for reference in example.references]
+        for name, weights in _WEIGHTS.items():
+            score = nltk.sentence_bleu(references, example.hypothesis.split(), weights, smoothing)
+            values[name].append(float(score))
+    return Measured(Means(values), f"{tool('nltk')}|level:sentence|smooth:method7|tok:space")
+
+
+def distinct(examples: Sequence[Example], settings: Settings) -> Measured:
+    """Compute Distinct-1 and Distinct-2."""
+    words = [example.hypothesis.split() for example in examples]
+    return Measured(Distinct(words), "tool:s2sft|level:corpus|tok:space")
+
+
+class Distinct(Statistics):
+    """The n-grams of each example.
+
+    A resample repeats examples, and with them n-grams: its Distinct is lower, and says nothing about the score.
+    """
+
+    resampling = False
+
+    def __init__(self, texts: Sequence[Sequence[str]]) -> None:
+        self.ngrams = {"Distinct-1": texts, "Distinct-2": [list(pairwise(words)) for words in texts]}
+
+    def over(self, chosen: np.ndarray) -> dict[str, float]:
+        shares = {}
+        for name, of_examples in self.ngrams.items():
+            ngrams = list(chain.from_iterable(of_examples[number] for number in chosen.tolist()))
+            shares[name] = 100 * len(set(ngrams)) / max(1, len(ngrams))
+        return shares

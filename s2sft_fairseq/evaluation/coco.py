@@ -14,9 +14,8 @@ import numpy as np
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.packages import optional_module, tool
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.statistics import Means, Measured, Sums
+from s2sft_fairseq.evaluation.statistics import Means, Measured, Sums, optional_module, tool
 
 _PACKAGE = "pycocoevalcap"
 # Of what METEOR counts in a segment: the words of hypothesis and reference, the chunks, and the words that match.

@@ -1,15 +1,28 @@
-"""From examples of one or two systems to scores."""
+"""Every metric by its name; from examples of one or two systems to scores, and to tables of these."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from s2sft_fairseq.evaluation.answers import coqa, squad_v1, squad_v2
+from s2sft_fairseq.evaluation.bleu import dialogue_bleu, distinct, sacrebleu
+from s2sft_fairseq.evaluation.coco import coco_bleu, coco_rouge, meteor
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.metrics import METRICS
+from s2sft_fairseq.evaluation.glue import accuracy, correlation, f1, matthews
 from s2sft_fairseq.evaluation.normalisation import signature
+from s2sft_fairseq.evaluation.rouge import perl_rouge, rouge
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.significance import Difference, Interval, confidence_intervals, differences
+from s2sft_fairseq.evaluation.statistics import Difference, Interval, Measured, confidence_intervals, differences
+
+METRICS: dict[str, Callable[[Sequence[Example], Settings], Measured]] = {
+    metric.__name__: metric
+    for metric in (
+        *(rouge, perl_rouge, sacrebleu, coco_bleu, meteor, coco_rouge, dialogue_bleu, distinct, coqa),
+        *(accuracy, f1, matthews, correlation, squad_v1, squad_v2),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -67,3 +80,64 @@ def _references(examples: Sequence[Example], settings: Settings) -> str:
     told = f"refs:{min(counts)}" + (f"-{max(counts)}" if min(counts) < max(counts) else "")
     told += f"|variant:{settings.reference_variant}" if settings.reference_variant else ""
     return f"{told}|group:source" if settings.group_by_source else told
+
+
+Systems = Mapping[str, Sequence[Score]]
+"""The scores of each system, by its name; all have the same metrics."""
+
+
+def as_table(systems: Systems) -> str:
+    """Return a row a system, and below it what the intervals, differences and signatures are."""
+    names = _names(systems)
+    rows = [["", *names], *([system, *map(_cell, scores)] for system, scores in systems.items())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    for system, scores in systems.items():
+        for score in scores:
+            if score.difference:
+                change = score.difference
+                interval = f" [{change.interval[0]:+.2f}, {change.interval[1]:+.2f}]" if change.interval else ""
+                lines.append(
+                    f"{system}: {score.name} {change.value:+.2f}{interval} to the baseline, p = {change.p_value:.4f}"
+                )
+    return "\n".join([*lines, *_signatures(systems)])
+
+
+def as_latex(systems: Systems) -> str:
+    """Return a row a system; what the columns are is in comments."""
+    rows = [f"{_escaped(system)} & " + " & ".join(f"{score.value:.2f}" for score in scores) + r" \\"
+            for system, scores in systems.items()]  # fmt: skip
+    return "\n".join([*(f"% {line}" for line in [" & ".join(_names(systems)), *_signatures(systems)]), *rows])
+
+
+def as_json(systems: Systems, sizes: Mapping[str, int], settings: Settings) -> dict[str, Any]:
+    """Return everything, with `sizes` the numbers of examples."""
+    return {
+        "settings": asdict(settings),
+        "systems": {
+            system: {"examples": sizes[system], "scores": [asdict(score) for score in scores]}
+            for system, scores in systems.items()
+        },
+    }
+
+
+def _names(systems: Systems) -> list[str]:
+    return [score.name for score in next(iter(systems.values()))]
+
+
+def _cell(score: Score) -> str:
+    return f"{score.value:.2f}" + (f" [{score.interval[0]:.2f}, {score.interval[1]:.2f}]" if score.interval else "")
+
+
+def _signatures(systems: Systems) -> list[str]:
+    """A line for the scores that share a signature."""
+    shared: dict[str, list[str]] = {}
+    for scores in systems.values():
+        for score in scores:
+            names = shared.setdefault(score.signature, [])
+            names += [score.name] if score.name not in names else []
+    return [f"{', '.join(names)}: {signature}" for signature, names in shared.items()]
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in "&%$#_{}" else letter for letter in text)

@@ -1,15 +1,73 @@
-"""Hypotheses, their references and sources, read from line-aligned files."""
+"""Hypotheses, their references and sources, read from line-aligned files and from what ``s2sft predict`` writes.
+
+The latter are GLUE's tables and SQuAD's JSON. A hypothesis may be the beginning of its source, too: the baseline that
+summarization is compared with. Usual are the first three sentences on CNN/DailyMail (See et al. 2017), the first one on
+XSum (Narayan et al. 2018) and about the first eight words for headlines (Rush et al. 2015, who take 75 characters).
+"""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_problems, open_bytes
+from s2sft_fairseq.corpora.squad import read_right_answers
+from s2sft_fairseq.data.json_files import read_json_object
+from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_problems, open_bytes, read_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.evaluation.lead import Lead
 from s2sft_fairseq.evaluation.normalisation import normalise_hypothesis, normalise_reference, normalise_source
 from s2sft_fairseq.evaluation.settings import Settings
+
+UNITS = ("sentences", "words")
+_SPECIFICATION = re.compile(rf"([1-9][0-9]*)-({'|'.join(UNITS)})")
+
+# The end of a sentence: a mark, maybe closing quotes and brackets, white space, and what a sentence begins with.
+_END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]*[A-Z0-9])""")
+# After these a stop ends no sentence. Single capitals are initials, or U.S.
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(\"'.])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|St|Jr|Sr|No|vs|Inc|Co|Corp|Ltd|"
+    r"Jan|Feb|Aug|Sept|Oct|Nov|Dec|e\.g|i\.e)$"
+)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """So many sentences or words."""
+
+    count: int
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Lead":
+        """Read ``3-sentences`` or ``8-words``.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if (found := _SPECIFICATION.fullmatch(text)) is None:
+            raise ValueError(f"must be a number of sentences or words, such as 3-sentences, but is {text}")
+        return cls(int(found[1]), found[2])
+
+    def of(self, text: str, separator: str = "") -> str:
+        """Return the beginning of a text, with `separator` between its sentences."""
+        if self.unit == "words":
+            return " ".join(text.split()[: self.count])
+        return f" {separator} ".join(split_sentences(text)[: self.count]).replace("  ", " ")
+
+    def __str__(self) -> str:
+        return f"lead-{self.count}-{self.unit}"
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split English text, without data or a model: a few abbreviations are known, others end a sentence."""
+    sentences, start = [], 0
+    for end in _END.finditer(text):
+        if text[end.start()] == "." and _ABBREVIATION.search(text[start : end.start()]):
+            continue
+        sentences.append(text[start : end.end()].strip())
+        start = end.end()
+    return [*sentences, text[start:].strip()]
 
 
 @dataclass(frozen=True)
@@ -102,3 +160,57 @@ def _json_references(line: str) -> tuple[str, ...] | None:
         return None
     texts = value.get("refs", [value.get("tgt")])
     return tuple(texts) if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else None
+
+
+HEADER = "index\tprediction"
+_SHOWN = 5
+
+
+def read_table(predictions: Path, labels: Path) -> list[Example]:
+    """Read a table of GLUE's server, and a label a line.
+
+    Raises:
+        UserError: a file is missing or malformed, or they have different numbers of labels.
+    """
+    check_texts([[predictions], [labels]], allow_crlf=True)
+    head, *rows = (line.removesuffix("\r") for line in read_lines(predictions))
+    right = [line.removesuffix("\r") for line in read_lines(labels)]
+    if head != HEADER:
+        raise UserError(f"{predictions} must begin with the line {HEADER!r}, but begins with {head!r:.60}")
+    cells = [row.split("\t") for row in rows]
+    wrong = [n for n, row in enumerate(cells, 2) if len(row) != 2 or row[0] != str(n - 2)]
+    if wrong:
+        raise UserError.of(line_problems(predictions, {"are not the next index and a prediction": wrong}))
+    if len(rows) != len(right):
+        raise UserError(f"each label needs a prediction: {labels} has {len(right)}, {predictions} {len(rows)}")
+    return [Example(prediction, (label,)) for (_, prediction), label in zip(cells, right, strict=True)]
+
+
+def read_answers(predictions: Path, data: Path, null_odds: Path | None = None) -> list[Example]:
+    """Read answers ``{id: text}``, SQuAD's own file, and maybe the odds that there is no answer, ``{id: number}``.
+
+    Raises:
+        UserError: a file is missing or malformed, or a question lacks an answer or odds.
+    """
+    answers = _values(predictions, str, "a text")
+    odds = None if null_odds is None else _values(null_odds, (int, float), "a number")
+    right = read_right_answers(data)
+    problems = []
+    for path, values in ((predictions, answers), (null_odds, odds)):
+        lacking = [] if values is None else [name for name in right if name not in values]
+        if lacking:
+            more = ", ..." if len(lacking) > _SHOWN else ""
+            problems.append(f"{path} lacks {len(lacking):,} question(s) of {data}: {', '.join(lacking[:_SHOWN])}{more}")
+    if problems:
+        raise UserError.of(problems)
+    return [
+        Example(answers[name], texts or ("",), null_odds=None if odds is None else float(odds[name]))
+        for name, texts in right.items()
+    ]
+
+
+def _values(path: Path, kind: Any, what: str) -> dict[str, Any]:
+    values = read_json_object(path)
+    if wrong := [name for name, value in values.items() if not isinstance(value, kind)]:
+        raise UserError(f"{path} must give {what} for each question, but for {len(wrong)} it does not: {wrong[0]}")
+    return values

@@ -6,9 +6,8 @@ import numpy as np
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.packages import optional_module, tool
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.statistics import Measured, Statistics
+from s2sft_fairseq.evaluation.statistics import Measured, Statistics, optional_module, tool
 
 POSITIVE = "1"
 Score = Callable[[np.ndarray, np.ndarray], dict[str, float]]

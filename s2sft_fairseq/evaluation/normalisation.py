@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from functools import cache
 
 from s2sft_fairseq.evaluation.fix_tokenization import STYLES, fix_tokenization
-from s2sft_fairseq.evaluation.packages import optional_module
 from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.evaluation.statistics import optional_module
 
 _BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-"}
 _REPLACED_BRACKETS = {"none": "", "round": "()", "all": "()[]"}

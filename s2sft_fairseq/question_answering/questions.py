@@ -1,6 +1,8 @@
-"""What is known of the questions of a split beside the ids of their windows: ``<split>.questions.jsonl``.
+"""Questions of a split, the windows of their passages, and answers from the logits of windows, as in BERT's program.
 
-A line is a question. Its windows are consecutive texts of the split, ``[CLS] question [SEP] window [SEP]``.
+What is known of questions beside the ids of their windows is in ``<split>.questions.jsonl``. A line is a question. Its
+windows are consecutive texts of the split, ``[CLS] question [SEP] window [SEP]``, and slide over a passage that is too
+long to be read as a whole.
 """
 
 import json
@@ -12,7 +14,39 @@ import numpy as np
 
 from s2sft_fairseq.data.text_files import check_text, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.question_answering.windows import Window
+
+Window = tuple[int, int]
+"""The first token of a window, and how many it has."""
+
+
+def slide(length: int, room: int, stride: int) -> list[Window]:
+    """Return windows over a passage; a passage that fits has one.
+
+    Args:
+        length: tokens of the passage.
+        room: most tokens of a window.
+        stride: tokens from the beginning of a window to that of the next; windows are never apart.
+    """
+    windows = [(0, min(length, room))]
+    while sum(windows[-1]) < length:
+        start, size = windows[-1]
+        start += min(size, stride)
+        windows.append((start, min(length - start, room)))
+    return windows
+
+
+def windows_of_most_context(length: int, windows: list[Window]) -> np.ndarray:
+    """Return the number of the window in which each token of a passage has the most context (length,).
+
+    Context is the lesser of what stands to its left and to its right in the window; of equal ones the longer window
+    counts, then the first one. Answers begin in this window of their first token alone.
+    """
+    tokens = np.arange(length)
+    scores = np.full((len(windows), length), -1.0)
+    for number, (start, size) in enumerate(windows):
+        inside = tokens[start : start + size]
+        scores[number, inside] = np.minimum(inside - start, start + size - 1 - inside) + 0.01 * size
+    return scores.argmax(axis=0)
 
 
 @dataclass(frozen=True)
@@ -86,3 +120,64 @@ def _parse(values: dict) -> Question:
     windows = [(int(start), int(size)) for start, size in values.pop("windows")]
     answer = values.pop("answer", None)
     return Question(windows=windows, answer=None if answer is None else (int(answer[0]), int(answer[1])), **values)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A span of a passage."""
+
+    text: str
+    score: float
+    """The logit of its first token as first and of its last as last, added up."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was found for a question."""
+
+    best: list[Answer]
+    """The best spans, the best first; none of an empty passage."""
+    null: float
+    """The least score that any window gives to ``[CLS]``: that there is no answer."""
+
+    @property
+    def null_odds(self) -> float:
+        """How much likelier no answer is than the best one, as a difference of scores."""
+        return self.null - self.best[0].score if self.best else float("inf")
+
+    def text(self, null_threshold: float = float("inf")) -> str:
+        """Return the best text, or nothing where the odds of no answer are above the threshold."""
+        return self.best[0].text if self.best and self.null_odds <= null_threshold else ""
+
+
+def find_answers(question: Question, logits: Sequence[np.ndarray], max_tokens: int, count: int = 1) -> Answers:
+    """Find the best spans of a passage over all of its windows.
+
+    A span begins in the window where its first token has the most context, and ends in the same window. All such spans
+    are compared, where BERT's program takes the 20 best ends of each side.
+
+    Args:
+        question: with its passage.
+        logits: of each window, (tokens of the laid-out text, 2).
+        max_tokens: of an answer.
+        count: how many spans to find; fewer where there are fewer.
+    """
+    offsets, passage = question.offsets or [], question.passage or ""
+    owner = windows_of_most_context(len(offsets), question.windows)
+    found: list[tuple[float, int, int]] = []
+    for number, ((start, size), of_window) in enumerate(zip(question.windows, logits, strict=True)):
+        first, last = of_window[question.first : question.first + size].T
+        # Row i has the spans that begin with token i: of 1 token, of 2, and so on.
+        ends = np.concatenate([last, np.full(max_tokens, -np.inf, dtype=last.dtype)])
+        scores = first[:, np.newaxis] + np.lib.stride_tricks.sliding_window_view(ends, max_tokens)[:size]
+        scores[owner[start : start + size] != number] = -np.inf
+        flat = scores.ravel()
+        best = np.argpartition(-flat, count)[:count] if len(flat) > count else np.arange(len(flat))
+        for place in best[np.isfinite(flat[best])].tolist():
+            begin, more = divmod(place, max_tokens)
+            found.append((float(flat[place]), start + begin, start + begin + more))
+    found.sort(key=lambda span: (-span[0], *span[1:]))
+    return Answers(
+        [Answer(passage[offsets[begin][0] : offsets[end][1]], score) for score, begin, end in found[:count]],
+        min(float(of_window[0].sum()) for of_window in logits),
+    )

@@ -7,11 +7,9 @@ from typing import ClassVar
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes import deltalm
-from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.engine import options
-from s2sft_fairseq.recipes.presets import use_preset
-from s2sft_fairseq.recipes.recipe import RUN, TRAINING, Recipe
-from s2sft_fairseq.recipes.settings import Setting, Settings
+from s2sft_fairseq.recipes.recipe import Benchmark, Recipe
+from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting, Settings, use_preset
 from s2sft_fairseq.recipes.training import optimization
 
 METHODS = ("causal", "masked", "pseudo_masked", "infilling", "deltalm")

@@ -1,4 +1,8 @@
-"""What recipes share: their settings, and the stages up to a trained model."""
+"""What a benchmark is, and what its recipe shares with all others.
+
+A benchmark is a reader of its raw files, and the settings with which its papers train on it. Recipes share their
+settings, and the stages up to a trained model.
+"""
 
 import contextlib
 import os
@@ -6,51 +10,63 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from s2sft_fairseq.corpora.reading import Malformed
+from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.engine import Call, Stages, is_converted, options
-from s2sft_fairseq.recipes.settings import BySource, Setting, Settings
-from s2sft_fairseq.recipes.tiny_vocabulary import write_vocabulary
+from s2sft_fairseq.recipes.settings import RUN, SMOKE_LINES, SMOKE_UPDATES, TRAINING, BySource, Setting, Settings
 from s2sft_fairseq.recipes.training import count_updates
 
-SMOKE_LINES, SMOKE_UPDATES = 200, 4
 LARGE_LR = "2e-5"
 _CHOICES = ("method", "preset", "set")  # beside the options of a benchmark: what other settings follow from
 
-RUN = {
-    "raw": Setting("", "the data set as it is published: docs/recipes.md tells where, and which files", "DIR"),
-    "encoder": Setting("", "a pretrained encoder as it is published, or a folder that s2sft convert wrote", "DIR"),
-    "output": Setting("", "where to write (default: recipes-out/NAME)", "DIR"),
-    "run": Setting("", "folder in it of this training; the trainings of an output share the data", "NAME"),
-    "limit": Setting(None, "the first N examples of each set only", least=1),
-    "workers": Setting(None, "processes for tokenizing and binarizing (default: all cores)", least=1),
-    "smoke": Setting(False, f"everything once on {SMOKE_LINES} examples of each set, in minutes on a CPU"),
-    "skip_malformed": Setting(False, "leave malformed records of the raw files out; otherwise they are an error"),
-    "cpu": Setting(False, "use no GPU, though there is one"),
-    "dry_run": Setting(False, "only print the long commands; without a prepared corpus, with --updates"),
-    "dump_config": Setting(False, "only print the settings, as a file for --config"),
-}
-"""Options of a run; `--dump-config` leaves them out."""
+Splits = Mapping[str, Iterable[Any]]
+Read = Callable[[Namespace, Malformed], Splits]
+Writer = Callable[..., dict[str, Any]]
+Options = Mapping[str, Setting]
 
-TRAINING = {
-    "max_source": Setting(384, "positions of a source, special symbols included", least=1),
-    "layout": Setting("", "options of s2sft train about the model and the layout of sequences", "WORDS"),
-    "seed": Setting(1, "of a training", least=0),
-    "lr": Setting("", "learning rate", "X"),
-    "epochs": Setting(10, "passes over the training set", least=1),
-    "updates": Setting(None, "updates, in place of epochs", least=1),
-    "warmup": Setting(0, "warm-up updates; a tenth of all where these are less than four times as many", least=0),
-    "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
-    "batch": Setting(64, "examples of an update, of all GPUs", least=1),
-    "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
-    "dropout": Setting("0.1", "of hidden states", "X"),
-    "weight_decay": Setting("", "of the optimizer", "X"),
-}
-"""Settings of every training."""
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A record; docs/recipes.md tells how to add one."""
+
+    about: str
+    """A sentence: what it is called, and from what to what."""
+    raw: str
+    """The raw files in their folder DIR, and where they are published."""
+    read: Read
+    """From the options of ``s2sft prepare`` to the examples of each split."""
+    settings: BySource
+    """Settings that are not those of the `recipe`."""
+    recipe: "type[Recipe]"
+    """The stages."""
+    notes: str = ""
+    """What else there is to know about settings and scores."""
+    options: Options = field(default_factory=dict)
+    """Own options of ``s2sft prepare`` and of the recipe."""
+    reader_options: Options = field(default_factory=dict)
+    """Own options of ``s2sft prepare`` alone."""
+    recipe_options: Options = field(default_factory=dict)
+    """Own options of the recipe alone."""
+    depends: Callable[[Settings], None] = lambda settings: None
+    """Takes settings that follow from others, and raises a `UserError` where some do not fit each other."""
+    deltalm: BySource = field(
+        default_factory=lambda: {"all positions, for the paper names no limit": {"max_source": 512, "max_target": 512}}
+    )
+    """Settings with --method deltalm that are not those of DeltaLM's paper."""
+    writer: Callable[[Namespace], Writer] = lambda options: write_corpus
+    """From the options of ``s2sft prepare`` to a function that takes what `write_corpus` takes."""
+
+
+def of_folder(read: Callable[[Path, Malformed], Splits]) -> Read:
+    """Return the reader of a benchmark that has no options."""
+    return lambda options, malformed: read(options.raw, malformed)
 
 
 class Recipe(Stages):
@@ -208,7 +224,9 @@ class Recipe(Stages):
             UserError: if it is converted already, and lacks a token.
         """
         if not self.settings.encoder:
-            return write_vocabulary(made, self.vocabulary(), self.kept())
+            from s2sft_fairseq.tokenization.wordpiece import train_wordpiece
+
+            return train_wordpiece(made, self.vocabulary(), self.kept())
         encoder = Path(self.settings.encoder)
         if is_converted(encoder):
             known = {line.split(" ")[0] for line in (encoder / "dict.txt").read_text(encoding="utf-8").split("\n")}

@@ -1,6 +1,10 @@
-"""Settings of recipes: options of ``s2sft recipe``, keys of its configuration files, and the source of each value."""
+"""Settings of recipes: options of ``s2sft recipe``, keys of its configuration files, and the source of each value.
+
+Presets are the settings of ERNIE-GEN and UniLMv2 for their benchmarks: a line of ``presets.tsv`` for each.
+"""
 
 import argparse
+import csv
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -133,3 +137,76 @@ def read_values(declared: Mapping[str, Setting], values: Mapping[str, object], w
     if problems:
         raise UserError.of(problems)
     return found
+
+
+SMOKE_LINES, SMOKE_UPDATES = 200, 4
+
+RUN = {
+    "raw": Setting("", "the data set as it is published: docs/recipes.md tells where, and which files", "DIR"),
+    "encoder": Setting("", "a pretrained encoder as it is published, or a folder that s2sft convert wrote", "DIR"),
+    "output": Setting("", "where to write (default: recipes-out/NAME)", "DIR"),
+    "run": Setting("", "folder in it of this training; the trainings of an output share the data", "NAME"),
+    "limit": Setting(None, "the first N examples of each set only", least=1),
+    "workers": Setting(None, "processes for tokenizing and binarizing (default: all cores)", least=1),
+    "smoke": Setting(False, f"everything once on {SMOKE_LINES} examples of each set, in minutes on a CPU"),
+    "skip_malformed": Setting(False, "leave malformed records of the raw files out; otherwise they are an error"),
+    "cpu": Setting(False, "use no GPU, though there is one"),
+    "dry_run": Setting(False, "only print the long commands; without a prepared corpus, with --updates"),
+    "dump_config": Setting(False, "only print the settings, as a file for --config"),
+}
+"""Options of a run; `--dump-config` leaves them out."""
+
+TRAINING = {
+    "max_source": Setting(384, "positions of a source, special symbols included", least=1),
+    "layout": Setting("", "options of s2sft train about the model and the layout of sequences", "WORDS"),
+    "seed": Setting(1, "of a training", least=0),
+    "lr": Setting("", "learning rate", "X"),
+    "epochs": Setting(10, "passes over the training set", least=1),
+    "updates": Setting(None, "updates, in place of epochs", least=1),
+    "warmup": Setting(0, "warm-up updates; a tenth of all where these are less than four times as many", least=0),
+    "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
+    "batch": Setting(64, "examples of an update, of all GPUs", least=1),
+    "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
+    "dropout": Setting("0.1", "of hidden states", "X"),
+    "weight_decay": Setting("", "of the optimizer", "X"),
+}
+"""Settings of every training."""
+
+
+PRESETS = Path(__file__).with_name("presets.tsv")
+
+
+def read_presets() -> list[dict[str, str]]:
+    """Return the lines by their columns."""
+    with PRESETS.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def use_preset(settings: Settings, name: str) -> None:
+    """Give the settings of the preset of a benchmark.
+
+    Batches are those of all GPUs. ERNIE-GEN's lengths of targets count a [CLS] at the beginning, which ours do not;
+    those of generated texts count the [SEP], which --max-len-b does not.
+
+    Raises:
+        UserError: if the benchmark has no such preset.
+    """
+    rows = [row for row in read_presets() if row["recipe"] == name]
+    row = next((row for row in rows if row["preset"] == settings.preset), None)
+    if row is None:
+        known = ", ".join(row["preset"] for row in rows) or "none"
+        raise UserError(f"--preset must be one of this recipe's, but is {settings.preset}: {known}")
+    is_infilling = row["method"] == "infilling"
+    source = f"ERNIE-GEN, {row['source']}" if is_infilling else row["source"]
+    settings.give({source: {"method": row["method"]}})
+    names = ["size", "batch", "epochs", "lr", "dropout", "label_smoothing", "weight_decay"]
+    names += ["noise_prob", "noise_symbol"] if settings.method == "infilling" else []
+    values = {name: row[name] for name in names} | {"max_source": row["max_src_len"]}
+    values["max_target"] = str(int(row["max_tgt_len"]) - is_infilling)
+    read = {name: settings.declared[name].read(name, value) for name, value in values.items() if value != "-"}
+    settings.give({source: read})
+    search = f"--beam {row['beam']} --length-penalty gnmt --lenpen {row['length_penalty']}"
+    search += f" --max-len-b {int(row['max_dec_len']) - 1} --rank-each-step --keep-unfinished"
+    if not is_infilling:
+        search = f"{settings.decoding} --beam {row['beam']} --lenpen {row['length_penalty']}"  # the last ones count
+    settings.take({source: {"decoding": search, "warmup_share": row["warmup_proportion"]}})

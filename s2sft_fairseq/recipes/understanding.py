@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from s2sft_fairseq.recipes.engine import options
-from s2sft_fairseq.recipes.recipe import TRAINING, Recipe
-from s2sft_fairseq.recipes.settings import Setting
+from s2sft_fairseq.recipes.recipe import Recipe
+from s2sft_fairseq.recipes.settings import TRAINING, Setting
 from s2sft_fairseq.recipes.training import optimization
 
 

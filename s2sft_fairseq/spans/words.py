@@ -1,12 +1,25 @@
-"""Whole words of token ids: where they begin, and numbers for those that are looked for."""
+"""Whole words of tokenized text: reading files of symbols, where words begin, and numbers for those looked for.
+
+Where a word begins follows fairseq's convention for masking whole words: at a piece that white space stands before.
+WordPiece marks the other pieces (``##ing``), byte-level BPE (``Ġthe``) and SentencePiece (``▁the``) mark those that
+begin one. So punctuation is a word of its own with WordPiece alone, and in scripts without spaces only WordPiece, which
+splits at every Chinese character, has words of any use.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import open_bytes
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.tokenization.folder import Tokenizer
+from s2sft_fairseq.tokenization.wordpiece import CONTINUATION, WordPiece
 
 
 @dataclass(frozen=True)
@@ -111,3 +124,110 @@ class WordNumbers:
         number_of = self._of_spelling.get
         numbers[several] = [number_of(spelling, -1) for spelling in words.spellings(several)]
         return numbers
+
+
+_BEGINNINGS = ("Ġ", "▁")
+_LEAST_MARKED = 0.01  # of all pieces: other vocabularies may hold such a mark as a letter
+
+
+def word_rule(tokenizer: Tokenizer) -> WordRule:
+    """Tell the words of a tokenizer apart.
+
+    Raises:
+        UserError: if its pieces do not show where words begin, as those of fastBPE, which mark where words end.
+    """
+    symbols = tokenizer.dictionary.symbols
+    if isinstance(tokenizer, WordPiece):
+        continues = [symbol.startswith(CONTINUATION) and len(symbol) > len(CONTINUATION) for symbol in symbols]
+    else:
+        # fairseq's RoBERTa numbers its pieces: only its tokenizer knows how they are spelled.
+        spelled = getattr(tokenizer, "pieces", {})
+        pieces = [spelled.get(symbol, symbol) for symbol in symbols]
+        mark = _mark(pieces)
+        continues = [not piece.startswith(mark) for piece in pieces]
+    return WordRule.of(tokenizer.dictionary, np.flatnonzero(continues))
+
+
+def _mark(pieces: list[str]) -> str:
+    counts = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in _BEGINNINGS}
+    mark = max(_BEGINNINGS, key=lambda mark: counts[mark])
+    if counts[mark] < _LEAST_MARKED * len(pieces):
+        raise UserError(
+            "--tokenizer-dir needs pieces that show where words begin, by '##' (WordPiece), 'Ġ' (byte-level BPE) or "
+            f"'▁' (SentencePiece), but of {len(pieces)} only {counts[mark]} begin with '{mark}'"
+        )
+    return mark
+
+
+# Bytes that become Python strings at a time: these take twenty times as much memory.
+_BLOCK = 1 << 20
+_SHOWN_SYMBOLS = 10
+
+
+class Chunk(NamedTuple):
+    """Some whole lines of a file."""
+
+    number: int
+    """Of the chunk, over all files."""
+    path: Path
+    lines_before: int
+    """Lines of the file that stand before it."""
+    text: bytes
+
+    @property
+    def lines(self) -> int:
+        """How many lines these are, counting a last one without an end."""
+        return self.text.count(b"\n") + (not self.text.endswith(b"\n"))
+
+
+def read_chunks(paths: Sequence[Path], size: int) -> Iterator[Chunk]:
+    """Yield the lines of checked files, as many at a time as make up `size` bytes."""
+    numbers = count()
+    for path in paths:
+        lines = 0
+        with open_bytes(path) as file:
+            while text := file.read(size):
+                chunk = Chunk(next(numbers), path, lines, text if text.endswith(b"\n") else text + file.readline())
+                yield chunk
+                lines += chunk.lines
+
+
+class TokenText:
+    """Gives symbols their ids."""
+
+    def __init__(self, dictionary: PretrainedDictionary) -> None:
+        self._ids = dictionary.indices
+        self._line_end = f" {dictionary.eos_word} "
+
+    def ids(self, chunk: Chunk) -> Iterator[np.ndarray]:
+        """Yield the ids of some lines at a time (N,): the end of each line is the symbol eos.
+
+        Raises:
+            UserError: if symbols are not in the dictionary.
+        """
+        start = 0
+        while start < len(chunk.text):
+            end = chunk.text.find(b"\n", start + _BLOCK) + 1 or len(chunk.text)
+            block = chunk.text[start:end].decode("utf-8")
+            symbols = block.replace("\n", self._line_end).split()
+            try:
+                ids = np.fromiter(map(self._ids.__getitem__, symbols), np.int32, len(symbols))
+            except KeyError:
+                lines_before = chunk.lines_before + chunk.text.count(b"\n", 0, start)
+                raise self._unknown_symbols(chunk.path, lines_before, block) from None
+            if symbols:
+                yield ids
+            start = end
+
+    def _unknown_symbols(self, path: Path, lines_before: int, block: str) -> UserError:
+        unknown: dict[str, int] = {}  # and the number of the line where each stands first
+        for number, line in enumerate(block.split("\n"), lines_before + 1):
+            for symbol in line.split():
+                if symbol not in self._ids:
+                    unknown.setdefault(symbol, number)
+        shown = list(unknown.items())[:_SHOWN_SYMBOLS]
+        return UserError.of(
+            [f"{path}, line {number}: {symbol[:60]!r}" for symbol, number in shown],
+            "--input needs files that s2sft tokenize wrote with this --tokenizer-dir, but its vocabulary lacks "
+            f"{len(unknown)} symbols or more:",
+        )

@@ -16,7 +16,7 @@ from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.spans.span_file import load_spans
+from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id
 from s2sft_fairseq.tasks.options import InfillingOptions, symbol_problems
 from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask, parse_range

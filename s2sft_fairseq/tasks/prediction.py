@@ -18,7 +18,7 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.progress import sentence_progress
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
-from s2sft_fairseq.question_answering.answers import Answers, find_answers
+from s2sft_fairseq.question_answering.questions import Answers, find_answers
 from s2sft_fairseq.tasks.understanding_task import UnderstandingTask
 from s2sft_fairseq.tasks.unilm_classification import UnilmClassificationTask
 from s2sft_fairseq.tasks.unilm_question_answering import UnilmQuestionAnsweringTask

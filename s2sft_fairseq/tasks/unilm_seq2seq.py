@@ -25,7 +25,7 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.corruption import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.spans.span_file import load_spans
+from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
 from s2sft_fairseq.tasks.options import data_folder, symbol_problems
 from s2sft_fairseq.tasks.packed_task import PackedTask

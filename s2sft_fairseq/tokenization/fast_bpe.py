@@ -9,8 +9,7 @@ from pathlib import Path
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tokenization.kept_tokens import KeptTokens
-from s2sft_fairseq.tokenization.pieces import Pieces
+from s2sft_fairseq.tokenization.symbols import KeptTokens, Pieces
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary
 
 CONTINUED = "@@"

@@ -6,11 +6,10 @@ from typing import Protocol
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tokenization.byte_level_bpe import ByteLevelBpe
 from s2sft_fairseq.tokenization.fast_bpe import FastBpe
-from s2sft_fairseq.tokenization.pieces import Pieces
+from s2sft_fairseq.tokenization.library_tokenizer import ByteLevelBpe, TokenizerJson
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
-from s2sft_fairseq.tokenization.tokenizer_json import TokenizerJson
+from s2sft_fairseq.tokenization.symbols import Pieces
 from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, read_vocabulary
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 

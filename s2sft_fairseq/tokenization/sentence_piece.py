@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.tokenization.kept_tokens import KeptTokens
-from s2sft_fairseq.tokenization.pieces import Pieces
-from s2sft_fairseq.tokenization.symbols import write_symbol
+from s2sft_fairseq.tokenization.symbols import KeptTokens, Pieces, write_symbol
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece
 
 

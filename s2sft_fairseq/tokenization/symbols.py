@@ -1,8 +1,12 @@
-"""White space within a symbol, written so that a dictionary and tokenized text, which break at it, can hold it."""
+"""The symbols of tokens: how a dictionary and tokenized text write them, where they stand, and which stay whole.
+
+A dictionary and tokenized text break at white space: white space within a token is written as ``<U+2028>``.
+"""
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, groupby, islice
+from typing import NamedTuple
 
 _WHITE_SPACE = re.compile(r"\s")
 _WRITTEN = re.compile(r"<U\+([0-9A-F]{4,6})>")
@@ -27,3 +31,53 @@ def spare_symbols(taken: Iterable[str]) -> Iterator[str]:
     """Yield names for ids that no token has, as fairseq names those that pad a vocabulary to a round number."""
     taken = set(taken)
     return (name for number in count() if (name := f"madeupword{number:04d}") not in taken)
+
+
+class Pieces(NamedTuple):
+    """The symbols of a raw line.
+
+    N: symbols.
+    """
+
+    symbols: list[str]
+    """Of the dictionary (N)."""
+    offsets: list[tuple[int, int]]
+    """The characters of the line that each symbol stands for, the end exclusive (N); white space may be among them."""
+
+
+class KeptTokens:
+    """Splits lines at these tokens."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self.symbols = frozenset(map(write_symbol, tokens))
+        longest_first = sorted(map(read_symbol, self.symbols), key=len, reverse=True)
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    def encode_around(self, lines: Sequence[str], encode: Callable[[list[str]], Iterable[str]]) -> list[str]:
+        """Encode what lies between the tokens, all at once; each text becomes its symbols, separated by spaces."""
+        split = [self._pattern.split(line) for line in lines]  # text, token, text, ..., text
+        encoded = iter(encode([text for parts in split for text in parts[::2]]))
+        for parts in split:
+            parts[::2] = islice(encoded, (len(parts) + 1) // 2)
+            parts[1::2] = map(write_symbol, parts[1::2])
+        return [parts[0] if len(parts) == 1 else " ".join(filter(None, parts)) for parts in split]
+
+    def pieces_around(self, line: str, encode: Callable[[str], Pieces]) -> Pieces:
+        """Encode what lies between the tokens of a line, with the places in the whole line."""
+        found, start = Pieces([], []), 0
+        for number, part in enumerate(self._pattern.split(line)):
+            pieces = Pieces([write_symbol(part)], [(0, len(part))]) if number % 2 else encode(part)
+            found.symbols.extend(pieces.symbols)
+            found.offsets.extend((start + first, start + end) for first, end in pieces.offsets)
+            start += len(part)
+        return found
+
+    def decode_around(self, symbols: Iterable[str], decode: Callable[[list[str]], str]) -> str:
+        """Decode what lies between the tokens, and join both with spaces."""
+
+        def texts() -> Iterator[str]:
+            for kept, run in groupby(symbols, self.symbols.__contains__):
+                tokens = list(map(read_symbol, run))
+                yield " ".join(tokens) if kept else decode(tokens)
+
+        return " ".join(texts())

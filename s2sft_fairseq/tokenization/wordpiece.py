@@ -4,8 +4,10 @@ The pieces of a line equal those of BERT's own tokenizer: text is cleaned of con
 punctuation and every Chinese character, and each word into the longest pieces that the vocabulary holds.
 """
 
+import json
 import logging
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
+_TINY = 1000  # pieces of a vocabulary to try something out with
 
 _CLOSING = frozenset(".,;:!?)]}%”’»…")
 _OPENING = frozenset("([{“«¿¡$£€¥@")
@@ -172,3 +175,30 @@ def _is_letter(character: str) -> bool:
 
 def _in_number(token: str) -> bool:
     return token.isdigit() or token == "#"
+
+
+def train_wordpiece(folder: Path, texts: Iterable[Path], kept: Iterable[str]) -> None:
+    """Make a tiny vocabulary, to try something out without a pretrained encoder.
+
+    It is ``vocab.txt``, ``added_tokens.json`` and ``dict.txt``, fairseq's dictionary of both.
+
+    Args:
+        folder: is made.
+        texts: files of raw text.
+        kept: tokens that are to stay whole.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer()
+    files = [str(path) for path in texts]
+    tokenizer.train(files, vocab_size=_TINY, min_frequency=1, special_tokens=[*SPECIAL_TOKENS], show_progress=False)
+    ids = tokenizer.get_vocab()
+    pieces = sorted(ids, key=ids.__getitem__)
+    added = {token: len(pieces) + number for number, token in enumerate(kept)}
+    folder.mkdir(parents=True)
+    for name, text in {
+        "vocab.txt": "".join(f"{piece}\n" for piece in pieces),
+        "dict.txt": "".join(f"{piece} 1\n" for piece in [*pieces, *added]),
+        "added_tokens.json": json.dumps(added),
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")

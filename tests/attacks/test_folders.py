@@ -8,8 +8,7 @@ import pytest
 from hugging_face import save, their_model
 
 from s2sft_fairseq.commands.convert import main
-from s2sft_fairseq.corpora.example import Example
-from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.reading import Example, Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.errors import UserError
 

@@ -6,9 +6,8 @@ import os
 import pytest
 
 from s2sft_fairseq.commands.evaluate import LABEL_METRICS, SQUAD_METRICS
-from s2sft_fairseq.evaluation.metrics import METRICS
-from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.tasks import TASKS
+from s2sft_fairseq.evaluation.evaluate import METRICS
+from s2sft_fairseq.evaluation.settings import TASKS, Settings
 
 HYPOTHESES = ["the first one", "b a", "nothing at all"]
 REFERENCES = ["the first", "a b", "nothing"]

@@ -10,7 +10,7 @@ import pytest
 from tokenizer_folders import write_fastbpe, write_gpt2, write_wordpiece
 
 from s2sft_fairseq.objectives.ragged import Ragged
-from s2sft_fairseq.spans.span_file import load_spans
+from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 

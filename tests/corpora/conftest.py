@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from s2sft_fairseq.corpora.example import Example
-from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.reading import Example, Malformed
 
 
 @pytest.fixture

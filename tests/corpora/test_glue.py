@@ -6,7 +6,7 @@ import pytest
 from raw_corpora import GLUE_LABELS, glue, glue_file, sentence, write_lines
 
 from s2sft_fairseq.corpora.glue import TASKS, read_glue
-from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.errors import UserError
 
 PAIRS = [name for name in TASKS if name not in ("cola", "sst-2")]

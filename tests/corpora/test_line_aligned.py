@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from raw_corpora import RAW, line_aligned, write_lines
 
-from s2sft_fairseq.corpora.example import Example
 from s2sft_fairseq.corpora.line_aligned import (
     GIGAWORD,
     GIGAWORD_10K,
@@ -18,6 +17,7 @@ from s2sft_fairseq.corpora.line_aligned import (
     xgiga,
     xqg,
 )
+from s2sft_fairseq.corpora.reading import Example
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.errors import UserError
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from s2sft_fairseq.corpora.e2e import read_e2e
+from s2sft_fairseq.corpora.data_to_text import read_e2e
 from s2sft_fairseq.corpora.glue import read_glue
-from s2sft_fairseq.corpora.json_records import read_data_list
 from s2sft_fairseq.corpora.line_aligned import GIGAWORD, multi30k, read_line_aligned, sample
-from s2sft_fairseq.corpora.squad import read_squad
-from s2sft_fairseq.corpora.squad_reading import read_squad_questions
-from s2sft_fairseq.corpora.squad_windows import WindowMaker
-from s2sft_fairseq.evaluation.coqa import answer_words
+from s2sft_fairseq.corpora.reading import read_data_list
+from s2sft_fairseq.corpora.squad import read_squad, read_squad_questions
+from s2sft_fairseq.evaluation.answers import answer_words
+from s2sft_fairseq.question_answering.squad_windows import WindowMaker
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

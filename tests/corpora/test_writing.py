@@ -1,13 +1,14 @@
-"""From examples to text files."""
+"""From examples to text files, also those of classification."""
 
 import json
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from s2sft_fairseq.corpora.example import Example
-from s2sft_fairseq.corpora.writing import write_corpus
+from s2sft_fairseq.corpora.reading import Example
+from s2sft_fairseq.corpora.writing import write_corpus, write_labelled
 from s2sft_fairseq.errors import UserError
 
 
@@ -77,3 +78,49 @@ def test_what_an_interrupted_run_left_is_no_hindrance(tmp_path, malformed):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
     with pytest.raises(UserError, match=r"--output .*corpus must be new or empty, but holds dev\.refs\.jsonl"):
         write_corpus(SPLITS, tmp_path / "corpus", malformed)
+
+
+PATH = Path("raw.tsv")
+
+
+def labelled(*rows):
+    return [Example(PATH, number, source, label) for number, (source, label) in enumerate(rows, 1)]
+
+
+def test_files_of_classification(tmp_path, malformed):
+    train = labelled((("a  b", "c"), ("yes",)), (("d", ""), ("no",)), (("e", "f"), ("no",)))
+    test = labelled((("g", "h"), ()))
+    stats = write_labelled(
+        {"train": train, "test": test}, tmp_path / "out", malformed, classes=("no", "yes"), limit=2, settings={"x": 1}
+    )
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert json.loads(files.pop("stats.json")) == stats
+    assert stats == {"lines": {"train": 2, "test": 1}, "settings": {"x": 1}, "malformed": 0}
+    assert files == {
+        "train.txt": "a b [SEP] c\nd [SEP] \n",
+        "train.label": "yes\nno\n",
+        "test.txt": "g [SEP] h\n",
+        "labels.txt": "no\nyes\n",
+    }
+    with pytest.raises(UserError, match=r"must be new or empty, but holds labels\.txt"):
+        write_labelled({"train": train}, tmp_path / "out", malformed, classes=())
+
+
+def test_malformed_rows_of_classification(tmp_path, malformed):
+    splits = {"train": labelled((("", ""), ("1",)), (("a",), ("1",)))}
+    with pytest.raises(UserError, match=r"1 malformed records .*\n  - raw\.tsv:1: the source is empty$"):
+        write_labelled(splits, tmp_path / "out", malformed, classes=())
+    assert not list(tmp_path.iterdir())
+    write_labelled(splits, tmp_path / "out", malformed, classes=(), skip_malformed=True)
+    assert (tmp_path / "out" / "train.txt").read_text() == "a\n"
+    assert not (tmp_path / "out" / "labels.txt").exists()
+
+
+def test_no_row_of_a_test_set_is_left_out(tmp_path, malformed):
+    """Its predictions are numbered by its rows."""
+    many = labelled(*[(("",), ("1",))] * 25, (("a",), ("1",)))
+    test = [replace(example, path=Path("test.tsv")) for example in labelled((("b",), ()), (("",), ()))]
+    splits = {"train": many, "test": test}
+    with pytest.raises(UserError, match="--skip-malformed cannot leave rows of the test set out, whose predictions"):
+        write_labelled(splits, tmp_path / "out", malformed, classes=(), skip_malformed=True)
+    assert not list(tmp_path.iterdir())

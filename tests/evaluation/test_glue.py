@@ -9,7 +9,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.evaluate import evaluate
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.glue import accuracy, correlation, f1, matthews
-from s2sft_fairseq.evaluation.tasks import TASKS
+from s2sft_fairseq.evaluation.settings import TASKS
 
 # Three hits, one false alarm, two misses, four rightly left alone.
 LABELS, SAID = "1110110000", "1111000000"

@@ -14,8 +14,7 @@ from s2sft_fairseq.evaluation.normalisation import (
     normalise_source,
     signature,
 )
-from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.evaluation.tasks import TASKS
+from s2sft_fairseq.evaluation.settings import TASKS, Settings
 
 PLAIN = Settings()
 

@@ -12,8 +12,7 @@ import pytest
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
-from s2sft_fairseq.evaluation.perl_rouge import perl_rouge
-from s2sft_fairseq.evaluation.rouge import rouge
+from s2sft_fairseq.evaluation.rouge import perl_rouge, rouge
 from s2sft_fairseq.evaluation.settings import Settings
 
 PASSAGES = Path(__file__).parents[3] / "shared" / "data" / "squad_qg" / "test.src.gz"

@@ -8,7 +8,7 @@ import pytest
 from called import call
 
 from s2sft_fairseq.commands.recipe import open_recipe
-from s2sft_fairseq.evaluation.tasks import TASKS
+from s2sft_fairseq.evaluation.settings import TASKS
 from s2sft_fairseq.tasks.layout import parse_source_fields
 
 

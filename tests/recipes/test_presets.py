@@ -7,7 +7,7 @@ import pytest
 from called import call
 
 from s2sft_fairseq.recipes.benchmarks import GENERATION
-from s2sft_fairseq.recipes.presets import read_presets
+from s2sft_fairseq.recipes.settings import read_presets
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = read_presets()

@@ -11,8 +11,7 @@ from hugging_face import save, their_model
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.recipes.pretraining import DeltaLMPretraining
-from s2sft_fairseq.recipes.pretraining_presets import PRESETS
+from s2sft_fairseq.recipes.pretraining import PRESETS, DeltaLMPretraining
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 TINY = ("--arch", "unilm_tiny", "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 64, "--max-positions", 64)

@@ -8,7 +8,7 @@ import pytest
 from called import call
 
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
-from s2sft_fairseq.recipes.presets import read_presets
+from s2sft_fairseq.recipes.settings import read_presets
 
 CASES = [(name, ()) for name in BENCHMARKS]
 CASES += [(row["recipe"], ("--preset", row["preset"])) for row in read_presets()]

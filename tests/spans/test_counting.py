@@ -11,9 +11,8 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.spans import counting
 from s2sft_fairseq.spans.counting import Resources, find_collocations
-from s2sft_fairseq.spans.ngram_keys import words_of_keys
-from s2sft_fairseq.spans.token_text import TokenText
-from s2sft_fairseq.spans.words import WordRule, ids_of
+from s2sft_fairseq.spans.ngrams import words_of_keys
+from s2sft_fairseq.spans.words import TokenText, WordRule, ids_of
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 LETTERS = "abcdefghij"

@@ -1,10 +1,9 @@
 """Texts about data."""
 
-from s2sft_fairseq.corpora.e2e import read_e2e
-from s2sft_fairseq.corpora.webnlg import LANGUAGES, read_webnlg
+from s2sft_fairseq.corpora.data_to_text import LANGUAGES, read_e2e, read_webnlg
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark, of_folder
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.recipe import Benchmark, of_folder
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 

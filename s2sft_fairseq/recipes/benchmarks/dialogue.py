@@ -1,9 +1,8 @@
 """Answers in conversations."""
 
-from s2sft_fairseq.corpora.coqa import read_coqa
-from s2sft_fairseq.corpora.persona_chat import read_persona_chat
-from s2sft_fairseq.recipes.benchmark import Benchmark, of_folder
+from s2sft_fairseq.corpora.dialogue import read_coqa, read_persona_chat
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.recipe import Benchmark, of_folder
 
 ROLES = "--num-roles 3 --num-turns 16 --source-segments dialogue"
 

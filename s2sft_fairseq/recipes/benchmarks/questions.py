@@ -2,8 +2,8 @@
 
 from s2sft_fairseq.corpora.line_aligned import read_line_aligned, xqg
 from s2sft_fairseq.corpora.squad import read_squad
-from s2sft_fairseq.recipes.benchmark import Benchmark
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.recipe import Benchmark
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 

@@ -3,21 +3,20 @@
 from argparse import Namespace
 from pathlib import Path
 
-from s2sft_fairseq.corpora.gigaword import read_gigaword
 from s2sft_fairseq.corpora.line_aligned import (
     XGIGA_LANGUAGES,
+    read_gigaword,
     read_line_aligned,
     wikilingua,
     xgiga,
     xgiga_zero_shot,
 )
-from s2sft_fairseq.corpora.malformed import Malformed
-from s2sft_fairseq.corpora.stories import read_stories
-from s2sft_fairseq.corpora.xsum import read_xsum
+from s2sft_fairseq.corpora.reading import Malformed
+from s2sft_fairseq.corpora.summarization import read_stories, read_xsum
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark, Splits, of_folder
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.recipe import Benchmark, Splits, of_folder
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 

@@ -7,11 +7,11 @@ from statistics import mean
 
 from s2sft_fairseq.corpora.iwslt14 import read_iwslt14
 from s2sft_fairseq.corpora.line_aligned import multi30k, read_line_aligned, wmt10
-from s2sft_fairseq.corpora.malformed import Malformed
+from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.recipes.benchmark import Benchmark, Splits
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.recipe import Benchmark, Splits
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")

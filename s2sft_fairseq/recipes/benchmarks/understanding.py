@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from s2sft_fairseq.corpora.glue import TASKS, read_glue
-from s2sft_fairseq.corpora.labelled_writing import write_labelled
-from s2sft_fairseq.corpora.raw_files import read_bytes, require
-from s2sft_fairseq.corpora.squad_reading import VERSIONS, read_squad_files
-from s2sft_fairseq.corpora.squad_windows import WindowMaker, write_windows
-from s2sft_fairseq.recipes.benchmark import Benchmark, Writer
+from s2sft_fairseq.corpora.reading import read_bytes, require
+from s2sft_fairseq.corpora.squad import VERSIONS, read_squad_files
+from s2sft_fairseq.corpora.writing import write_labelled
+from s2sft_fairseq.question_answering.squad_windows import WindowMaker, write_windows
 from s2sft_fairseq.recipes.engine import options
+from s2sft_fairseq.recipes.recipe import Benchmark, Writer
 from s2sft_fairseq.recipes.settings import Setting, Settings
 from s2sft_fairseq.recipes.understanding import Understanding
 from s2sft_fairseq.tokenization.folder import open_tokenizer

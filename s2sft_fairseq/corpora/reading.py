@@ -1,0 +1,239 @@
+"""What the readers of corpora share: the record that they yield, what is wrong with raw files, and these files.
+
+Every mistake is counted and the first ones are kept, to be reported together.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq.data.text_files import READING_ERRORS, open_bytes, reading_problem
+from s2sft_fairseq.errors import UserError
+
+# Between the fields of a source: ``s2sft tokenize --separator`` makes the separator symbol of a vocabulary of it.
+FIELD_SEPARATOR = "[SEP]"
+# Between the sentences of a summary, as UniLM and s2s-ft write them: a token of its own.
+SENTENCE_SEPARATOR = "[X_SEP]"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A source of one or more fields and what may be written for it, as they are in the raw file.
+
+    `path` and `where`, a line or the name of a record, are for messages; so are `paths`, of line-aligned files that
+    hold a field of the source or the reference each.
+    """
+
+    path: Path
+    where: int | str
+    source: tuple[str, ...]
+    references: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
+
+    def source_line(self) -> str:
+        """The fields on one line, with `FIELD_SEPARATOR` between them.
+
+        Raises:
+            MalformedRecordError: if all fields are empty, or one holds the separator.
+        """
+        fields = [one_line(field) for field in self.source]
+        if not any(fields):
+            raise MalformedRecordError("the source is empty")
+        for number, field in enumerate(fields):
+            if FIELD_SEPARATOR in field:
+                path = self.paths[number] if self.paths else None
+                raise MalformedRecordError(f"the source holds {FIELD_SEPARATOR}, which separates fields", path)
+        return f" {FIELD_SEPARATOR} ".join(fields)
+
+    def reference_lines(self) -> list[str]:
+        """The references, a line each.
+
+        Raises:
+            MalformedRecordError: if there is none, or one is empty.
+        """
+        lines = [one_line(reference) for reference in self.references]
+        if not lines or not all(lines):
+            path = self.paths[-1] if self.paths else None
+            raise MalformedRecordError("has no target" if not lines else "the target is empty", path)
+        return lines
+
+
+def one_line(text: str) -> str:
+    """Every run of white space, line ends included, as one space."""
+    return " ".join(text.split())
+
+
+SHOWN = 20
+
+_KIND_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+
+
+class MalformedRecordError(Exception):
+    """A record that is not as its format says; the text tells what is wrong with it.
+
+    `path` is the file to blame, where the record is spread over several.
+    """
+
+    def __init__(self, text: str, path: Path | None = None) -> None:
+        super().__init__(text)
+        self.path = path
+
+
+class Malformed:
+    """The malformed records of all files of a corpus; the messages of the first `SHOWN` are kept.
+
+    A record counts once, however many mistakes it has and however often it is read: its first mistake is the one told.
+    """
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.records: Counter[Path] = Counter()
+        self.known: set[tuple[Path, int | str]] = set()
+
+    def add(self, path: Path, where: int | str, what: str) -> None:
+        """Note a mistake.
+
+        Args:
+            where: the number of the line, from 1, or the name of the record in a file that is not one of lines.
+        """
+        if (path, where) in self.known:
+            return
+        self.known.add((path, where))
+        self.records[path] += 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(f"{path}:{where}: {what}" if isinstance(where, int) else f"{path}, {where}: {what}")
+
+    @contextmanager
+    def record(self, path: Path, where: int | str) -> Iterator[None]:
+        """Read one record: a `MalformedRecordError` within is noted, and goes no further."""
+        try:
+            yield
+        except MalformedRecordError as error:
+            self.add(error.path or path, where, str(error))
+
+    def lines(self) -> list[str]:
+        """The mistakes that were kept, and how many more there are."""
+        more = self.records.total() - len(self.shown)
+        return [*self.shown, *([f"and {more:,} more"] if more else [])]
+
+    def by_file(self) -> str:
+        """How many records of which file are malformed; of many files, how many."""
+        if len(self.records) > SHOWN:
+            return f"in {len(self.records):,} files"
+        return ", ".join(f"{count:,} in {path}" for path, count in self.records.items())
+
+    def raise_any(self) -> None:
+        """Raise a `UserError` that lists the mistakes, if there is one."""
+        if self.records:
+            total = self.records.total()
+            heading = f"{total:,} malformed records ({self.by_file()}); --skip-malformed leaves them out:"
+            raise UserError.of(self.lines(), heading)
+
+
+def take(record: Any, key: str, kind: type) -> Any:
+    """The value of a key of a JSON object.
+
+    Raises:
+        MalformedRecordError: if there is no such key, or its value is of another kind.
+    """
+    if not isinstance(record, dict):
+        raise MalformedRecordError(f"must be an object, but is {record!r:.60}")
+    if key not in record:
+        raise MalformedRecordError(f"lacks {key!r}")
+    if not isinstance(record[key], kind):
+        raise MalformedRecordError(f"{key!r} must be {_KIND_NAMES[kind]}, but is {record[key]!r:.60}")
+    return record[key]
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The file of this name, or its ``.gz``; None where there is neither."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def require(folder: Path, *names: str) -> list[Path]:
+    """The files of these names, plain or ``.gz``.
+
+    Raises:
+        UserError: naming all that are not there.
+    """
+    found = {name: find(folder, name) for name in names}
+    if missing := [name for name, path in found.items() if path is None]:
+        raise UserError(f"--raw {folder} must hold {', '.join(names)} (or .gz), but lacks {', '.join(missing)}")
+    return [path for path in found.values() if path is not None]
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole of a file, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    try:
+        with open_bytes(path) as file:
+            return file.read()
+    except READING_ERRORS as error:
+        raise UserError(reading_problem(path, error)) from None
+
+
+def numbered_lines(path: Path, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
+    """Yield the lines of a file with their numbers, from 1, without their ends; None is a line that is no UTF-8.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    try:
+        with open_bytes(path) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield number, line.decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError:
+                    malformed.add(path, number, "is not valid UTF-8")
+                    yield number, None
+    except READING_ERRORS as error:
+        raise UserError(reading_problem(path, error)) from None
+
+
+def aligned_lines(paths: Sequence[Path], malformed: Malformed) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of line-aligned files side by side; those of which one is no UTF-8 are left out.
+
+    Raises:
+        UserError: at the end, if the files have different numbers of lines, or when one cannot be read.
+    """
+    lines = [0] * len(paths)
+    for row in zip_longest(*(numbered_lines(path, malformed) for path in paths)):
+        lines = [last if cell is None else cell[0] for last, cell in zip(lines, row, strict=True)]
+        texts = [cell[1] for cell in row if cell is not None]
+        if len(texts) == len(paths) and None not in texts:
+            yield lines[0], [text for text in texts if text is not None]
+    if len(set(lines)) > 1:
+        counts = ", ".join(f"{path} has {count:,}" for path, count in zip(paths, lines, strict=True))
+        raise UserError(f"line-aligned files must have equally many lines, but {counts}")
+
+
+def read_json_file(path: Path) -> Any:
+    """Read a JSON file, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        UserError: if it cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise UserError(f"{path} must be JSON: {error}") from None
+
+
+def read_data_list(path: Path) -> list[Any]:
+    """The list ``data`` that SQuAD and CoQA keep their records in.
+
+    Raises:
+        UserError: if the file cannot be read or has no such list.
+    """
+    try:
+        return take(read_json_file(path), "data", list)
+    except MalformedRecordError as error:
+        raise UserError(f"{path} must hold an object with a list `data`, but {error}") from None

@@ -1,0 +1,254 @@
+"""The vocabulary of spans and its file, and the spans of target texts.
+
+Spans are trigrams, bigrams and single words, found greedily (ERNIE-GEN, section 3.3). The file is text, so that it can
+be looked through:
+
+===========  ===========================================================================================================
+first line   JSON: ``format`` and ``version``, what was counted and how, and how many n-grams the file lists
+then         the bigrams, best first, and then the trigrams, best first: the symbols as in tokenized text, the count and
+             the t-statistic, separated by tabs
+last line    ``continuing`` and, behind a tab, the symbols of the dictionary that do not begin a word
+===========  ===========================================================================================================
+
+So it holds all that is needed to split rows of token ids into spans, whatever the tokenizer was.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import READING_ERRORS, read_lines, reading_problem, write_lines
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.spans.ngrams import bigram_keys, trigram_keys
+from s2sft_fairseq.spans.words import WordNumbers, WordRule
+
+_NO_NGRAMS = Ragged(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class SpanVocabulary:
+    """The bigrams and trigrams that are predicted as one span; every other word is a span by itself.
+
+    Shape:
+        N: tokens, W: words, of all rows together.
+    """
+
+    def __init__(self, rule: WordRule, ngrams: Ragged = _NO_NGRAMS) -> None:
+        """Take the n-grams as rows of token ids.
+
+        Raises:
+            ValueError: if one has not two or three words, or holds a special symbol.
+        """
+        self.rule = rule
+        words = rule.split_rows(ngrams)
+        row = ngrams.row[words.first]
+        order = np.bincount(row, minlength=len(ngrams.lengths))
+        if words.special.any() or not np.isin(order, (2, 3)).all():
+            raise ValueError("the n-grams of a span vocabulary need two or three words, none of them special")
+        self._numbers = WordNumbers(sorted(set(words.spellings())), len(rule.continues))
+        bigrams, trigrams = _keys(self._numbers.of(words), row)
+        begins = np.diff(row, prepend=-1) > 0  # each n-gram is what its first word begins
+        self._bigrams = np.sort(bigrams[begins[:-1] & (order[row[:-1]] == 2)])
+        self._trigrams = np.sort(trigrams[begins[:-2] & (order[row[:-2]] == 3)])
+
+    @classmethod
+    def of_single_tokens(cls, dictionary: PretrainedDictionary) -> "SpanVocabulary":
+        """Return the vocabulary that makes each token a span: with it, the span flow is the word flow."""
+        return cls(WordRule.of(dictionary, ()))
+
+    def boundaries(self, tokens: Ragged) -> np.ndarray:
+        """Find the spans of each row: from the left the longest one that the vocabulary has, in whole words.
+
+        Special symbols, words that the vocabulary lacks and what is left of a cut word are spans of their own.
+
+        Args:
+            tokens: ids of all rows.
+
+        Returns:
+            For each token the place in its row of the first token of its span, int64 (N,).
+        """
+        words = self.rule.split_rows(tokens)
+        spans = self._spans(self._numbers.of(words), tokens.row[words.first])
+        first = words.first[spans]
+        return np.repeat(tokens.place[first], np.diff(first, append=len(tokens.values)))
+
+    def _spans(self, numbers: np.ndarray, row: np.ndarray) -> list[int]:
+        """Return the indices of the words that begin a span."""
+        bigrams, trigrams = _keys(numbers, row)
+        longest = np.ones(len(numbers), np.int64)
+        longest[:-1][_is_in(bigrams, self._bigrams)] = 2
+        longest[:-2][_is_in(trigrams, self._trigrams)] = 3
+        # No span leaves its row, so that one walk through all words comes by the first word of each row.
+        words = longest.tolist()
+        spans = []
+        at = 0
+        while at < len(words):
+            spans.append(at)
+            at += words[at]
+        return spans
+
+
+def _keys(numbers: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys of the bigrams (W - 1,) and trigrams (W - 2,) that begin at each word, negative across rows."""
+    bigrams = np.where(np.diff(row) == 0, bigram_keys(numbers), -1)
+    return bigrams, trigram_keys(bigrams, numbers)
+
+
+def _is_in(keys: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Tell which keys a sorted table holds, boolean."""
+    if not len(table):
+        return np.zeros(len(keys), bool)
+    return table[np.minimum(np.searchsorted(table, keys), len(table) - 1)] == keys
+
+
+FORMAT = {"format": "s2sft span vocabulary", "version": 1}
+_CONTINUING = "continuing"
+_ORDERS = ("bigrams", "trigrams")
+_SHOWN_PROBLEMS = 10
+_T = re.compile(r"[0-9]+\.[0-9]+|inf")
+
+
+class Entry(NamedTuple):
+    """An n-gram."""
+
+    symbols: Sequence[str]
+    count: int
+    t: float
+
+
+def write_spans(
+    path: Path,
+    dictionary: PretrainedDictionary,
+    rule: WordRule,
+    ngrams: Sequence[Sequence[Entry]],
+    facts: dict[str, Any],
+) -> None:
+    """Write a span vocabulary; the file appears when it is complete.
+
+    Args:
+        path: the file.
+        dictionary: the vocabulary.
+        rule: what a word is.
+        ngrams: the bigrams and the trigrams, best first.
+        facts: what was counted and how, for the first line.
+    """
+    listed = {name: len(entries) for name, entries in zip(_ORDERS, ngrams, strict=True)}
+    continuing = (dictionary.symbols[number] for number in np.flatnonzero(rule.continues))
+    lines = (f"{' '.join(symbols)}\t{count}\t{t:.4f}" for entries in ngrams for symbols, count, t in entries)
+    first = json.dumps({**FORMAT, **facts, "listed": listed}, ensure_ascii=False)
+    last = f"{_CONTINUING}\t{' '.join(continuing)}"
+    write_lines(path, chain([first], lines, [last]))
+
+
+def load_spans(path: Path, dictionary: PretrainedDictionary) -> SpanVocabulary:
+    """Load a span vocabulary for the ids of a dictionary.
+
+    Raises:
+        UserError: if the file cannot be read, is no such file or is damaged, or has symbols that the dictionary lacks;
+            the first ten mistakes are named.
+    """
+    try:
+        lines = list(read_lines(path))
+    except READING_ERRORS as error:
+        raise UserError(reading_problem(path, error)) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} must be a file of s2sft span-vocab, but is not UTF-8") from None
+    return _Reader(path, dictionary).read(lines)
+
+
+class _Reader:
+    """Reads lines and collects what is wrong with them."""
+
+    def __init__(self, path: Path, dictionary: PretrainedDictionary) -> None:
+        self._path = path
+        self._dictionary = dictionary
+        self._problems: list[str] = []
+
+    def read(self, lines: Sequence[str]) -> SpanVocabulary:
+        listed = self._listed(lines[0] if lines else "")
+        rule = self._rule(len(lines), lines[-1])
+        entries = [self._entry(number, line) for number, line in enumerate(lines[1:-1], 2)]
+        self._raise_problems()
+        ids = np.fromiter(chain.from_iterable(entry.symbols for entry in entries), np.int64)
+        ngrams = Ragged(ids, np.fromiter((len(entry.symbols) for entry in entries), np.int64, len(entries)))
+        orders = self._orders(rule, ngrams)
+        self._raise_problems()
+        self._check_order(orders, entries)
+        found = {name: orders.count(order) for order, name in enumerate(_ORDERS, 2)}
+        if found != listed and not self._problems:
+            self._note(1, f"tells of {_numbers(listed)}, but the file has {_numbers(found)}")
+        self._raise_problems()
+        return SpanVocabulary(rule, ngrams)
+
+    def _note(self, line: int, problem: str) -> None:
+        self._problems.append(f"{self._path}, line {line}: {problem}")
+
+    def _raise_problems(self) -> None:
+        if self._problems:
+            heading = f"{len(self._problems)} mistake(s) in the span vocabulary {self._path}:"
+            raise UserError.of(self._problems[:_SHOWN_PROBLEMS], heading)
+
+    def _listed(self, line: str) -> dict[str, int]:
+        """Return how many n-grams the first line says there are of each order."""
+        try:
+            facts = json.loads(line)
+            found = {key: facts[key] for key in FORMAT}
+            listed = {name: int(facts["listed"][name]) for name in _ORDERS}
+        except (ValueError, TypeError, LookupError):
+            found, listed = line[:60], {}
+        if found != FORMAT:
+            raise UserError(f"{self._path}, line 1: needs {json.dumps(FORMAT)} of s2sft span-vocab, found {found!r}")
+        return listed
+
+    def _rule(self, number: int, line: str) -> WordRule:
+        name, _, symbols = line.partition("\t")
+        if name != _CONTINUING:
+            raise UserError(f"{self._path}, line {number}: needs '{_CONTINUING}' in its last line; the file is cut off")
+        return WordRule.of(self._dictionary, self._ids(number, symbols))
+
+    def _ids(self, number: int, symbols: str) -> list[int]:
+        names = symbols.split(" ") if symbols else []
+        if unknown := [name for name in names if name not in self._dictionary]:
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            self._note(number, f"needs symbols of the dictionary, which lacks {unknown[0]!r}{more}")
+            return []
+        return [self._dictionary.indices[name] for name in names]
+
+    def _entry(self, number: int, line: str) -> Entry:
+        """Read an n-gram, with ids for symbols."""
+        symbols, count, t = line.split("\t") if line.count("\t") == 2 else ("", "", "")
+        if not (symbols and count.isascii() and count.isdigit() and int(count) and _T.fullmatch(t)):
+            self._note(number, f"needs symbols, a count and a t-statistic, separated by tabs, found {line[:60]!r}")
+            return Entry((), 0, 0.0)
+        return Entry(self._ids(number, symbols), int(count), float(t))
+
+    def _orders(self, rule: WordRule, ngrams: Ragged) -> list[int]:
+        """Return the number of words of each n-gram."""
+        words = rule.split_rows(ngrams)
+        row = ngrams.row[words.first]
+        orders = np.bincount(row, minlength=len(ngrams.lengths))
+        special = np.bincount(row, words.special, minlength=len(ngrams.lengths)) > 0
+        for wrong in np.flatnonzero(special | (orders < 2) | (orders > 3)).tolist():
+            found = "a special symbol" if special[wrong] else f"{orders[wrong]} word(s)"
+            self._note(wrong + 2, f"needs two or three words, none of them a special symbol, found {found}")
+        return orders.tolist()
+
+    def _check_order(self, orders: Sequence[int], entries: Sequence[Entry]) -> None:
+        first_line: dict[tuple[int, ...], int] = {}
+        for number, entry in enumerate(entries, 2):
+            if (before := first_line.setdefault(tuple(entry.symbols), number)) != number:
+                self._note(number, f"needs another n-gram than line {before}, found the same")
+        ranks = [(order, -entry.t) for order, entry in zip(orders, entries, strict=True)]
+        for number, (before, after) in enumerate(pairwise(ranks), 3):
+            if after < before:
+                self._note(number, "needs a place further up: bigrams come first, then trigrams, each with falling t")
+
+
+def _numbers(listed: dict[str, int]) -> str:
+    return " and ".join(f"{number:,} {name}" for name, number in listed.items())
