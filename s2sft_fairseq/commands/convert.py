@@ -19,9 +19,7 @@ from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS, Pretraine
 from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
-from s2sft_fairseq.models.deltalm_conversion import convert_deltalm
-from s2sft_fairseq.models.head_initialization import initialize_head
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.conversion import convert_deltalm, initialize_head, parameter_shapes
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.tokenization.symbols import spare_symbols

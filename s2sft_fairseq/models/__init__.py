@@ -1,5 +1,5 @@
 """Models, registered with fairseq by being imported."""
 
-from s2sft_fairseq.models import architectures, deltalm
+from s2sft_fairseq.models import architectures
 
-__all__ = ["architectures", "deltalm"]
+__all__ = ["architectures"]

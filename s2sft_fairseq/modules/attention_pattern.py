@@ -7,10 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.modules.flex_attention import FlexPlan, flex_plan
 from s2sft_fairseq.modules.incremental_state import IncrementalState
-from s2sft_fairseq.modules.relative_position import RelativePositionBias
-from s2sft_fairseq.modules.rotary_position import Rotation, rotation_at
+from s2sft_fairseq.modules.packed_attention import FlexPlan, flex_plan
+from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotation_at
 from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks, within_window
 
 

@@ -12,9 +12,8 @@ from torch import nn
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.labels import CLASSES, checked_classes, read_class_labels, read_classes, read_number_labels
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
+from s2sft_fairseq.models.encoder_with_head import ClassificationHead, EncoderWithHead
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.modules.task_heads import ClassificationHead
 from s2sft_fairseq.tasks.options import FieldCutOptions, SourceLengthOptions, data_folder
 from s2sft_fairseq.tasks.understanding_task import UnderstandingConfig, UnderstandingTask
 

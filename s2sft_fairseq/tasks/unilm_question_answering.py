@@ -10,8 +10,8 @@ from fairseq.tasks import register_task
 from torch import nn
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.encoder_with_head import SpanHead
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.modules.task_heads import SpanHead
 from s2sft_fairseq.question_answering.questions import Question, label_array, questions_path, read_questions
 from s2sft_fairseq.tasks.options import data_folder
 from s2sft_fairseq.tasks.understanding_task import UnderstandingConfig, UnderstandingTask

@@ -12,7 +12,7 @@ from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.conversion import parameter_shapes
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

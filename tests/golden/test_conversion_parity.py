@@ -10,7 +10,7 @@ from recorded import load, require
 from s2sft_fairseq.checkpoints.conversion import read
 from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.conversion import parameter_shapes
 
 require("convert")
 ARRAYS, SETTINGS = load("convert")

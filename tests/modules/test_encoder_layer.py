@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
+from s2sft_fairseq.modules.encoder_layer import MultiFlowAttention
 from s2sft_fairseq.modules.incremental_state import LayerCache
-from s2sft_fairseq.modules.multi_flow_attention import MultiFlowAttention
 from s2sft_fairseq.modules.visibility import AttentionBlock
 
 WIDTH, HEADS = 12, 3

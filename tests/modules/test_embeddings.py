@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, embedding
 
-from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
-from s2sft_fairseq.modules.tied_embedding import TiedGradient, tied_embedding
+from s2sft_fairseq.modules.embeddings import TiedGradient, tied_embedding
+from s2sft_fairseq.modules.lm_head import linear_cross_entropy
 
 VOCAB, WIDTH, PADDING = 12, 5, 7
 TOKENS = torch.tensor([[3, 7, 3], [3, 0, 11]])

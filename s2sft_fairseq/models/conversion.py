@@ -1,24 +1,81 @@
-"""A language model head for encoders that were trained without one, such as sentence encoders.
+"""Models for ``s2sft convert``: shapes of parameters, official DeltaLM checkpoints, missing heads.
 
-A head that starts from random weights has two things to learn before anything else: how frequent each symbol is, and
-which token a final state belongs to. Both can be computed.
+Encoders that were trained without a language model head, such as sentence encoders, may get one. A head that starts
+from random weights has two things to learn before anything else: how frequent each symbol is, and which token a final
+state belongs to. Both can be computed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from torch import Tensor
 from tqdm import tqdm
 
-from s2sft_fairseq.checkpoints.conversion import Conversion
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes
+from s2sft_fairseq.checkpoints.deltalm import fit_problems, read_deltalm
+from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, DICTIONARY, FAIRSEQ_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
+
+
+def parameter_shapes(sizes: Mapping[str, Any], vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of a `unilm` model of these sizes.
+
+    Raises:
+        UserError: if the sizes contradict each other.
+    """
+    cfg = UnilmConfig()
+    complete_sizes(cfg, dict(sizes))
+    with torch.device("meta"):
+        model = UnilmModel(cfg, vocab_size=max(1, vocab_size), pad=0)
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:
+    """Convert an official checkpoint, or one of a training by the official program or this plugin.
+
+    Args:
+        checkpoint: the checkpoint.
+        symbols: of its dictionary, as fairseq reads it, in the order of their ids.
+
+    Raises:
+        UserError: if the dictionary is not DeltaLM's, or naming every parameter that is missing, unknown or of another
+            shape.
+    """
+    # A model of this plugin may have begun with BERT; official files, which have no options, have fairseq's ids.
+    is_official = checkpoint.config.keys() <= {"_name"}
+    if symbols[:4] != FAIRSEQ_SYMBOLS and (is_official or BERT_SYMBOLS.pad not in symbols):
+        raise UserError(
+            f"{checkpoint.file} needs its own {DICTIONARY} beside it: the first symbols of DeltaLM are "
+            f"{', '.join(FAIRSEQ_SYMBOLS)}, but those of the tokenizer {', '.join(symbols[:4])}"
+        )
+    try:
+        conversion = read_deltalm(checkpoint.weights, checkpoint.config, PretrainedDictionary.of(symbols).pad())
+    except UserError as error:
+        raise UserError(f"{checkpoint.file}: {error}") from None
+    if problems := fit_problems(_shapes(conversion.sizes), conversion.weights):
+        raise UserError.of(problems, f"{checkpoint.file} is not the DeltaLM that its layers and tables tell:")
+    return conversion
+
+
+def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of a model of these sizes, its dictionary being empty."""
+    symbols = Dictionary()
+    with torch.device("meta"):
+        task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
+        model = DeltaLMModel.build_model(DeltaLMConfig(**sizes), task)
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
 
 # BERT's standard deviation of initial weights.
 INITIAL_STD = 0.02

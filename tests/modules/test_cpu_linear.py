@@ -4,8 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack, pack_linear_layers, pack_weight
-from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize
+from s2sft_fairseq.modules.cpu_linear import (
+    PackedLinear,
+    QuantizedLinear,
+    can_pack,
+    can_quantize,
+    pack_linear_layers,
+    pack_weight,
+)
 
 needs_kernels = pytest.mark.skipif(not can_pack(torch.ones(1, 1)), reason="this PyTorch has no packed kernels")
 needs_int8 = pytest.mark.skipif(not can_quantize(torch.ones(1, 1)), reason="this CPU has no 8-bit kernels")
