@@ -12,8 +12,7 @@ from s2sft_fairseq.data.length_batches import bucketed_order
 from s2sft_fairseq.data.mixture_parts import MixturePart
 from s2sft_fairseq.data.temperature import TemperatureSchedule, whole_counts
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
 logger = logging.getLogger(__name__)
 

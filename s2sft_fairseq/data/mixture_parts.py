@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption
 
 Item = tuple[np.ndarray, ...]

@@ -10,10 +10,9 @@ from fairseq.data import FairseqDataset
 
 from s2sft_fairseq.data.length_batches import bucketed_order, cut_into_batches, share_of_padding
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, collate
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ import torch
 
 from s2sft_fairseq.data.length_batches import share_of_padding
 from s2sft_fairseq.data.packed_dataset import PackedDataset
-from s2sft_fairseq.objectives.corruption import Corruption
-from s2sft_fairseq.objectives.finetuning import context_block
+from s2sft_fairseq.objectives.finetuning import Corruption, context_block
 from s2sft_fairseq.objectives.objective import Objective
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm

@@ -7,10 +7,9 @@ import numpy as np
 
 from s2sft_fairseq.data.packed_dataset import PackedDataset
 from s2sft_fairseq.data.token_blocks import TokenBlocks
-from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 TextObjective = Callable[[Ragged, Draws], PackedExamples]

@@ -27,7 +27,7 @@ from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
 from s2sft_fairseq.inference.options import SearchConfig, early_stop, early_stop_problems
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_task import MixtureConfig, MixtureTask
 from s2sft_fairseq.tasks.options import LengthOptions, data_folder
 

@@ -9,12 +9,11 @@ from fairseq.tasks import register_task
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import as_option
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.fragments import Fragments, causal_fragments, infilled_fragments
+from s2sft_fairseq.objectives.ernie_gen import Fragments, causal_fragments, infilled_fragments
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.spans.span_file import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id

@@ -11,8 +11,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.objectives.source_fields import KNOWLEDGE_ROLE, SIDES, SourceFields
+from s2sft_fairseq.objectives.sequence_form import KNOWLEDGE_ROLE, SIDES, SequenceForm, SourceFields
 from s2sft_fairseq.tasks.options import symbol_problems
 
 logger = logging.getLogger(__name__)

@@ -7,15 +7,12 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.objectives.blockwise_masking import BlockwiseMasking
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
-from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, pseudo_masked_lm
-from s2sft_fairseq.objectives.ragged import Ragged
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, BlockwiseMasking, pseudo_masked_lm
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 from s2sft_fairseq.tasks.layout import placeholder_id
 from s2sft_fairseq.tasks.options import ReplacementOptions
 from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask, parse_range

@@ -8,7 +8,7 @@ from tiny import CLS, SEP, tiny_form
 
 from s2sft_fairseq.data.labelled_dataset import LabelledDataset
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 TEXTS = [[7, 8, SEP, 9, SEP], [10, SEP], [11] * 30 + [SEP, 12, SEP]]
 FORM = tiny_form(fields=SourceFields((0, 1), False, ("right", "right"), (0,)), max_source=8)

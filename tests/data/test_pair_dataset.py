@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader
 
 from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.ragged import Ragged
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 CORRUPTION = Corruption(
     target_mask_prob=0.5, random_prob=0.2, keep_prob=0.1, source_mask_prob=0.3, noise_prob=0.5, noise_symbol=MASK

@@ -16,7 +16,7 @@ from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.data.temperature import TemperatureSchedule
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.deltalm import DeltaLMConfig
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.deltalm_pretraining import DeltaLMPretrainingConfig, DeltaLMPretrainingTask
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqConfig, DeltaLMSeq2SeqTask, corpus_bleu
 

@@ -1,20 +1,81 @@
-"""Multi-granularity target fragments: the pre-training data of ERNIE-GEN (section 3.1 of the paper, Figure 1e).
+"""The objectives of ERNIE-GEN in the packed format: infilling generation, and the fragments that it is pre-trained on.
 
-For each text one of several distributions of lengths is drawn, then fragments of such lengths, until a share of the
-text is spent. They are taken out of it and stitched together to the target; what is left is the source.
+Infilling (section 3.3 of the paper, Figures 3 and 4): the content of a target begins with a ``[CLS]`` of its own and is
+noised; it is the contextual flow. Every token is predicted at a placeholder ``[ATTN]``: once in the word-by-word flow,
+from all content before it, and once in the span-by-span flow, from the content before its span. A placeholder sees
+itself alone beside that content (equations 3 and 4), where the placeholders of a span see each other in UniLMv2.
+
+Multi-granularity fragments (section 3.1, Figure 1e): for each text one of several distributions of lengths is drawn,
+then fragments of such lengths, until a share of the text is spent. They are taken out of it and stitched together to
+the target; what is left is the source.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from s2sft_fairseq.objectives.corruption import Corruption
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.finetuning import SpanSearch, causal
-from s2sft_fairseq.objectives.infilling import infilling
-from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.finetuning import Corruption, SpanSearch, causal, corrupted_context
+from s2sft_fairseq.objectives.packing import Block, PackedExamples
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+
+def infilling(
+    source: Ragged,
+    target: Ragged,
+    form: SequenceForm,
+    corruption: Corruption,
+    draws: Draws,
+    *,
+    spans: SpanSearch | None = None,
+) -> PackedExamples:
+    """Return context, noised content and the placeholders of the word flow, then those of the span flow.
+
+    The content ends before the final ``[SEP]``, which no placeholder sees.
+
+    Args:
+        source: laid-out sources, ``[CLS] x [SEP]``.
+        target: laid-out targets, ``y [SEP]``.
+        form: special symbols and segments.
+        corruption: how likely tokens are noise.
+        draws: random numbers for these examples.
+        spans: finds the spans of the span flow; None: there is no such flow.
+    """
+    context = corrupted_context(source, form, corruption, draws)
+    # One token on: the [SEP] that ends a target gives way to the [CLS] that begins it.
+    content = target.with_values(np.roll(target.values, 1))
+    noised = corruption.add_noise(content, form, draws)
+    blocks = (
+        context,
+        Block.of(
+            target.with_values(np.where(target.place == 0, form.cls, noised)),
+            first_position=source.lengths,
+            segment=form.target_segment,
+            step=target.place + 1,
+            label=form.pad,
+        ),
+        _flow(source, target, form, first=target.place, number=0),
+    )
+    return blocks if spans is None else (*blocks, _flow(source, target, form, first=spans(target), number=1))
+
+
+def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarray, number: int) -> Block:
+    """Return a placeholder for each target token.
+
+    Args:
+        source, target, form: as for :func:`infilling`.
+        first: the place of the first token of each token's span (N,).
+        number: of the flow; the groups of two flows must differ.
+    """
+    return Block.of(
+        target.with_values(np.full_like(target.values, form.placeholder)),
+        first_position=source.lengths + 1,
+        segment=form.placeholder_segment,
+        # The content before it are the start symbol, of step 1, and so many tokens.
+        step=first + 2,
+        group=number * target.lengths[target.row] + target.place + 1,
+        label=target.values,
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +128,7 @@ class Fragments:
         budgets = self.target_length(text.lengths)
         fragment = self._draw_lengths(budgets, draws)
         # A text without its fragments has a place before each token and one behind the last; each holds one at most.
-        places = _rows(text.lengths - budgets + 1)
+        places = Ragged.of_lengths(text.lengths - budgets + 1)
         is_taken = places.with_values(draws.random(places)).rank() < fragment.lengths[places.row]
         # The fragments in order of their places: a random order, for the last one that was drawn is short.
         order = np.lexsort((draws.random(fragment), fragment.row))
@@ -80,21 +141,19 @@ class Fragments:
 
     def _draw_lengths(self, budgets: np.ndarray, draws: Draws) -> Ragged:
         """Draw the lengths of the fragments of each text, which add up to its budget (B,)."""
-        one_each = Ragged(np.zeros(len(budgets)), np.ones(len(budgets), dtype=np.int64))
+        one_each = Ragged.of_lengths(np.ones_like(budgets))
         bounds = np.cumsum(self.shares)
         kind = np.minimum(np.searchsorted(bounds, draws.random(one_each), side="right"), len(bounds) - 1)
         least, greatest = np.array(self.lengths, dtype=np.int64)[kind].T
         # As many as there may be at most.
-        drawn = _rows(budgets)
+        drawn = Ragged.of_lengths(budgets)
         width = (greatest - least + 1)[drawn.row]
         lengths = least[drawn.row] + (draws.random(drawn) * width).astype(np.int64)
         totals = np.cumsum(lengths)
         starts = np.cumsum(budgets) - budgets
         of_text = totals - lengths - np.concatenate([[0], totals])[starts][drawn.row]  # before each fragment
         room = budgets[drawn.row] - of_text
-        kept = room > 0
-        counts = np.bincount(drawn.row[kept], minlength=len(budgets))
-        return Ragged(np.minimum(lengths, room)[kept], counts)
+        return drawn.with_values(np.minimum(lengths, room)).only(room > 0)
 
 
 def split(text: Ragged, is_target: np.ndarray) -> tuple[Ragged, Ragged]:
@@ -104,11 +163,7 @@ def split(text: Ragged, is_target: np.ndarray) -> tuple[Ragged, Ragged]:
         text: ids of the texts.
         is_target: which of them are taken out (N,).
     """
-    parts = []
-    for chosen in (~is_target, is_target):
-        parts.append(Ragged(text.values[chosen], np.bincount(text.row[chosen], minlength=len(text.lengths))))
-    source, target = parts
-    return source, target
+    return text.only(~is_target), text.only(is_target)
 
 
 def infilled_fragments(
@@ -148,8 +203,3 @@ def causal_fragments(
     content = blocks[1]
     noised = corruption.add_noise(laid_out.with_values(content.token), form, draws)
     return (blocks[0], content._replace(token=np.where(laid_out.place == 0, form.sep, noised)))
-
-
-def _rows(lengths: np.ndarray) -> Ragged:
-    """Rows of these lengths, whose values do not matter."""
-    return Ragged(np.zeros(int(lengths.sum())), lengths)
