@@ -22,7 +22,7 @@ from fairseq.data import ListDataset, indexed_dataset
 
 from s2sft_fairseq.data.binarized_text import load_split
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 

@@ -25,7 +25,7 @@ from roofline import Sizes
 from training_work import block_scores, update_flops
 
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
-from s2sft_fairseq.data.text_dataset import PackedTextDataset
+from s2sft_fairseq.data.text_datasets import PackedTextDataset
 from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS
 from s2sft_fairseq.tasks.unilm_pretraining import UnilmPretrainingTask
 

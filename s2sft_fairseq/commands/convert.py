@@ -15,8 +15,8 @@ from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
+from s2sft_fairseq.data.binarized_text import LANGUAGE_TOKEN, parse_languages
 from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS, PretrainedDictionary
-from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.models.conversion import convert_deltalm, initialize_head, parameter_shapes

@@ -9,8 +9,7 @@ import torch
 from fairseq.data import FairseqDataset, data_utils
 
 from s2sft_fairseq.data.length_batches import bucketed_order
-from s2sft_fairseq.data.mixture_parts import MixturePart
-from s2sft_fairseq.data.temperature import TemperatureSchedule, whole_counts
+from s2sft_fairseq.data.mixture_parts import MixturePart, TemperatureSchedule, whole_counts
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.squad_reading import read_right_answers
-from s2sft_fairseq.data.json_files import read_json_object
-from s2sft_fairseq.data.text_files import check_texts, line_problems, read_lines
+from s2sft_fairseq.data.text_files import check_texts, line_problems, read_json_object, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
 

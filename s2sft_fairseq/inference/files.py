@@ -20,8 +20,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import numpy as np
 
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.data.json_files import read_json_object
-from s2sft_fairseq.data.text_files import open_bytes, readable
+from s2sft_fairseq.data.text_files import open_bytes, read_json_object, readable
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer

@@ -14,7 +14,7 @@ import torch
 from fairseq.data import BaseWrapperDataset
 from torch import Tensor
 
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.free_memory import free_memory
 from s2sft_fairseq.inference.rules import NotANumberError

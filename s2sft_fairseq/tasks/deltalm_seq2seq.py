@@ -20,9 +20,15 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, Transl
 from sacrebleu.metrics import BLEU
 from torch import Tensor
 
-from s2sft_fairseq.data.binarized_text import find_languages, load_split
+from s2sft_fairseq.data.binarized_text import (
+    LanguagePair,
+    find_languages,
+    load_common_dictionary,
+    load_split,
+    parse_languages,
+    parse_pairs,
+)
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.language_pairs import LanguagePair, load_common_dictionary, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch

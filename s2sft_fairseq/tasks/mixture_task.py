@@ -16,9 +16,8 @@ from fairseq.tasks import FairseqTask
 from s2sft_fairseq.data.binarized_text import load_texts
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.mixture_dataset import MixtureDataset
-from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart
-from s2sft_fairseq.data.temperature import TemperatureSchedule
-from s2sft_fairseq.data.token_blocks import TokenBlocks
+from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart, TemperatureSchedule
+from s2sft_fairseq.data.text_datasets import TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SENTINEL, SpanCorruption
 from s2sft_fairseq.tasks.options import DataOptions, TextBlockOptions, text_block_problems

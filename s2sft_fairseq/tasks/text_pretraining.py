@@ -9,8 +9,7 @@ import numpy as np
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_dataset import PackedTextDataset
-from s2sft_fairseq.data.token_blocks import TokenBlocks
+from s2sft_fairseq.data.text_datasets import PackedTextDataset, TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig

@@ -11,7 +11,7 @@ from torch import nn
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.labelled_dataset import LabelledDataset
+from s2sft_fairseq.data.text_datasets import LabelledDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
 from s2sft_fairseq.models.unilm_config import UnilmConfig

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.free_memory import GIB
 from s2sft_fairseq.inference.generator import SequenceGenerator

@@ -12,8 +12,7 @@ from fairseq.logging import metrics
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.mixture_dataset import MixtureDataset
-from s2sft_fairseq.data.mixture_parts import PairPart
-from s2sft_fairseq.data.temperature import TemperatureSchedule
+from s2sft_fairseq.data.mixture_parts import PairPart, TemperatureSchedule
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.deltalm import DeltaLMConfig
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm

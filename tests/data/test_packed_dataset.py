@@ -9,7 +9,7 @@ from fairseq.data import ListDataset
 from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_form, words
 from torch.utils.data import DataLoader
 
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES
