@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from s2sft_fairseq.checkpoints.added_tokens import add_tokens
 from s2sft_fairseq.checkpoints.conversion import Conversion, read
 from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, is_deltalm
+from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize
-from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
 from s2sft_fairseq.data.binarized_text import LANGUAGE_TOKEN, parse_languages

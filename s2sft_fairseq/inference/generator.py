@@ -31,11 +31,11 @@ from s2sft_fairseq.inference.files import (
     Window,
     file_state,
     read_ahead,
+    sentence_progress,
     tokenizer_state,
 )
 from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.progress import sentence_progress
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.models.unilm import UnilmModel

@@ -5,12 +5,12 @@ import torch
 from hugging_face import SIZES, their_model
 
 from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.embedding_tables import resize_positions
 from s2sft_fairseq.checkpoints.families import FAMILIES, family_of, recognize
 from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
 from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
-from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.conversion import parameter_shapes
 

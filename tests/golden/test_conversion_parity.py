@@ -8,8 +8,8 @@ import torch
 from recorded import load, require
 
 from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.embedding_tables import resize_positions
 from s2sft_fairseq.checkpoints.families import recognize
-from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.models.conversion import parameter_shapes
 
 require("convert")

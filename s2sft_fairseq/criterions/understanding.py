@@ -1,7 +1,9 @@
-"""The loss of classes and of numbers: cross-entropy or squared error, a text a label.
+"""Losses and scores of the tasks of understanding: classes, numbers, and answers that are spans.
 
-Scores of whole data sets follow from sums over batches and workers: accuracy, and with two classes F1 and Matthews'
-correlation from the table of hits and misses, of numbers Pearson's correlation from moments.
+Classes have cross-entropy and numbers the squared error, a text a label. Scores of whole data sets follow from sums
+over batches and workers: accuracy, and with two classes F1 and Matthews' correlation from the table of hits and misses,
+of numbers Pearson's correlation from moments. The loss of a span is the mean of the cross-entropies of its first and of
+its last token.
 """
 
 import math
@@ -109,3 +111,43 @@ def pearson(count: float, x: float, y: float, xx: float, yy: float, xy: float) -
     """Return Pearson's correlation coefficient, 0 where one side is constant."""
     norm = math.sqrt(max(0.0, (count * xx - x * x) * (count * yy - y * y)))
     return (count * xy - x * y) / norm if norm else 0.0
+
+
+@register_criterion("answer_span", dataclass=FairseqDataclass)
+class AnswerSpanCriterion(FairseqCriterion):
+    """Scores what a model with a span head says; the tokens of a window compete with each other."""
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss (summed over windows in any case, in nats), their number, and what to log."""
+        labels = sample["labels"]
+        lengths = [sum(blocks) for blocks in sample["net_input"]["lengths"]]
+        logits = model(**sample["net_input"]).float().split(lengths)
+        rows = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-math.inf)  # (B, L, 2)
+        loss = nn.functional.cross_entropy(rows, labels, reduction="sum") / 2
+        count = sample["nsentences"]
+        logged = {
+            "loss": loss.data,
+            "n_correct": (rows.argmax(dim=1) == labels).all(dim=1).sum(),
+            "ntokens": sample["ntokens"],
+            "nsentences": count,
+            "sample_size": count,
+        }
+        return loss, count, logged
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Add up what the workers logged; the loss in bits (base 2), the share of windows with both ends right."""
+
+        def total(name: str) -> float:
+            return float(sum(log.get(name, 0) for log in logging_outputs))
+
+        count = total("sample_size")
+        metrics.log_scalar("loss", total("loss") / count / math.log(2), count, round=3)
+        metrics.log_scalar("accuracy", 100.0 * total("n_correct") / count, count, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Whether outputs may be added up before :meth:`reduce_metrics`."""
+        return True

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from s2sft_fairseq.checkpoints.added_tokens import add_tokens
 from s2sft_fairseq.checkpoints.conversion import Conversion
+from s2sft_fairseq.checkpoints.embedding_tables import add_tokens
 from s2sft_fairseq.errors import UserError
 
 SYMBOLS = ["[PAD]", "[MASK]", "same", "same", "end"]

@@ -4,7 +4,7 @@ import pytest
 from tiny import CLS, MASK, PAD, SEP, tiny_config, tiny_dictionary
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tasks.understanding_task import make_form
+from s2sft_fairseq.tasks.layout import make_text_form
 
 FIELDS = {"source_truncation": "right,right", "source_field_positions": "0"}
 
@@ -13,7 +13,7 @@ FIELDS = {"source_truncation": "right,right", "source_field_positions": "0"}
     (2, None, (0, 1)), (0, None, (0, 1)), (1, None, (0,)), (4, "0,1,2", (0, 1, 2)),
 ])  # fmt: skip
 def test_segments(segments, given, expected):
-    form = make_form(tiny_dictionary(), tiny_config(num_segments=segments), 20, source_segments=given, **FIELDS)
+    form = make_text_form(tiny_dictionary(), tiny_config(num_segments=segments), 20, source_segments=given, **FIELDS)
     assert form.fields.segments == expected
     assert form.fields.truncation == ("right", "right")
     assert (form.cls, form.sep, form.pad, form.placeholder) == (CLS, SEP, PAD, MASK)
@@ -22,7 +22,7 @@ def test_segments(segments, given, expected):
 
 def test_mistakes():
     with pytest.raises(UserError) as raised:
-        make_form(tiny_dictionary(), tiny_config(), 2, source_segments="x", **FIELDS)
+        make_text_form(tiny_dictionary(), tiny_config(), 2, source_segments="x", **FIELDS)
     assert raised.value.problems == [
         "--max-source-positions must be at least 3 and at most --max-positions of the model (64), but is 2",
         "--source-segments must be dialogue, or numbers separated by commas, with ,... at the end if they are to take "
