@@ -30,8 +30,8 @@ from s2sft_fairseq.models.unilm_parts import (
     make_pattern,
     make_relative_position,
 )
-from s2sft_fairseq.modules.attention_pattern import PackedPlan
 from s2sft_fairseq.modules.embeddings import TiedGradient
+from s2sft_fairseq.modules.encoder_layer import PackedPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive
 from s2sft_fairseq.modules.lm_head import OutputFactors
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout

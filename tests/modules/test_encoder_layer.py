@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
-from s2sft_fairseq.modules.encoder_layer import MultiFlowAttention
+from s2sft_fairseq.modules.encoder_layer import MultiFlowAttention, PackedPlan, StepPlan
 from s2sft_fairseq.modules.incremental_state import LayerCache
 from s2sft_fairseq.modules.visibility import AttentionBlock
 
