@@ -22,8 +22,39 @@ _MOMENTS = ("_x", "_y", "_xx", "_yy", "_xy")
 """Sums over predictions x and labels y."""
 
 
+class UnderstandingCriterion(FairseqCriterion):
+    """What a criterion of understanding logs: its loss, accuracy and, of classes and numbers, the other scores."""
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Add up what the workers logged; cross-entropies in bits (base 2), scores in percent."""
+
+        def total(name: str) -> float:
+            return float(sum(log.get(name, 0) for log in logging_outputs))
+
+        names = logging_outputs[0].keys()
+        count = total("sample_size")
+        unit = math.log(2) if "n_correct" in names else 1.0
+        metrics.log_scalar("loss", total("loss") / count / unit, count, round=3)
+        if "n_correct" in names:
+            metrics.log_scalar("accuracy", 100.0 * total("n_correct") / count, count, round=2)
+        for kept, of_sums in ((_TABLE, {"f1": f1, "mcc": matthews}), (_MOMENTS, {"pearson": pearson})):
+            if kept[0] not in names:
+                continue
+            metrics.log_scalar_sum("_count", count)
+            for name in kept:
+                metrics.log_scalar_sum(name, total(name))
+            for name, score in of_sums.items():
+                metrics.log_derived(name, lambda meters, kept=kept, score=score: _percent(meters, kept, score))
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Whether outputs may be added up before :meth:`reduce_metrics`."""
+        return True
+
+
 @register_criterion("classification", dataclass=FairseqDataclass)
-class ClassificationCriterion(FairseqCriterion):
+class ClassificationCriterion(UnderstandingCriterion):
     """Scores what a model with a classification head says."""
 
     def __init__(self, task: FairseqTask) -> None:
@@ -56,32 +87,29 @@ class ClassificationCriterion(FairseqCriterion):
         logged = {"loss": loss.data, "ntokens": sample["ntokens"], "nsentences": count, "sample_size": count}
         return loss, count, {**logged, **scores}
 
-    @staticmethod
-    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Add up what the workers logged; cross-entropy in bits (base 2), scores in percent."""
 
-        def total(name: str) -> float:
-            return float(sum(log.get(name, 0) for log in logging_outputs))
+@register_criterion("answer_span", dataclass=FairseqDataclass)
+class AnswerSpanCriterion(UnderstandingCriterion):
+    """Scores what a model with a span head says; the tokens of a window compete with each other."""
 
-        names = logging_outputs[0].keys()
-        count = total("sample_size")
-        unit = math.log(2) if "n_correct" in names else 1.0
-        metrics.log_scalar("loss", total("loss") / count / unit, count, round=3)
-        if "n_correct" in names:
-            metrics.log_scalar("accuracy", 100.0 * total("n_correct") / count, count, round=2)
-        for kept, of_sums in ((_TABLE, {"f1": f1, "mcc": matthews}), (_MOMENTS, {"pearson": pearson})):
-            if kept[0] not in names:
-                continue
-            metrics.log_scalar_sum("_count", count)
-            for name in kept:
-                metrics.log_scalar_sum(name, total(name))
-            for name, score in of_sums.items():
-                metrics.log_derived(name, lambda meters, kept=kept, score=score: _percent(meters, kept, score))
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Whether outputs may be added up before :meth:`reduce_metrics`."""
-        return True
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss (summed over windows in any case, in nats), their number, and what to log."""
+        labels = sample["labels"]
+        lengths = [sum(blocks) for blocks in sample["net_input"]["lengths"]]
+        logits = model(**sample["net_input"]).float().split(lengths)
+        rows = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-math.inf)  # (B, L, 2)
+        loss = nn.functional.cross_entropy(rows, labels, reduction="sum") / 2
+        count = sample["nsentences"]
+        logged = {
+            "loss": loss.data,
+            "n_correct": (rows.argmax(dim=1) == labels).all(dim=1).sum(),
+            "ntokens": sample["ntokens"],
+            "nsentences": count,
+            "sample_size": count,
+        }
+        return loss, count, logged
 
 
 def _table(said: Tensor, real: Tensor) -> dict[str, Tensor]:
@@ -111,43 +139,3 @@ def pearson(count: float, x: float, y: float, xx: float, yy: float, xy: float) -
     """Return Pearson's correlation coefficient, 0 where one side is constant."""
     norm = math.sqrt(max(0.0, (count * xx - x * x) * (count * yy - y * y)))
     return (count * xy - x * y) / norm if norm else 0.0
-
-
-@register_criterion("answer_span", dataclass=FairseqDataclass)
-class AnswerSpanCriterion(FairseqCriterion):
-    """Scores what a model with a span head says; the tokens of a window compete with each other."""
-
-    def forward(
-        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss (summed over windows in any case, in nats), their number, and what to log."""
-        labels = sample["labels"]
-        lengths = [sum(blocks) for blocks in sample["net_input"]["lengths"]]
-        logits = model(**sample["net_input"]).float().split(lengths)
-        rows = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-math.inf)  # (B, L, 2)
-        loss = nn.functional.cross_entropy(rows, labels, reduction="sum") / 2
-        count = sample["nsentences"]
-        logged = {
-            "loss": loss.data,
-            "n_correct": (rows.argmax(dim=1) == labels).all(dim=1).sum(),
-            "ntokens": sample["ntokens"],
-            "nsentences": count,
-            "sample_size": count,
-        }
-        return loss, count, logged
-
-    @staticmethod
-    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Add up what the workers logged; the loss in bits (base 2), the share of windows with both ends right."""
-
-        def total(name: str) -> float:
-            return float(sum(log.get(name, 0) for log in logging_outputs))
-
-        count = total("sample_size")
-        metrics.log_scalar("loss", total("loss") / count / math.log(2), count, round=3)
-        metrics.log_scalar("accuracy", 100.0 * total("n_correct") / count, count, round=2)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Whether outputs may be added up before :meth:`reduce_metrics`."""
-        return True

@@ -109,6 +109,10 @@ class PackedDataset(FairseqDataset):
         """Return the positions of a packed example, placeholders among them."""
         return int(self.sizes[index])
 
+    def size(self, index: int) -> Any:
+        """Return the positions of a packed example, or of its parts."""
+        return self.num_tokens(index)
+
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         """Return the positions of the packed examples at ``indices``."""
         return self.sizes[indices]

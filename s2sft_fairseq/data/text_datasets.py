@@ -131,10 +131,6 @@ class PackedTextDataset(PackedDataset):
         ids = np.array([sample["id"] for sample in samples])
         return self.make_batch(ids, self.pack(text, self.draws(ids)))
 
-    def size(self, index: int) -> int:
-        """Return the positions of a packed block."""
-        return self.num_tokens(index)
-
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +193,3 @@ class LabelledDataset(PackedDataset):
             "net_input": model_input(collate([(context_block(text, self.form),)])),
             "labels": None if self.labels is None else torch.from_numpy(self.labels[ids]),
         }
-
-    def size(self, index: int) -> int:
-        """Return the positions of a laid-out text."""
-        return self.num_tokens(index)
