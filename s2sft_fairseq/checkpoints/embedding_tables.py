@@ -10,7 +10,10 @@ from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
 from s2sft_fairseq.checkpoints.deltalm import POSITIONS
 from s2sft_fairseq.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 TABLE = "embeddings.positions.weight"
+BIAS = "lm_head.bias"
 
 
 def fold_row(weights: Weights, row: Tensor) -> None:
@@ -51,11 +54,6 @@ def resize_positions(weights: Weights, sizes: Sizes, rows: int) -> str:
         table = weights[name][first:]
         weights[name] = torch.cat([weights[name][:first], table[torch.arange(rows) % len(table)]])
     return f"position table: {'tiled' if rows > old else 'cut'} from {old} to {rows} rows"
-
-
-logger = logging.getLogger(__name__)
-
-BIAS = "lm_head.bias"
 
 
 def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[str]) -> list[str]:

@@ -36,6 +36,7 @@ _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"
 _STATE_VERSION = 3  # of a dtype without fields: (version, byte order, base, names, fields, size, alignment, flags)
 _REST_OF_STATE = (None, None, None, -1, -1, 0)
 _BYTE_ORDERS = ("<", "|", "=")
+_METERS = (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter)
 
 
 class RefusedValueError(Exception):
@@ -126,9 +127,6 @@ def _bytes(data: object) -> bytes:
     if not isinstance(data, bytes):
         raise RefusedValueError(f"a numpy value needs bytes, but has {type(data).__name__}")
     return data
-
-
-_METERS = (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter)
 
 
 def safe_types() -> list:

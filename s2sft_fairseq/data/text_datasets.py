@@ -19,6 +19,11 @@ from s2sft_fairseq.objectives.packing import PackedExamples, collate
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
+logger = logging.getLogger(__name__)
+
+TextObjective = Callable[[Ragged, Draws], PackedExamples]
+"""From the ids of texts, a row for each, to what a model is trained on."""
+
 
 class TokenBlocks:
     """Blocks of documents: a line of the data is a paragraph, an empty line ends a document.
@@ -80,10 +85,6 @@ class TokenBlocks:
         return np.insert(tokens, middle - start, self.divider)
 
 
-TextObjective = Callable[[Ragged, Draws], PackedExamples]
-"""From the ids of texts, a row for each, to what a model is trained on."""
-
-
 class PackedTextDataset(PackedDataset):
     """Blocks of plain text."""
 
@@ -130,9 +131,6 @@ class PackedTextDataset(PackedDataset):
         self.check_ids(text)
         ids = np.array([sample["id"] for sample in samples])
         return self.make_batch(ids, self.pack(text, self.draws(ids)))
-
-
-logger = logging.getLogger(__name__)
 
 
 class LabelledDataset(PackedDataset):

@@ -38,6 +38,7 @@ Item = TypeVar("Item")
 _END = object()
 # Byte-level vocabularies hold line ends, which would break the line of the output.
 _LINE_END = re.compile(r"\r\n|[\r\n]")
+_SECONDS_BETWEEN_LINES = 60
 
 
 class Window(NamedTuple):
@@ -246,9 +247,6 @@ def _differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name:
             yield from _differences(before, now, f"{name}{key}, ")
         elif before != now:
             yield f"{name}{key} was {before}, now is {now}"
-
-
-_SECONDS_BETWEEN_LINES = 60
 
 
 class _LoggedProgress(tqdm):

@@ -31,6 +31,14 @@ USEFUL_ROWS = 320
 
 # What else PyTorch raises as a plain RuntimeError: its CPU allocator (Linux and macOS, Windows), the driver, cuBLAS.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+GIB = 2**30
+UNKNOWN = 4 * GIB  # where the system does not say, such as on macOS
+# For each version of Linux's control groups: where its files are, the limit, what is used, and the statistics that say
+# how much of that are files the kernel would drop first.
+_CONTROL_GROUPS = {
+    2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 @dataclass(frozen=True)
@@ -223,17 +231,6 @@ def _trimmed(rows: Tensor, pad: int) -> Tensor:
     """Return rows (N, L) without the columns on their right that are padding in all of them."""
     used = (rows != pad).any(dim=0).nonzero()
     return rows[:, : int(used[-1]) + 1 if len(used) else 0]
-
-
-GIB = 2**30
-UNKNOWN = 4 * GIB  # where the system does not say, such as on macOS
-
-# For each version of Linux's control groups: where its files are, the limit, what is used, and the statistics that say
-# how much of that are files the kernel would drop first.
-_CONTROL_GROUPS = {
-    2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> int:

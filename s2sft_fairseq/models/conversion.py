@@ -27,6 +27,9 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
 
+# BERT's standard deviation of initial weights.
+INITIAL_STD = 0.02
+
 
 def parameter_shapes(sizes: Mapping[str, Any], vocab_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter of a `unilm` model of these sizes.
@@ -75,10 +78,6 @@ def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
         task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
         model = DeltaLMModel.build_model(DeltaLMConfig(**sizes), task)
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
-
-
-# BERT's standard deviation of initial weights.
-INITIAL_STD = 0.02
 
 
 def initialize_head(

@@ -34,6 +34,8 @@ from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm_config import TransformerOptions, common_problems, default_sizes, size
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
+_FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "relu"}
+
 
 class InterleavedDecoderLayer(TransformerDecoderLayerBase):
     """Self-attention, feed-forward network, cross-attention, feed-forward network: two encoder layers, one behind the
@@ -153,9 +155,6 @@ def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapp
         cfg.encoder_attention_heads = max(1, cfg.encoder_embed_dim // 64)
     if problems := [*problems, *common_problems(DeltaLMConfig, cfg)]:
         raise UserError.of(problems)
-
-
-_FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "relu"}
 
 
 class DeltaLMDecoder(TransformerDecoderBase):

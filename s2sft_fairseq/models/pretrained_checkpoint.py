@@ -20,6 +20,18 @@ from s2sft_fairseq.models.trained_parameters import FINGERPRINT, WHERE, merge_ad
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.models.unilm_parts import make_lm_head
 
+logger = logging.getLogger(__name__)
+
+TOKENS = "embeddings.tokens.weight"
+_ENCODER, _LM_HEAD = "encoder.", "lm_head."
+# What the weights learned of the layout. How long texts are, and how they are predicted, is up to the next training.
+_LEARNED_LAYOUT = ("source_segments", "target_segment", "placeholder_segment", "placeholder")
+# The same of pre-training, where it is among the options of the task.
+_PRETRAINED_LAYOUT = {
+    "ernie_gen_pretraining": ("target_segment", "placeholder"),
+    "unilm_pretraining": ("placeholder",),
+}
+
 
 def check_fit(
     own: dict[str, torch.Size], given: dict[str, Tensor], embedding: str = "embeddings.tokens.weight"
@@ -49,19 +61,6 @@ def check_fit(
     ]
     if problems:
         raise UserError.of(sorted(problems), "the checkpoint does not fit the model:")
-
-
-logger = logging.getLogger(__name__)
-
-TOKENS = "embeddings.tokens.weight"
-_ENCODER, _LM_HEAD = "encoder.", "lm_head."
-# What the weights learned of the layout. How long texts are, and how they are predicted, is up to the next training.
-_LEARNED_LAYOUT = ("source_segments", "target_segment", "placeholder_segment", "placeholder")
-# The same of pre-training, where it is among the options of the task.
-_PRETRAINED_LAYOUT = {
-    "ernie_gen_pretraining": ("target_segment", "placeholder"),
-    "unilm_pretraining": ("placeholder",),
-}
 
 
 def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:

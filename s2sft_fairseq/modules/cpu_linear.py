@@ -9,9 +9,20 @@ import logging
 import torch
 from torch import Tensor, nn
 
-LARGEST = 127
+logger = logging.getLogger(__name__)
+
+LARGEST_INT8 = 127
 PLAIN_OUTPUT = (None, 1.0, 0, torch.float32, "none", [], "")
 """To the kernel: no bias, an output that is not quantized, no activation."""
+# The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
+# are one and the same.
+ROWS_HINT = 40
+# What asks oneDNN whether the CPU can, for each data type that it multiplies.
+_SUPPORT = {
+    torch.float32: None,
+    torch.bfloat16: "_is_mkldnn_bf16_supported",
+    torch.float16: "_is_mkldnn_fp16_supported",
+}
 
 
 class QuantizedLinear(nn.Module):
@@ -57,7 +68,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
         (R, I) -> int8 (R, I), scales (R, 1).
     """
     # A row of zeros may have any scale but 0.
-    scales = (x.abs().amax(dim=1, keepdim=True) / LARGEST).clamp_(min=torch.finfo(x.dtype).tiny)
+    scales = (x.abs().amax(dim=1, keepdim=True) / LARGEST_INT8).clamp_(min=torch.finfo(x.dtype).tiny)
     return (x / scales).round_().to(torch.int8), scales
 
 
@@ -75,20 +86,6 @@ def can_quantize(weight: Tensor) -> bool:
 def _multiplies_exactly() -> bool:
     """Try the largest numbers: without VNNI instructions their products are summed in 16 bits, which overflow."""
     return QuantizedLinear(torch.ones(1, 4), None)(torch.ones(1, 4)).isclose(torch.tensor(4.0)).item()
-
-
-logger = logging.getLogger(__name__)
-
-# The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
-# are one and the same.
-ROWS_HINT = 40
-
-# What asks oneDNN whether the CPU can, for each data type that it multiplies.
-_SUPPORT = {
-    torch.float32: None,
-    torch.bfloat16: "_is_mkldnn_bf16_supported",
-    torch.float16: "_is_mkldnn_fp16_supported",
-}
 
 
 class PackedLinear(nn.Module):

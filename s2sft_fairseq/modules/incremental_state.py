@@ -17,6 +17,8 @@ from s2sft_fairseq.modules.visibility import StepLayout
 
 # Padding of a group, at most, as a part of its positions.
 MOST_PADDING = 1 / 8
+# Slots that no hypothesis sees any more are given to others every so many steps.
+STEPS_BETWEEN_COMPACTIONS = 8
 
 
 def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
@@ -54,10 +56,6 @@ def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slic
         end += length
     if start < len(lengths):
         yield slice(start, len(lengths)), slice(begin, end)
-
-
-# Slots that no hypothesis sees any more are given to others every so many steps.
-STEPS_BETWEEN_COMPACTIONS = 8
 
 
 class LayerCache:

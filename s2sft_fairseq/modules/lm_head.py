@@ -20,6 +20,10 @@ from s2sft_fairseq.modules.embeddings import TiedGradient
 
 LARGEST_PACKED = 1 << 30
 """Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
+CHUNK_BYTES = 64 << 20
+"""Float32 scores that are worked on at a time."""
+KEPT_BYTES = 128 << 20
+"""Float32 scores that are kept for the backward pass."""
 
 
 class LMHead(nn.Module):
@@ -65,12 +69,6 @@ class LMHead(nn.Module):
         """
         x = self.features(x)
         return nn.functional.linear(x, token_embedding, self.bias) if self.output is None else self.output(x)
-
-
-CHUNK_BYTES = 64 << 20
-"""Float32 scores that are worked on at a time."""
-KEPT_BYTES = 128 << 20
-"""Float32 scores that are kept for the backward pass."""
 
 
 class OutputFactors(NamedTuple):

@@ -15,6 +15,11 @@ from s2sft_fairseq.objectives.packing import Block, PackedExamples
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
+Pack = Callable[..., PackedExamples]
+"""An objective: the arguments are those of `causal`; where it takes spans, ``spans`` too."""
+SpanSearch = Callable[[Ragged], np.ndarray]
+"""From laid-out targets to the place in its target of the first token of each token's span (N,)."""
+
 
 @dataclass(frozen=True)
 class Corruption:
@@ -83,12 +88,6 @@ class Corruption:
 
 
 NO_CORRUPTION = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0)
-
-
-Pack = Callable[..., PackedExamples]
-"""An objective: the arguments are those of `causal`; where it takes spans, ``spans`` too."""
-SpanSearch = Callable[[Ragged], np.ndarray]
-"""From laid-out targets to the place in its target of the first token of each token's span (N,)."""
 
 
 def context_block(source: Ragged, form: SequenceForm) -> Block:

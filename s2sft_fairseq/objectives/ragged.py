@@ -15,6 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -87,9 +89,6 @@ class Ragged:
     def is_real(self) -> np.ndarray:
         """Tells values from padding in the padded rows: boolean (B, S), and true in the order of the values."""
         return np.arange(self.lengths.max()) < self.lengths[:, np.newaxis]
-
-
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Draws:

@@ -18,6 +18,9 @@ from s2sft_fairseq.objectives.ragged import Ragged
 SIDES = ("left", "right")
 KNOWLEDGE_ROLE = 2
 """Of a dialogue; the two who speak have 0 and 1."""
+Start = Literal["sep", "cls"] | None
+"""Where the content of a target begins: with the ``[SEP]`` of its source (causal), with a ``[CLS]`` of its own
+(ERNIE-GEN), or with its first token."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,6 @@ def _give_way(lengths: Sequence[int], room: int) -> list[int]:
         kept[index] = min(lengths[index], share)
         room -= kept[index]
     return kept
-
-
-Start = Literal["sep", "cls"] | None
-"""Where the content of a target begins: with the ``[SEP]`` of its source (causal), with a ``[CLS]`` of its own
-(ERNIE-GEN), or with its first token."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ from torch.optim.adamw import adamw
 
 from s2sft_fairseq.errors import UserError
 
+logger = logging.getLogger(__name__)
+
+# fairseq's attribute for groups of parameters, which its fp32 copies of fp16 parameters keep.
+GROUP_ATTRIBUTE, NO_DECAY = "param_group", "no_decay"
+
 
 class SixteenBitAdamW(torch.optim.AdamW):
     """AdamW whose moments and arithmetic are of 32 bits, whatever its parameters are.
@@ -87,12 +92,6 @@ class SixteenBitAdamW(torch.optim.AdamW):
         for number, parameter in zip(numbers, parameters, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
                 self.state[parameter][name] = value.to(parameter.device, torch.float32, copy=True)
-
-
-logger = logging.getLogger(__name__)
-
-# fairseq's attribute for groups of parameters, which its fp32 copies of fp16 parameters keep.
-GROUP_ATTRIBUTE, NO_DECAY = "param_group", "no_decay"
 
 
 def exempt_from_decay(parameters: Iterable[nn.Parameter]) -> None:

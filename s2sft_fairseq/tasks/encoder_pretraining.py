@@ -21,6 +21,10 @@ from s2sft_fairseq.tasks.layout import placeholder_id
 from s2sft_fairseq.tasks.options import InfillingOptions, ReplacementOptions, symbol_problems
 from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask, parse_range
 
+GENERATIONS = ["infilling", "typical"]
+NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
+"""The rates of the paper: of section 4.1, and, for pre-training is easier then, of the caption of Table 7."""
+
 
 @dataclass
 class UnilmPretrainingConfig(TextPretrainingConfig, ReplacementOptions):
@@ -83,11 +87,6 @@ class UnilmPretrainingTask(TextPretrainingTask):
         return pseudo_masked_lm(
             laid_out, self.language_model, self.masking, self.form, self.corruption, draws, mask=self.dictionary.mask()
         )
-
-
-GENERATIONS = ["infilling", "typical"]
-NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
-"""The rates of the paper: of section 4.1, and, for pre-training is easier then, of the caption of Table 7."""
 
 
 @dataclass
