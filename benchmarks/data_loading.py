@@ -23,10 +23,9 @@ from fairseq.data import ListDataset, indexed_dataset
 from s2sft_fairseq.data.binarized_text import load_split
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 
 VOCABULARY = 30522
 # The second has the options that docs/s2s-ft.md shows for question generation.

@@ -26,9 +26,9 @@ from training_work import block_scores, update_flops
 
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.text_dataset import PackedTextDataset
+from s2sft_fairseq.data.text_datasets import PackedTextDataset
 from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS
-from s2sft_fairseq.tasks.unilm_pretraining import UnilmPretrainingTask
+from s2sft_fairseq.tasks.encoder_pretraining import UnilmPretrainingTask
 
 SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

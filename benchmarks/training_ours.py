@@ -34,7 +34,7 @@ from training_pairs import (
 
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
 NO_FOLDER = "/nonexistent"

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from s2sft_fairseq.objectives.corruption import Corruption
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.finetuning import Corruption
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 

@@ -10,11 +10,10 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
-from s2sft_fairseq.objectives.corruption import Corruption
-from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 VOCAB_SIZE = 50

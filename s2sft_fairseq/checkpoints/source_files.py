@@ -22,7 +22,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
-from s2sft_fairseq.data.json_files import read_json_object
+from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError
 
 WEIGHTS = (

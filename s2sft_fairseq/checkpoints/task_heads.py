@@ -1,7 +1,7 @@
 """Heads of tasks of understanding in Hugging Face's names: where its models compute what ours do, and where not.
 
-Ours are BERT's (`s2sft_fairseq.modules.task_heads`): dense layer, tanh and linear layer on ``[CLS]``, or a linear layer
-on every token.
+Ours are BERT's (`s2sft_fairseq.models.encoder_with_head`): dense layer, tanh and linear layer on ``[CLS]``, or a linear
+layer on every token.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN
+from s2sft_fairseq.data.dictionary import LANGUAGE_TOKEN
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 

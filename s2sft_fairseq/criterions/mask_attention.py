@@ -13,7 +13,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
+from s2sft_fairseq.modules.lm_head import linear_cross_entropy
 
 
 @dataclass

@@ -1,8 +1,9 @@
-"""Reading what fairseq-preprocess wrote."""
+"""Reading what fairseq-preprocess wrote: which pairs and languages a folder holds, their dictionary, their texts."""
 
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,72 @@ from fairseq.data.indexed_dataset import IndexedCachedDataset, IndexedDataset, M
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
+
+
+@dataclass(frozen=True)
+class LanguagePair:
+    """A direction of the data."""
+
+    source: str
+    """Suffix of the sources."""
+    target: str
+    """Suffix of the targets."""
+    language: str
+    """Language of the targets; the same as their suffix unless given."""
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
+
+def parse_pairs(text: str | None, option: str = "--lang-pairs") -> list[LanguagePair]:
+    """Read ``en-de,de-en`` or, where the suffix of the targets is no language, ``src-tgt:en``; nothing of None.
+
+    Raises:
+        UserError: naming every pair that is neither, or comes twice.
+    """
+    pairs: list[LanguagePair] = []
+    problems = []
+    for word in text.split(",") if text else []:
+        suffixes, _, language = word.partition(":")
+        source, _, target = suffixes.partition("-")
+        if not source or not target or "-" in target:
+            problems.append(
+                f"{option} must be pairs such as en-de or src-tgt:en, separated by commas, but has {word!r}"
+            )
+        elif any((pair.source, pair.target) == (source, target) for pair in pairs):
+            problems.append(f"{option} has {source}-{target} twice")
+        else:
+            pairs.append(LanguagePair(source, target, language or target))
+    if problems:
+        raise UserError.of(problems)
+    return pairs
+
+
+def parse_languages(text: str | None, option: str = "--text-languages") -> list[str]:
+    """Read the names of languages, separated by commas; nothing of None.
+
+    Raises:
+        UserError: if one is empty or comes twice.
+    """
+    languages = text.split(",") if text else []
+    if not all(languages) or len(set(languages)) < len(languages):
+        raise UserError(f"{option} must be different names, separated by commas, but is {text!r}")
+    return languages
+
+
+def load_common_dictionary(paths: Sequence[Path]) -> FairseqDictionary:
+    """Load the dictionary of which there is a copy beside each part of the data.
+
+    Raises:
+        UserError: naming all that are missing, or that differ from the first.
+    """
+    problems = [f"dictionary {path} does not exist" for path in paths if not path.is_file()]
+    if not problems:
+        first = paths[0].read_bytes()
+        problems = [f"dictionary {path} differs from {paths[0]}" for path in paths[1:] if path.read_bytes() != first]
+    if problems:
+        raise UserError.of(problems, "all languages must share one dictionary, the --srcdict of s2sft preprocess:")
+    return FairseqDictionary.load(str(paths[0]))
 
 
 def find_languages(folder: Path) -> tuple[str, str]:
@@ -168,18 +235,3 @@ def _bytes_needed(dataset: Any) -> int:
         index = dataset._index
         return int(index._pointers[-1]) + int(index._sizes[-1]) * index.dtype().itemsize
     return 0
-
-
-def load_common_dictionary(paths: Sequence[Path]) -> FairseqDictionary:
-    """Load the dictionary of which there is a copy beside each part of the data.
-
-    Raises:
-        UserError: naming all that are missing, or that differ from the first.
-    """
-    problems = [f"dictionary {path} does not exist" for path in paths if not path.is_file()]
-    if not problems:
-        first = paths[0].read_bytes()
-        problems = [f"dictionary {path} differs from {paths[0]}" for path in paths[1:] if path.read_bytes() != first]
-    if problems:
-        raise UserError.of(problems, "all languages must share one dictionary, the --srcdict of s2sft preprocess:")
-    return FairseqDictionary.load(str(paths[0]))

@@ -38,6 +38,9 @@ GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>
 # What fairseq's own dictionaries begin with, and leave out of their files.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 
+LANGUAGE_TOKEN = "__{}__"
+"""The symbol that sources for targets in a language begin with, as ``s2sft convert --add-language-tokens`` adds it."""
+
 
 def symbols_fingerprint(symbols: Sequence[str]) -> str:
     """Return a text that tells lists of symbols, and their orders, apart; checkpoints keep it."""

@@ -9,11 +9,9 @@ import torch
 from fairseq.data import FairseqDataset, data_utils
 
 from s2sft_fairseq.data.length_batches import bucketed_order
-from s2sft_fairseq.data.mixture_parts import MixturePart
-from s2sft_fairseq.data.temperature import TemperatureSchedule, whole_counts
+from s2sft_fairseq.data.mixture_parts import MixturePart, TemperatureSchedule, whole_counts
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
 logger = logging.getLogger(__name__)
 

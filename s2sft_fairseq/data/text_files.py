@@ -1,4 +1,4 @@
-"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does.
+"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does; and JSON files.
 
 fairseq opens text with universal newlines (fairseq/file_chunker_utils.py): ``\\n``, ``\\r\\n`` and a lone ``\\r`` end a
 line; U+2028, U+0085, form feeds and the like, at which `str.splitlines` would break, do not. With ``--workers`` above 1
@@ -7,6 +7,7 @@ Invalid UTF-8 makes it fail with a traceback that names no line.
 """
 
 import gzip
+import json
 import logging
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
@@ -209,3 +210,31 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
             file.write(line + "\n")
             count += 1
     return count
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: if it cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(readable(path).read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
+    except ValueError as error:
+        raise UserError(f"{path} must be JSON: {error}") from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        UserError: if it cannot be read or holds something else.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold a JSON object, but holds a {type(value).__name__}")
+    return value

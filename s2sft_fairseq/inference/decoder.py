@@ -5,7 +5,7 @@ from torch import Tensor
 
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
-from s2sft_fairseq.modules.step_layout import StepLayout, drafted_layout, next_token_layout
+from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 

@@ -1,4 +1,4 @@
-"""From a file of raw text, window by window, to an output file that an interrupted run leaves resumable.
+"""From a file of raw text, window by window, to an output file that an interrupted run leaves resumable; its progress.
 
 Finished windows are appended to ``OUTPUT.part``; ``OUTPUT.part.json`` beside it records what the lines depend on. At
 the end the former is renamed to ``OUTPUT``, so that a file of this name is always complete.
@@ -6,10 +6,12 @@ the end the former is renamed to ``OUTPUT``, so that a file of this name is alwa
 
 import fcntl
 import hashlib
+import io
 import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +20,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
+from tqdm import tqdm
 
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.data.json_files import read_json_object
-from s2sft_fairseq.data.text_files import open_bytes, readable
+from s2sft_fairseq.data.text_files import open_bytes, read_json_object, readable
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer
@@ -36,6 +38,7 @@ Item = TypeVar("Item")
 _END = object()
 # Byte-level vocabularies hold line ends, which would break the line of the output.
 _LINE_END = re.compile(r"\r\n|[\r\n]")
+_SECONDS_BETWEEN_LINES = 60
 
 
 class Window(NamedTuple):
@@ -244,3 +247,28 @@ def _differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name:
             yield from _differences(before, now, f"{name}{key}, ")
         elif before != now:
             yield f"{name}{key} was {before}, now is {now}"
+
+
+class _LoggedProgress(tqdm):
+    """Logs the line that would be drawn."""
+
+    def display(self, *_: Any, **__: Any) -> None:
+        if self.initial < self.n < self.total:
+            logger.info(str(self))
+
+
+def sentence_progress(total: int, done: int, *, bar: bool = True) -> tqdm:
+    """Return the progress of `total` sentences, of which `done` were there already, with their rate and time left.
+
+    Args:
+        total: sentences in all.
+        done: how many there were at the start; they do not count in the rate.
+        bar: draw a bar where the error stream is a terminal.
+    """
+    counts = {"total": total, "initial": done, "unit": " sentences", "smoothing": 0}
+    if bar and sys.stderr.isatty():
+        rate = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+        return tqdm(**counts, mininterval=0.5, dynamic_ncols=True, bar_format=rate)
+    line = "{n_fmt} of {total_fmt} sentences, {rate_noinv_fmt}, {remaining} left"
+    seconds = _SECONDS_BETWEEN_LINES
+    return _LoggedProgress(**counts, mininterval=seconds, miniters=1, file=io.StringIO(), bar_format=line)

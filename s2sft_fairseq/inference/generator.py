@@ -31,16 +31,15 @@ from s2sft_fairseq.inference.files import (
     Window,
     file_state,
     read_ahead,
+    sentence_progress,
     tokenizer_state,
 )
 from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.progress import sentence_progress
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm, SequenceForm
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 

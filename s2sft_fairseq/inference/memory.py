@@ -5,18 +5,16 @@ The longest sources come first.
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
-from fairseq.data import BaseWrapperDataset
 from torch import Tensor
 
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.free_memory import free_memory
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.models.unilm import UnilmModel
 
@@ -33,6 +31,14 @@ USEFUL_ROWS = 320
 
 # What else PyTorch raises as a plain RuntimeError: its CPU allocator (Linux and macOS, Windows), the driver, cuBLAS.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+GIB = 2**30
+UNKNOWN = 4 * GIB  # where the system does not say, such as on macOS
+# For each version of Linux's control groups: where its files are, the limit, what is used, and the statistics that say
+# how much of that are files the kernel would drop first.
+_CONTROL_GROUPS = {
+    2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget:
         beam,
         max_tokens,
         # Each model keeps a cache and scores of its own; reading and attending they take turns.
-        cached_position=sum(map(_cached_position, models)),
+        cached_position=sum(2 * m.cfg.encoder_embed_dim * m.cfg.encoder_layers * _element(m) for m in models),
         read_position=max(map(_read_position, models)),
         read_pair=max(map(_read_pair, models)),
         # Float32 scores and what is made of them: three copies in beam search, eight in sampling, which sorts them.
@@ -103,10 +109,6 @@ def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget:
 def _element(model: UnilmModel) -> int:
     """Return the bytes of a number in the model's data type."""
     return model.embeddings.tokens.weight.element_size()
-
-
-def _cached_position(model: UnilmModel) -> int:
-    return 2 * model.cfg.encoder_embed_dim * model.cfg.encoder_layers * _element(model)
 
 
 def _read_position(model: UnilmModel) -> int:
@@ -165,37 +167,6 @@ def plan_batches(
         batches.append(order[:size])
         order = order[size:]
     return batches
-
-
-class DecodingDataset(BaseWrapperDataset):
-    """Pairs in the batches of `plan_batches`, which regards the memory of decoding; those of fairseq count tokens."""
-
-    dataset: PackedPairDataset
-
-    def __init__(self, dataset: PackedPairDataset, memory: BatchMemory, useful_sentences: int | None) -> None:
-        """Wrap a data set; a batch has at most ``useful_sentences`` unless the user says how many."""
-        super().__init__(dataset)
-        self.memory, self.useful_sentences = memory, useful_sentences
-
-    def batch_by_size(
-        self,
-        indices: np.ndarray,
-        max_tokens: int | None = None,
-        max_sentences: int | None = None,
-        required_batch_size_multiple: int = 1,
-    ) -> list[np.ndarray]:
-        """Return the indices of each batch; ``max_tokens`` counts packed positions, as it does in training.
-
-        The batches are no multiples: that serves the ranks of a training.
-        """
-        batches = plan_batches(
-            self.dataset.source_sizes[indices],
-            max_tokens=max_tokens,
-            max_sentences=max_sentences or self.useful_sentences,
-            memory=self.memory,
-            positions=self.dataset.sizes[indices],
-        )
-        return [indices[batch] for batch in batches]
 
 
 def generate_in_halves(
@@ -260,3 +231,64 @@ def _trimmed(rows: Tensor, pad: int) -> Tensor:
     """Return rows (N, L) without the columns on their right that are padding in all of them."""
     used = (rows != pad).any(dim=0).nonzero()
     return rows[:, : int(used[-1]) + 1 if len(used) else 0]
+
+
+def free_memory(device: torch.device, root: Path = Path("/")) -> int:
+    """Return the bytes that a new allocation may take.
+
+    On a GPU: what the driver has left, and what PyTorch keeps cached. On the CPU: what Linux calls available, or what
+    the limits of the control groups of this process (containers, batch systems) leave of it. `UNKNOWN` elsewhere.
+
+    Args:
+        device: where.
+        root: of the file system, for tests.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    available = _fields(root / "proc/meminfo").get("MemAvailable:") if device.type == "cpu" else None
+    if available is None:
+        return UNKNOWN
+    return max(0, min([available * 1024, *_left_by_control_groups(root)]))
+
+
+def _left_by_control_groups(root: Path) -> Iterator[int]:
+    """Yield what each limit on this process leaves it."""
+    for folder, version in _control_groups(root):
+        _, limit, used, inactive = _CONTROL_GROUPS[version]
+        limit, used = _number(folder / limit), _number(folder / used)
+        if limit is not None and used is not None:
+            yield limit - used + _fields(folder / "memory.stat").get(inactive, 0)
+
+
+def _control_groups(root: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the folders of the control groups of this process and of their parents, whose limits hold as well.
+
+    A container may see its own group as the root, while the path names it as the host does: folders that are not there
+    have no limits to read.
+    """
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            version = 1 if controllers else 2
+            group = Path(path.lstrip("/"))
+            for part in (group, *group.parents) if group.parts else (group,):
+                yield root / _CONTROL_GROUPS[version][0] / part, version
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Read lines of a name, a number and perhaps a unit."""
+    return {words[0]: int(words[1]) for line in _lines(file) if len(words := line.split()) > 1}
+
+
+def _number(file: Path) -> int | None:
+    """Read a file of one number; None where there is no file, or no limit ("max")."""
+    text = "".join(_lines(file))
+    return int(text) if text.isdigit() else None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,6 +1,6 @@
 """Models, registered with fairseq by being imported."""
 
 from s2sft_fairseq import plugin as plugin  # which patches fairseq before it is used
-from s2sft_fairseq.models import architectures, deltalm
+from s2sft_fairseq.models import architectures
 
-__all__ = ["architectures", "deltalm"]
+__all__ = ["architectures"]

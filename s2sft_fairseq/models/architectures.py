@@ -1,4 +1,4 @@
-"""Named sizes of the encoder-only model, for ``--arch``."""
+"""Named sizes of the two models, for ``--arch``."""
 
 from argparse import Namespace
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq.models import register_model_architecture
 
-from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models import deltalm, unilm  # noqa: F401, they register the models
 
 
 def _sizes(layers: int, width: int, ffn_width: int, heads: int, **others: Any) -> dict[str, Any]:
@@ -51,13 +51,27 @@ ARCHITECTURES = {
 }
 
 
+def _deltalm_sizes(layers: int, width: int, heads: int, layernorm_embedding: str = "yes") -> dict[str, Any]:
+    return {
+        **_sizes(layers, width, 4 * width, heads),
+        "decoder_layers": layers // 2,
+        "layernorm_embedding": layernorm_embedding,
+    }
+
+
+DELTALM_ARCHITECTURES = {
+    "deltalm_tiny": _deltalm_sizes(4, 128, 2),
+    "deltalm_base": _deltalm_sizes(12, 768, 12),
+    "deltalm_large": _deltalm_sizes(24, 1024, 16, "no"),
+}
+
+
 def _set_sizes(args: Namespace, sizes: dict[str, Any]) -> None:
     for name, size in sizes.items():
         if getattr(args, name, None) is None:
             setattr(args, name, size)
 
 
-for _name, _preset in ARCHITECTURES.items():
-    register_model_architecture("unilm", _name)(partial(_set_sizes, sizes=_preset))
-
-__all__ = ["ARCHITECTURES", "UnilmModel"]
+for _model, _presets in (("unilm", ARCHITECTURES), ("deltalm", DELTALM_ARCHITECTURES)):
+    for _name, _preset in _presets.items():
+        register_model_architecture(_model, _name)(partial(_set_sizes, sizes=_preset))

@@ -2,26 +2,31 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from s2sft_fairseq.checkpoints.added_tokens import add_tokens
-from s2sft_fairseq.checkpoints.conversion import Conversion, read
-from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, is_deltalm
+import torch
+from fairseq.data import Dictionary
+
+from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, read
+from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, fit_problems, is_deltalm, read_deltalm
+from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize
-from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
-from s2sft_fairseq.data.dictionary import DICTIONARY, ROBERTA_SYMBOLS
+from s2sft_fairseq.data.binarized_text import parse_languages
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, DICTIONARY, FAIRSEQ_SYMBOLS, LANGUAGE_TOKEN, ROBERTA_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.language_pairs import LANGUAGE_TOKEN, parse_languages
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
-from s2sft_fairseq.models.deltalm_conversion import convert_deltalm
+from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.models.head_initialization import initialize_head
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
@@ -72,6 +77,55 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
         files = sorted(path.name for path in staging.iterdir())
         write_pretrained(staging, conversion, files)
     report(destination, conversion, len(dictionary))
+
+
+def parameter_shapes(sizes: Mapping[str, Any], vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of a `unilm` model of these sizes.
+
+    Raises:
+        UserError: if the sizes contradict each other.
+    """
+    cfg = UnilmConfig()
+    complete_sizes(cfg, dict(sizes))
+    with torch.device("meta"):
+        model = UnilmModel(cfg, vocab_size=max(1, vocab_size), pad=0)
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:
+    """Convert an official checkpoint, or one of a training by the official program or this plugin.
+
+    Args:
+        checkpoint: the checkpoint.
+        symbols: of its dictionary, as fairseq reads it, in the order of their ids.
+
+    Raises:
+        UserError: if the dictionary is not DeltaLM's, or naming every parameter that is missing, unknown or of another
+            shape.
+    """
+    # A model of this plugin may have begun with BERT; official files, which have no options, have fairseq's ids.
+    is_official = checkpoint.config.keys() <= {"_name"}
+    if symbols[:4] != FAIRSEQ_SYMBOLS and (is_official or BERT_SYMBOLS.pad not in symbols):
+        raise UserError(
+            f"{checkpoint.file} needs its own {DICTIONARY} beside it: the first symbols of DeltaLM are "
+            f"{', '.join(FAIRSEQ_SYMBOLS)}, but those of the tokenizer {', '.join(symbols[:4])}"
+        )
+    try:
+        conversion = read_deltalm(checkpoint.weights, checkpoint.config, FairseqDictionary.of(symbols).pad())
+    except UserError as error:
+        raise UserError(f"{checkpoint.file}: {error}") from None
+    if problems := fit_problems(_shapes(conversion.sizes), conversion.weights):
+        raise UserError.of(problems, f"{checkpoint.file} is not the DeltaLM that its layers and tables tell:")
+    return conversion
+
+
+def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of a model of these sizes, its dictionary being empty."""
+    symbols = Dictionary()
+    with torch.device("meta"):
+        task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
+        model = DeltaLMModel.build_model(DeltaLMConfig(**sizes), task)
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
 def report(destination: Path, conversion: Conversion, num_symbols: int) -> None:

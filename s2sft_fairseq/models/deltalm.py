@@ -1,33 +1,160 @@
-"""The encoder-decoder DeltaLM: fairseq's Transformer, with a decoder whose layers are those of an encoder."""
+"""The encoder-decoder DeltaLM: fairseq's Transformer, with a decoder whose layers are those of an encoder.
+
+The types of options are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other
+spelling.
+"""
 
 from argparse import ArgumentParser, Namespace
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
 
 from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.distributed import fsdp_wrap
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
     TransformerEncoderBase,
     TransformerModelBase,
 )
+from fairseq.modules import LayerNorm
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.deltalm import TOKENS
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
-from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.checkpoint_fit import check_fit
-from s2sft_fairseq.models.deltalm_config import SIZES, DeltaLMConfig, complete_sizes
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.deltalm_start import open_start
-from s2sft_fairseq.modules.interleaved_decoder_layer import InterleavedDecoderLayer
+from s2sft_fairseq.models.pretrained_checkpoint import check_fit
+from s2sft_fairseq.models.unilm_config import TransformerOptions, common_problems, default_sizes, size
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 _FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "relu"}
+
+
+class InterleavedDecoderLayer(TransformerDecoderLayerBase):
+    """Self-attention, feed-forward network, cross-attention, feed-forward network: two encoder layers, one behind the
+    other, of which the second one attends to the source.
+
+    A layer norm follows each of the four, as in BERT. The names are those of the official plugin: ``fc3``, ``fc4`` and
+    ``ffn_layer_norm`` are the lower feed-forward network, ``fc1``, ``fc2`` and ``final_layer_norm`` the upper one.
+
+    Shape:
+        B: sentences, S: source positions, T: target positions, H: width.
+    """
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        width, ffn_width = cfg.decoder.embed_dim, cfg.decoder.ffn_embed_dim
+        self.fc3 = self.build_fc1(width, ffn_width, self.quant_noise, self.quant_noise_block_size)
+        self.fc4 = self.build_fc2(ffn_width, width, self.quant_noise, self.quant_noise_block_size)
+        self.ffn_layer_norm = LayerNorm(width, export=cfg.export)
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
+        self_attn_mask: Tensor | None = None,
+        self_attn_padding_mask: Tensor | None = None,
+        need_attn: bool = False,
+        need_head_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """Run the layer; fairseq's decoder calls it as it calls its own.
+
+        Args:
+            x: the target's states (T, B, H).
+            encoder_out: the source's states (S, B, H).
+            encoder_padding_mask: true at its padding (B, S).
+            incremental_state: keys and values of the steps before; ``x`` is then the newest position alone.
+            self_attn_mask: added to the scores of the self-attention (T, T).
+            self_attn_padding_mask: true at the target's padding (B, T).
+            need_attn: and ``need_head_weights``: whether to return the weights of the cross-attention; a training needs
+                them in no case, and a generation when it prints alignments only.
+
+        Returns:
+            States (T, B, H); the weights of each head (heads, B, T, S), or None; and None.
+        """
+        attended, _ = self.self_attn(
+            query=x,
+            key=x,
+            value=x,
+            key_padding_mask=self_attn_padding_mask,
+            incremental_state=incremental_state,
+            need_weights=False,
+            attn_mask=self_attn_mask,
+        )
+        x = self.self_attn_layer_norm(x + self.dropout_module(attended))
+        x = self.ffn_layer_norm(x + self._feed_forward(x, self.fc3, self.fc4))
+        need_weights = (need_attn or need_head_weights) and self.need_attn and not self.training
+        attended, weights = self.encoder_attn(
+            query=x,
+            key=encoder_out,
+            value=encoder_out,
+            key_padding_mask=encoder_padding_mask,
+            incremental_state=incremental_state,
+            static_kv=True,
+            need_weights=need_weights,
+            need_head_weights=need_weights,
+        )
+        x = self.encoder_attn_layer_norm(x + self.dropout_module(attended))
+        x = self.final_layer_norm(x + self._feed_forward(x, self.fc1, self.fc2))
+        return x, weights if need_weights else None, None
+
+    def _feed_forward(self, x: Tensor, inner: nn.Module, outer: nn.Module) -> Tensor:
+        x = self.activation_dropout_module(self.activation_fn(inner(x)))
+        return self.dropout_module(outer(x))
+
+
+@dataclass
+class DeltaLMConfig(TransformerOptions):
+    """What an encoder-decoder has beyond an encoder.
+
+    Width, heads and feed-forward networks of the decoder are those of the encoder, from whose layers its own start.
+    """
+
+    decoder_layers: Optional[int] = size(None, "layers of the decoder (default: half of those of the encoder)", least=1)
+    layernorm_embedding: Optional[ChoiceEnum(["yes", "no"])] = size(  # type: ignore[valid-type]
+        "yes", "a layer norm behind the embeddings, as in XLM-R and DeltaLM base (default: yes)"
+    )
+
+
+SIZES = default_sizes(DeltaLMConfig) | {"encoder_attention_heads": None, "layer_norm_eps": 1e-5}
+
+
+def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapping[str, Any]) -> None:
+    """Fill every size that is not given.
+
+    Args:
+        cfg: the options.
+        known: sizes of what the model starts from, which options must not contradict.
+        suggested: further ones, which they may.
+
+    Raises:
+        UserError: naming every size that contradicts what the model starts from, or another size.
+    """
+    problems = [
+        f"{as_option(name)} is {given}, but {cfg.pretrained} has {value}"
+        for name, value in known.items()
+        if (given := getattr(cfg, name)) is not None and given != value
+    ]
+    for name, default in SIZES.items():
+        if getattr(cfg, name) is None:
+            setattr(cfg, name, known.get(name, suggested.get(name, default)))
+    if cfg.attention_dropout is None:
+        cfg.attention_dropout = 0.0
+    if cfg.decoder_layers is None:
+        cfg.decoder_layers = max(1, cfg.encoder_layers // 2)
+    if cfg.encoder_attention_heads is None:
+        cfg.encoder_attention_heads = max(1, cfg.encoder_embed_dim // 64)
+    if problems := [*problems, *common_problems(DeltaLMConfig, cfg)]:
+        raise UserError.of(problems)
 
 
 class DeltaLMDecoder(TransformerDecoderBase):
@@ -163,31 +290,3 @@ def transformer_config(cfg: DeltaLMConfig) -> TransformerConfig:
         checkpoint_activations=cfg.checkpoint_activations,
     )
     return TransformerConfig.from_namespace(options)
-
-
-def _sizes(layers: int, width: int, heads: int, layernorm_embedding: str = "yes") -> dict[str, Any]:
-    return {
-        "encoder_layers": layers,
-        "decoder_layers": layers // 2,
-        "encoder_embed_dim": width,
-        "encoder_ffn_embed_dim": 4 * width,
-        "encoder_attention_heads": heads,
-        "layernorm_embedding": layernorm_embedding,
-    }
-
-
-ARCHITECTURES = {
-    "deltalm_tiny": _sizes(4, 128, 2),
-    "deltalm_base": _sizes(12, 768, 12),
-    "deltalm_large": _sizes(24, 1024, 16, "no"),
-}
-
-
-def _set_sizes(args: Namespace, sizes: dict[str, Any]) -> None:
-    for name, size in sizes.items():
-        if getattr(args, name, None) is None:
-            setattr(args, name, size)
-
-
-for _name, _preset in ARCHITECTURES.items():
-    register_model_architecture("deltalm", _name)(partial(_set_sizes, sizes=_preset))

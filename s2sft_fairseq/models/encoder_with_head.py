@@ -1,17 +1,53 @@
-"""An encoder with the head of a task of understanding in place of its language model head."""
+"""An encoder with the head of a task of understanding in place of its language model head, and these heads.
+
+All heads read the states of packed texts, (T, H), one text after the other without padding, and the lengths of the
+texts. T: tokens of all texts, H: width of the layers, B: texts.
+"""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
+import torch
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.checkpoint_fit import check_fit
+from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_parts import initialize
+from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
+
+
+class ClassificationHead(nn.Module):
+    """BERT's pooler and classifier on ``[CLS]``: dropout, dense layer, tanh, dropout, linear layer."""
+
+    def __init__(self, width: int, outputs: int, *, dropout: float) -> None:
+        """Make the head; a regression has one output."""
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.dense = nn.Linear(width, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Score the classes, (T, H) -> (B, C). C: outputs."""
+        firsts = torch.tensor([0, *accumulate(lengths[:-1])], device=states.device)
+        pooled = torch.tanh(self.dense(self.dropout(states[firsts])))
+        return self.output(self.dropout(pooled))
+
+
+class SpanHead(nn.Module):
+    """A linear layer that scores each token as the first and as the last one of an answer, as in BERT."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(width, 2)
+
+    def forward(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Score the tokens, (T, H) -> (T, 2)."""
+        return self.output(states)
 
 
 class EncoderWithHead(BaseFairseqModel):
@@ -26,7 +62,7 @@ class EncoderWithHead(BaseFairseqModel):
 
         Args:
             encoder: loses its language model head.
-            head: from states (T, H) and the lengths of texts to logits; see `s2sft_fairseq.modules.task_heads`.
+            head: from states (T, H) and the lengths of texts to logits; see `s2sft_fairseq.models.encoder_with_head`.
         """
         super().__init__()
         encoder.lm_head = None

@@ -1,4 +1,4 @@
-"""A language model head for encoders that were trained without one, such as sentence encoders.
+"""What an encoder lacks that was trained without a language model head, such as a sentence encoder, computed.
 
 A head that starts from random weights has two things to learn before anything else: how frequent each symbol is, and
 which token a final state belongs to. Both can be computed.

@@ -7,9 +7,8 @@ from torch import nn
 
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.modules.cpu_linear import PackedLinear, can_pack, can_quantize, pack_linear_layers
 from s2sft_fairseq.modules.lora import merge_lora
-from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack, pack_linear_layers
-from s2sft_fairseq.modules.quantized_linear import can_quantize
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from s2sft_fairseq.models.checkpoint_fit import check_fit
 from s2sft_fairseq.models.inference import prepare_for_inference
-from s2sft_fairseq.models.pretrained_checkpoint import open_encoder
+from s2sft_fairseq.models.pretrained_checkpoint import check_fit, open_encoder
 from s2sft_fairseq.models.trained_parameters import (
     add_adapters,
     check_adapters,
@@ -31,13 +30,11 @@ from s2sft_fairseq.models.unilm_parts import (
     make_pattern,
     make_relative_position,
 )
-from s2sft_fairseq.modules.attention_pattern import PackedPlan
-from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
-from s2sft_fairseq.modules.linear_cross_entropy import OutputFactors
-from s2sft_fairseq.modules.similar_lengths import consecutive
-from s2sft_fairseq.modules.step_layout import StepLayout
-from s2sft_fairseq.modules.tied_embedding import TiedGradient
-from s2sft_fairseq.modules.visibility import PackedColumns
+from s2sft_fairseq.modules.embeddings import TiedGradient
+from s2sft_fairseq.modules.encoder_layer import PackedPlan
+from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive
+from s2sft_fairseq.modules.lm_head import OutputFactors
+from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)

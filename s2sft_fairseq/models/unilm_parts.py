@@ -5,11 +5,10 @@ from functools import partial
 from torch import nn
 
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.modules.attention_pattern import AttentionPattern
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
-from s2sft_fairseq.modules.encoder_layer import EncoderLayer
+from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer
 from s2sft_fairseq.modules.lm_head import LMHead
-from s2sft_fairseq.modules.relative_position import RelativePositionBias
+from s2sft_fairseq.modules.positions import RelativePositionBias
 
 ACTIVATIONS = {
     "gelu": nn.functional.gelu,

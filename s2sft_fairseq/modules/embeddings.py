@@ -2,12 +2,70 @@
 
 For dialogues the segment embedding may be the sum of two, of who speaks and of how long ago: segment ``s`` stands for
 role ``s % roles`` and turn ``s // roles`` (ERNIE-GEN's program).
+
+A token embedding (V, E) that is the output matrix too gets a gradient from both uses. All rows have one from the
+output, and the look-up adds to a few of them. So the output leaves its gradient, and the look-up completes it and hands
+it over as the only one, which saves a second matrix and a sum. In the backward pass the output always comes first.
+V: vocabulary, E: width of the embedding.
 """
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.dropout import Dropout
-from s2sft_fairseq.modules.tied_embedding import TiedGradient, tied_embedding
+
+
+class TiedGradient:
+    """The gradient of the matrix between the two parts of one backward pass."""
+
+    def __init__(self) -> None:
+        self._from_output: Tensor | None = None
+
+    def leave(self, gradient: Tensor) -> None:
+        """Keep what the output matrix gets, for the look-up to take."""
+        self._from_output = gradient
+
+    def take(self) -> Tensor | None:
+        """Return what the output matrix got, None if there was no loss behind it."""
+        gradient, self._from_output = self._from_output, None
+        return gradient
+
+
+def tied_embedding(tokens: Tensor, weight: Tensor, padding: int, gradient: TiedGradient) -> Tensor:
+    """Look rows up.
+
+    Args:
+        tokens: ids (...).
+        weight: the matrix (V, E).
+        padding: the id whose row gets no gradient from being looked up.
+        gradient: where the output leaves its part.
+
+    Returns:
+        (..., E).
+    """
+    return _LookUp.apply(weight, tokens, padding, gradient)
+
+
+class _LookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tokens: Tensor, padding: int, gradient: TiedGradient) -> Tensor:
+        ctx.save_for_backward(weight, tokens)
+        ctx.padding, ctx.tied = padding, gradient
+        return weight[tokens]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        weight, tokens = ctx.saved_tensors
+        total = ctx.tied.take()
+        total = torch.zeros_like(weight) if total is None else total
+        of_padding = total[ctx.padding].clone()
+        total.index_add_(0, tokens.flatten(), gradient.flatten(0, -2).to(total.dtype))
+        total[ctx.padding] = of_padding
+        return total, None, None, None
 
 
 class PackedEmbeddings(nn.Module):

@@ -1,15 +1,191 @@
-"""One Transformer layer: post-norm as in BERT, or pre-norm as in ModernBERT."""
+"""One Transformer layer: its settings of how it attends, its self-attention, and the layer itself.
+
+Layers are post-norm as in BERT, or pre-norm as in ModernBERT. What layers of equal settings need is planned once for
+all of them. Context, content and placeholder flows of a packed batch attend in one pass. Decoding attends step by step.
+"""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from s2sft_fairseq.modules.attention_pattern import PackedPlan, StepPlan
 from s2sft_fairseq.modules.dropout import Dropout
-from s2sft_fairseq.modules.incremental_state import LayerCache
-from s2sft_fairseq.modules.multi_flow_attention import MultiFlowAttention
+from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
+from s2sft_fairseq.modules.packed_attention import FlexPlan, flex_plan, flexible_attention, packed_attention
+from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
+from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks, within_window
+
+
+class PackedPlan(NamedTuple):
+    """What the layers of one pattern need to know of a packed batch."""
+
+    blocks: list[AttentionBlock]
+    rotation: Rotation | None
+    flex: FlexPlan | None = None
+    """Attend by FlexAttention, not block by block."""
+
+
+class StepPlan(NamedTuple):
+    """What the layers of one pattern need to know of a step of decoding.
+
+    N: sentences, A: new tokens of each, S: slots in use, h: heads.
+    """
+
+    bias: Tensor
+    """Added to the scores of the new tokens against the slots and each other (N, 1 or h, A, S + A)."""
+    start: int
+    """S: the new keys and values go behind them."""
+    groups: Sequence[tuple[slice, int]]
+    """Sentences that attend together, and the first slot that any of them sees."""
+    rotation: Rotation | None
+
+
+@dataclass(frozen=True)
+class AttentionPattern:
+    """The settings of one kind of layer; what layers of equal patterns need is worked out once for all of them."""
+
+    head_dim: int
+    rotary_base: float
+    """0: queries and keys are not turned."""
+    window: int
+    """A query sees keys at most ``window // 2`` positions away; 0: at any distance."""
+
+    def packed(
+        self,
+        columns: PackedColumns,
+        *,
+        relative: RelativePositionBias | None,
+        dtype: torch.dtype,
+        flexible: bool = False,
+    ) -> PackedPlan:
+        """Plan a packed batch.
+
+        Args:
+            columns: of the batch.
+            relative: the model's relative position bias.
+            dtype: the data type of the layers.
+            flexible: attend by FlexAttention.
+        """
+        rotation = self._rotation(columns.positions, dtype)
+        if flexible:
+            return PackedPlan([], rotation, flex_plan(columns, window=self.window, relative=relative))
+        blocks = attention_blocks(columns, window=self.window, relative_bias=relative, dtype=dtype)
+        return PackedPlan(blocks, rotation)
+
+    def step(
+        self,
+        state: IncrementalState,
+        seen: Tensor,
+        positions: Tensor,
+        *,
+        relative: RelativePositionBias | None,
+        dtype: torch.dtype,
+    ) -> StepPlan:
+        """Plan a step of decoding.
+
+        Args:
+            state: the incremental state before it.
+            seen: what the new tokens see (N, A, S + A).
+            positions: their position ids (N, A).
+            relative: the model's relative position bias.
+            dtype: the data type of the layers.
+        """
+        key_positions = torch.cat([state.positions, positions], dim=1)
+        if self.window:
+            seen = seen & within_window(positions, key_positions, self.window)
+        # (N, A, S + A) -> (N, 1, A, S + A), for every head
+        hidden = ~seen.unsqueeze(1)
+        bias = torch.zeros_like(hidden, dtype=dtype) if relative is None else relative(positions, key_positions)
+        bias = bias.masked_fill(hidden, float("-inf"))
+        return StepPlan(bias, state.used, state.groups, self._rotation(positions, dtype))
+
+    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
+        return rotation_at(positions, self.head_dim, self.rotary_base, dtype) if self.rotary_base else None
+
+
+class MultiFlowAttention(nn.Module):
+    """Multi-head self-attention whose flows share all weights.
+
+    T: tokens of a packed batch, H: width, h: heads, d: width of a head (H / h).
+    """
+
+    def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = num_heads, dropout
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=bias)
+        self.output = nn.Linear(embed_dim, embed_dim, bias=bias)
+
+    def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
+        """Attend block by block, so that no score is computed for a key of a later block.
+
+        Shape:
+            x (T, H) -> (T, H).
+        """
+        return self.prefill(x, plan)[0]
+
+    def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
+        """Return the keys and values of a packed batch (T, H) as (T, 2, h, d)."""
+        return self._project(x, plan.rotation)[:, 1:]
+
+    def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
+        """Attend as :meth:`forward` does, and return the keys and values too.
+
+        Shape:
+            x (T, H) -> (T, H) and (T, 2, h, d).
+        """
+        projected = self._project(x, plan.rotation)
+        if plan.flex is not None:
+            attended = flexible_attention(projected, plan.flex)
+        else:
+            attended = packed_attention(projected, plan.blocks, self.dropout if self.training else 0.0)
+        # (T, h, d) -> (T, H)
+        return self.output(attended.flatten(1)), projected[:, 1:]
+
+    def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
+        """Attend from new tokens to the source, to what was generated, and to each other.
+
+        All hypotheses of a sentence meet its slots in one product. The keys and values of a placeholder stand in the
+        cache only until the next step writes over them.
+
+        Args:
+            x: states of the new tokens (N, A, H). N: sentences, A: new tokens of each.
+            plan: what is added to the scores, and the turn of the new tokens.
+            cache: keys, turned already, and values of this layer.
+            queries: so many of the new tokens, the last ones, are attended from.
+
+        Returns:
+            (N, queries, H).
+        """
+        # (N, A, 3, h, d) -> three times (N, h, A, d)
+        query, key, value = self._project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
+        key, value = cache.write(key, value, plan.start)
+        query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
+        attended = [
+            _merge_heads(
+                scaled_dot_product_attention(
+                    query[rows], key[rows, :, first:], value[rows, :, first:], attn_mask=bias[rows, ..., first:]
+                )
+            )
+            for rows, first in plan.groups
+        ]
+        return self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
+
+    def _project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two turned to their positions."""
+        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        if rotation is None:
+            return projected
+        turned, values = projected.split((2, 1), dim=-3)
+        return torch.cat([rotate(turned, rotation), values], dim=-3)
+
+
+def _merge_heads(x: Tensor) -> Tensor:
+    # (N, h, A, d) -> (N, A, h, d) -> (N, A, H)
+    return x.transpose(1, 2).flatten(2)
 
 
 class EncoderLayer(nn.Module):

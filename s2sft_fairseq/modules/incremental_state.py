@@ -3,19 +3,59 @@
 A slot holds what one position left in every layer: first those of the source, once for all hypotheses of the sentence,
 short ones behind their padding, then those of the tokens that were generated. Hypotheses that go on from a common one
 share its slots, so that the search may reorder them as it likes and no key moves: what changes is only who sees what.
+
+Neighbours of similar length attend together, so that little is computed for padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.modules.similar_lengths import similar_lengths
-from s2sft_fairseq.modules.step_layout import StepLayout
+from s2sft_fairseq.modules.visibility import StepLayout
 
+# Padding of a group, at most, as a part of its positions.
+MOST_PADDING = 1 / 8
 # Slots that no hypothesis sees any more are given to others every so many steps.
 STEPS_BETWEEN_COMPACTIONS = 8
+
+
+def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield groups of consecutive sentences, each as large as its padding allows, and the length of the longest in it.
+
+    There are the fewer of them the better the sentences are sorted.
+
+    Args:
+        lengths: of the sentences.
+    """
+    start = longest = total = 0
+    for index, length in enumerate(lengths):
+        widest = max(longest, length)
+        positions = widest * (index + 1 - start)
+        if positions - total - length > MOST_PADDING * positions:
+            yield slice(start, index), longest
+            start, widest, total = index, length, 0
+        longest, total = widest, total + length
+    if start < len(lengths):
+        yield slice(start, len(lengths)), longest
+
+
+def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slice]]:
+    """Yield groups of consecutive sentences, and the positions that they take up where all stand one after the other.
+
+    Args:
+        lengths: of the sentences.
+        most: positions of a group, at most; one sentence may have more.
+    """
+    start = begin = end = 0
+    for index, length in enumerate(lengths):
+        if index > start and end + length - begin > most:
+            yield slice(start, index), slice(begin, end)
+            start, begin = index, end
+        end += length
+    if start < len(lengths):
+        yield slice(start, len(lengths)), slice(begin, end)
 
 
 class LayerCache:

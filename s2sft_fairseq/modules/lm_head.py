@@ -1,14 +1,29 @@
-"""The language model head, tied to the token embedding."""
+"""The language model head, tied to the token embedding, and its loss: label-smoothed cross-entropy.
 
-from collections.abc import Callable
+The loss does not make the scores of all labels at once: with 250,002 words the scores of 4,000 labels take 4 GB, and
+their gradient as much again. It scores one chunk of the labels at a time. The scores of the first ones are kept for the
+backward pass, as far as a limit allows; the others are worked out again.
+
+N: labels, E: width of the features, V: vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from s2sft_fairseq.modules.packed_linear import pack_weight
+from s2sft_fairseq.modules.cpu_linear import pack_weight
+from s2sft_fairseq.modules.embeddings import TiedGradient
 
 LARGEST_PACKED = 1 << 30
 """Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
+CHUNK_BYTES = 64 << 20
+"""Float32 scores that are worked on at a time."""
+KEPT_BYTES = 128 << 20
+"""Float32 scores that are kept for the backward pass."""
 
 
 class LMHead(nn.Module):
@@ -54,3 +69,159 @@ class LMHead(nn.Module):
         """
         x = self.features(x)
         return nn.functional.linear(x, token_embedding, self.bias) if self.output is None else self.output(x)
+
+
+class OutputFactors(NamedTuple):
+    """The factors of a model's last product: its result would be the scores (N, V)."""
+
+    features: Tensor
+    """(N, E)."""
+    weight: Tensor
+    """The tied token embedding (V, E)."""
+    bias: Tensor
+    """(V,)."""
+    tied: TiedGradient
+    """Where the gradient of ``weight`` is to be left."""
+
+
+class Losses(NamedTuple):
+    """Of some labels, in nats."""
+
+    loss: Tensor
+    """The weighted sum over all labels, smoothed, with a gradient."""
+    nll: Tensor
+    """Of each label (N,), neither smoothed nor weighted, without a gradient."""
+    correct: Tensor
+    """Whether each label ranks first, bool (N,); all false unless that was asked for."""
+
+
+def linear_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    *,
+    smoothing: float = 0.0,
+    excluded: int,
+    weights: Tensor | None = None,
+    rank: bool = False,
+    tied: TiedGradient | None = None,
+) -> Losses:
+    """Return the divergence KL(q || p) of the scores from smoothed labels, as s2s-ft computes it.
+
+    ``q`` is ``1 - smoothing`` at the label and ``smoothing / (V - 2)`` elsewhere, but 0 at the excluded class. Without
+    smoothing this is the cross-entropy. The entropy of ``q`` is part of it, so that the loss of a perfect model is 0.
+
+    Args:
+        features: what the output matrix multiplies (N, E).
+        weight: output matrix (V, E).
+        bias: of the scores (V,).
+        labels: (N,), none of them the excluded class.
+        smoothing: in [0, 1).
+        excluded: the class that is never a label, padding.
+        weights: of the labels (N,); None: all count alike.
+        rank: whether to find the labels that rank first.
+        tied: where to leave the gradient of ``weight``, which then gets none here.
+    """
+    keep_bytes = KEPT_BYTES if torch.is_grad_enabled() else 0
+    return Losses(
+        *_LinearCrossEntropy.apply(features, weight, bias, labels, weights, smoothing, excluded, rank, keep_bytes, tied)
+    )
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        smoothing: float,
+        excluded: int,
+        rank: bool,
+        keep_bytes: int,
+        tied: TiedGradient | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        vocab = len(weight)
+        share = smoothing / (vocab - 2)
+        correct = torch.zeros_like(labels, dtype=torch.bool)
+        precision = torch.promote_types(features.dtype, torch.float32)
+        losses, nll, normalizers = (features.new_empty(len(labels), dtype=precision) for _ in range(3))
+        kept = []
+        for rows in _chunks(len(labels), vocab):
+            scores = _scores(features[rows], weight, bias)
+            at_labels = scores.gather(1, labels[rows, None]).squeeze(1)
+            normalizer = torch.logsumexp(scores, dim=1)
+            chunk_nll = normalizer - at_labels
+            nll[rows] = chunk_nll
+            if smoothing:
+                # Minus the log-probabilities of all classes but the label and the excluded one.
+                others = vocab * normalizer - scores.sum(dim=1) - chunk_nll - (normalizer - scores[:, excluded])
+                chunk_nll = (1 - smoothing) * chunk_nll + share * others
+            losses[rows] = chunk_nll
+            if rank:
+                correct[rows] = scores.argmax(dim=1) == labels[rows]
+            normalizers[rows] = normalizer
+            if 4 * vocab * rows.stop <= keep_bytes:
+                kept.append(scores)
+        if smoothing:
+            losses += (1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share)
+        loss = losses.sum() if weights is None else losses @ weights.to(precision)
+        ctx.save_for_backward(features, weight, bias, labels, weights, normalizers, *kept)
+        ctx.smoothing, ctx.share, ctx.excluded, ctx.tied = smoothing, share, excluded, tied
+        ctx.mark_non_differentiable(nll, correct)
+        return loss, nll, correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        features, weight, bias, labels, weights, normalizers, *kept = ctx.saved_tensors
+        needs_features, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        features_gradient = torch.empty_like(features) if needs_features else None
+        empty = torch.empty_like if len(labels) else torch.zeros_like
+        weight_gradient = empty(weight) if needs_weight else None
+        bias_gradient = torch.zeros_like(bias) if needs_bias else None
+        for index, rows in enumerate(_chunks(len(labels), len(weight))):
+            scores = kept[index] if index < len(kept) else _scores(features[rows], weight, bias)
+            # The gradient of the scores is p - q.
+            difference = (scores - normalizers[rows, None]).exp_()
+            if ctx.share:
+                difference.sub_(ctx.share)
+                difference[:, ctx.excluded] += ctx.share
+            at_labels = labels[rows, None]
+            wanted = 1 - ctx.smoothing - ctx.share
+            difference.scatter_add_(1, at_labels, difference.new_full((1, 1), -wanted).expand_as(at_labels))
+            if weights is not None:
+                difference.mul_(weights[rows, None])
+            difference = difference.mul_(gradient).to(features.dtype)
+            if features_gradient is not None:
+                torch.mm(difference, weight, out=features_gradient[rows])
+            if weight_gradient is not None:
+                # The first chunk writes, which saves filling the matrix with zeros.
+                torch.addmm(
+                    weight_gradient,
+                    difference.t(),
+                    features[rows],
+                    beta=int(rows.start > 0),
+                    out=weight_gradient,
+                )
+            if bias_gradient is not None:
+                bias_gradient += difference.sum(dim=0)
+        if ctx.tied is not None and weight_gradient is not None:
+            ctx.tied.leave(weight_gradient)
+            weight_gradient = None
+        return features_gradient, weight_gradient, bias_gradient, *[None] * 7
+
+
+def _chunks(labels: int, vocab: int) -> Iterator[slice]:
+    size = max(1, CHUNK_BYTES // (4 * vocab))
+    for start in range(0, labels, size):
+        yield slice(start, min(start + size, labels))
+
+
+def _scores(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return scores (n, V) of some features (n, E), in float32 or wider."""
+    scores = torch.addmm(bias, features, weight.t())
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))

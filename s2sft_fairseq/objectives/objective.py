@@ -10,12 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.finetuning import Pack, SpanSearch, causal, masked, pseudo_masked
-from s2sft_fairseq.objectives.infilling import infilling
+from s2sft_fairseq.objectives.ernie_gen import infilling
+from s2sft_fairseq.objectives.finetuning import (
+    NO_CORRUPTION,
+    Corruption,
+    Pack,
+    SpanSearch,
+    causal,
+    masked,
+    pseudo_masked,
+)
 from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
 SENTINEL = "<extra_id_{}>"
 """Symbol of the sentinel of a span, by the span's place in its text, from 0; mT5's."""
@@ -103,9 +102,9 @@ def _cut(totals: np.ndarray, pieces: np.ndarray, draws: Draws) -> np.ndarray:
     Returns:
         The lengths of all pieces, row after row.
     """
-    between = Ragged(np.zeros(int((totals - 1).sum())), totals - 1)  # the places at which a row may be cut
+    between = Ragged.of_lengths(totals - 1)  # the places at which a row may be cut
     is_cut = between.with_values(draws.random(between)).rank() < (pieces - 1)[between.row]
-    tokens = Ragged(np.zeros(int(totals.sum())), totals)
+    tokens = Ragged.of_lengths(totals)
     begins = tokens.place == 0
     begins[~begins] = is_cut
     return np.bincount(np.cumsum(begins) - 1)

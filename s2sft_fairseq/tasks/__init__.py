@@ -4,19 +4,15 @@ from s2sft_fairseq import plugin as plugin  # which patches fairseq before it is
 from s2sft_fairseq.tasks import (
     deltalm_pretraining,
     deltalm_seq2seq,
-    ernie_gen_pretraining,
-    unilm_classification,
-    unilm_pretraining,
-    unilm_question_answering,
+    encoder_pretraining,
+    understanding,
     unilm_seq2seq,
 )
 
 __all__ = [
     "deltalm_pretraining",
     "deltalm_seq2seq",
-    "ernie_gen_pretraining",
-    "unilm_classification",
-    "unilm_pretraining",
-    "unilm_question_answering",
+    "encoder_pretraining",
+    "understanding",
     "unilm_seq2seq",
 ]

@@ -7,9 +7,14 @@ from typing import Any
 
 from fairseq.tasks import register_task
 
-from s2sft_fairseq.data.binarized_text import load_common_dictionary, load_split
+from s2sft_fairseq.data.binarized_text import (
+    LanguagePair,
+    load_common_dictionary,
+    load_split,
+    parse_languages,
+    parse_pairs,
+)
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.language_pairs import LanguagePair, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import ConcatenatedPairs, SpanPart
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption

@@ -20,14 +20,20 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, Transl
 from sacrebleu.metrics import BLEU
 from torch import Tensor
 
-from s2sft_fairseq.data.binarized_text import find_languages, load_common_dictionary, load_split
+from s2sft_fairseq.data.binarized_text import (
+    LanguagePair,
+    find_languages,
+    load_common_dictionary,
+    load_split,
+    parse_languages,
+    parse_pairs,
+)
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.language_pairs import LanguagePair, parse_languages, parse_pairs
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
 from s2sft_fairseq.inference.options import SearchConfig, early_stop, early_stop_problems
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_task import MixtureConfig, MixtureTask
 from s2sft_fairseq.tasks.options import LengthOptions, data_folder
 

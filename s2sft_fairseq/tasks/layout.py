@@ -1,6 +1,7 @@
-"""What a fine-tuned checkpoint must remember to be decoded: method, layout, placeholder.
+"""How sources and targets are laid out, settled from options, checkpoint and model.
 
-It is kept in fairseq's task state, so that neither generating nor validating needs an option for it.
+What a fine-tuned checkpoint must remember to be decoded, method, layout and placeholder, is kept in fairseq's task
+state, so that neither generating nor validating needs an option for it.
 """
 
 import logging
@@ -11,8 +12,7 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.objectives.source_fields import KNOWLEDGE_ROLE, SIDES, SourceFields
+from s2sft_fairseq.objectives.sequence_form import KNOWLEDGE_ROLE, SIDES, SequenceForm, SourceFields
 from s2sft_fairseq.tasks.options import symbol_problems
 
 logger = logging.getLogger(__name__)
@@ -116,6 +116,52 @@ def make_form(layout: Mapping[str, Any], dictionary: FairseqDictionary, model: U
         placeholder_segment=_either(layout.get("placeholder_segment"), layout["target_segment"]),
         max_source=max_source,
         max_target=max_target,
+    )
+
+
+def make_text_form(
+    dictionary: FairseqDictionary,
+    model: UnilmConfig,
+    max_source: int,
+    *,
+    source_segments: str | None,
+    **field_options: str,
+) -> SequenceForm:
+    """Make the layout of texts.
+
+    Args:
+        dictionary: of the data.
+        model: its options.
+        max_source: most positions of a text.
+        source_segments: the option; None: the default.
+        field_options: the others that `parse_source_fields` reads.
+
+    Raises:
+        UserError: naming every option that does not fit the model.
+    """
+    problems = []
+    if not 3 <= max_source <= model.max_positions:
+        problems.append(
+            f"--max-source-positions must be at least 3 and at most --max-positions of the model "
+            f"({model.max_positions}), but is {max_source}"
+        )
+    try:
+        segments = ("0" if model.num_segments == 1 else "0,1") if source_segments is None else source_segments
+        fields = parse_source_fields(
+            {"source_segments": segments, **field_options}, model.num_segments, model.num_roles, model.num_turns
+        )
+    except UserError as error:
+        problems += error.problems
+    if problems:
+        raise UserError.of(problems)
+    return SequenceForm(
+        cls=dictionary.bos(),
+        sep=dictionary.eos(),
+        pad=dictionary.pad(),
+        placeholder=dictionary.mask(),
+        vocab_size=len(dictionary),
+        fields=fields,
+        max_source=max_source,
     )
 
 

@@ -11,17 +11,16 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
 
 from s2sft_fairseq.data.binarized_text import load_texts
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.mixture_dataset import MixtureDataset
-from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart
-from s2sft_fairseq.data.temperature import TemperatureSchedule
-from s2sft_fairseq.data.token_blocks import TokenBlocks
+from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart, TemperatureSchedule
+from s2sft_fairseq.data.text_datasets import TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SENTINEL, SpanCorruption
 from s2sft_fairseq.tasks.options import DataOptions, TextBlockOptions, text_block_problems
+from s2sft_fairseq.tasks.packed_task import OneDictionaryTask
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +78,8 @@ def mixture_problems(cfg: MixtureConfig) -> list[str]:
     return [*problems, *text_block_problems(cfg)]
 
 
-class MixtureTask(FairseqTask):
-    """A task over one dictionary that keeps the pretrained ids, and one encoder-decoder."""
+class MixtureTask(OneDictionaryTask):
+    """A task of one encoder-decoder."""
 
     def __init__(self, cfg: MixtureConfig, dictionary: FairseqDictionary, *others: Any) -> None:
         """Check the options; ``others`` are what another base class needs beyond them.
@@ -95,21 +94,6 @@ class MixtureTask(FairseqTask):
         if problems := mixture_problems(cfg):
             raise UserError.of(problems)
         self.corruption = SpanCorruption(cfg.span_density, cfg.mean_span_length)
-
-    @classmethod
-    def load_dictionary(cls, filename: str) -> FairseqDictionary:
-        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
-        return FairseqDictionary.load(filename)
-
-    @property
-    def source_dictionary(self) -> FairseqDictionary:
-        """The one dictionary."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> FairseqDictionary:
-        """The one dictionary."""
-        return self.dictionary
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Build the model, whose positions limit sources and targets.

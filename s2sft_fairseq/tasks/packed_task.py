@@ -1,4 +1,4 @@
-"""What the tasks that train the `unilm` model have in common."""
+"""What tasks over one dictionary have in common, and those among them that train the `unilm` model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,29 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
 
-class PackedTask(FairseqTask):
-    """A task whose batches are packed, over one dictionary that keeps the pretrained ids."""
+class OneDictionaryTask(FairseqTask):
+    """A task over one dictionary that keeps the pretrained ids."""
+
+    dictionary: FairseqDictionary
+
+    @classmethod
+    def load_dictionary(cls, filename: str) -> FairseqDictionary:
+        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
+        return FairseqDictionary.load(filename)
+
+    @property
+    def source_dictionary(self) -> FairseqDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> FairseqDictionary:
+        """The one dictionary."""
+        return self.dictionary
+
+
+class PackedTask(OneDictionaryTask):
+    """A task whose batches are packed."""
 
     criterion = "mask_attention"
     """The one that can read its batches."""
@@ -20,11 +41,6 @@ class PackedTask(FairseqTask):
     def __init__(self, cfg: Any, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
-
-    @classmethod
-    def load_dictionary(cls, filename: str) -> FairseqDictionary:
-        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
-        return FairseqDictionary.load(filename)
 
     @classmethod
     def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> FairseqDictionary:
@@ -48,13 +64,3 @@ class PackedTask(FairseqTask):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the task: which symbols its embedding is of."""
         return {**super().state_dict(), "symbols": symbols_fingerprint(self.dictionary.symbols)}
-
-    @property
-    def source_dictionary(self) -> FairseqDictionary:
-        """The one dictionary."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> FairseqDictionary:
-        """The one dictionary."""
-        return self.dictionary

@@ -15,13 +15,11 @@ from fairseq import checkpoint_utils, utils
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.progress import sentence_progress
+from s2sft_fairseq.inference.files import sentence_progress
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
 from s2sft_fairseq.question_answering.questions import Answers, find_answers
-from s2sft_fairseq.tasks.understanding_task import UnderstandingTask
-from s2sft_fairseq.tasks.unilm_classification import UnilmClassificationTask
-from s2sft_fairseq.tasks.unilm_question_answering import UnilmQuestionAnsweringTask
+from s2sft_fairseq.tasks.understanding import UnderstandingTask, UnilmClassificationTask, UnilmQuestionAnsweringTask
 
 TASKS = ("unilm_classification", "unilm_question_answering")
 _OF_ANSWERS = ("null_odds", "null_threshold", "n_best_file")

@@ -9,14 +9,12 @@ import numpy as np
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.text_dataset import PackedTextDataset
-from s2sft_fairseq.data.token_blocks import TokenBlocks
+from s2sft_fairseq.data.text_datasets import PackedTextDataset, TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.draws import Draws
 from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.tasks.options import (
     DataOptions,

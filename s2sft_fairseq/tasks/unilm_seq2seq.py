@@ -5,24 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fairseq.criterions import FairseqCriterion
-from fairseq.data import ListDataset
+from fairseq.data import BaseWrapperDataset, ListDataset
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import register_task
 from torch import Tensor
 
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
-from s2sft_fairseq.data.pair_dataset import PackedPairDataset
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.free_memory import GIB
 from s2sft_fairseq.inference.generator import SequenceGenerator
-from s2sft_fairseq.inference.memory import BatchMemory, DecodingDataset, memory_for, useful_sentences
+from s2sft_fairseq.inference.memory import GIB, BatchMemory, memory_for, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.spans.vocabulary import load_spans
@@ -183,6 +183,37 @@ class UnilmSeq2SeqTask(PackedTask):
     def max_positions(self) -> tuple[int, int]:
         """Return the longest laid-out source and target; longer ones are cut."""
         return self.form.max_source, self.form.max_target
+
+
+class DecodingDataset(BaseWrapperDataset):
+    """Pairs in the batches of `plan_batches`, which regards the memory of decoding; those of fairseq count tokens."""
+
+    dataset: PackedPairDataset
+
+    def __init__(self, dataset: PackedPairDataset, memory: BatchMemory, useful_sentences: int | None) -> None:
+        """Wrap a data set; a batch has at most ``useful_sentences`` unless the user says how many."""
+        super().__init__(dataset)
+        self.memory, self.useful_sentences = memory, useful_sentences
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """Return the indices of each batch; ``max_tokens`` counts packed positions, as it does in training.
+
+        The batches are no multiples: that serves the ranks of a training.
+        """
+        batches = plan_batches(
+            self.dataset.source_sizes[indices],
+            max_tokens=max_tokens,
+            max_sentences=max_sentences or self.useful_sentences,
+            memory=self.memory,
+            positions=self.dataset.sizes[indices],
+        )
+        return [indices[batch] for batch in batches]
 
 
 def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> Corruption:

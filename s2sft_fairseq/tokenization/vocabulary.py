@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.data.dictionary import DICTIONARY, FAIRSEQ_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
-from s2sft_fairseq.data.json_files import read_json, read_json_object
+from s2sft_fairseq.data.text_files import read_json, read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 

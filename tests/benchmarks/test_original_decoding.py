@@ -9,7 +9,7 @@ from original_decoding import OriginalDecoder
 from tiny import PAD, SEP, TINY_SIZES, VOCAB_SIZE, padded, tiny_form, tiny_model, words
 from torch.utils.flop_counter import FlopCounterMode
 
-from s2sft_fairseq.modules.quantized_linear import can_quantize
+from s2sft_fairseq.modules.cpu_linear import can_quantize
 
 LENGTHS, STEPS = (9, 4, 20, 13), 10
 

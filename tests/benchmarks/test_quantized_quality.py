@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from s2sft_fairseq.modules.quantized_linear import can_quantize
+from s2sft_fairseq.modules.cpu_linear import can_quantize
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "quantized_quality.py"
 

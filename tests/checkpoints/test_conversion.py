@@ -5,14 +5,14 @@ import torch
 from hugging_face import SIZES, their_model
 
 from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.embedding_tables import resize_positions
 from s2sft_fairseq.checkpoints.families import FAMILIES, family_of, recognize
 from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
 from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
-from s2sft_fairseq.checkpoints.positions import resize_positions
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.convert import parameter_shapes
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

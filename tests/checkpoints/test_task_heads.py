@@ -12,11 +12,10 @@ from s2sft_fairseq.checkpoints.task_heads import FORMATS
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
+from s2sft_fairseq.models.encoder_with_head import ClassificationHead, EncoderWithHead, SpanHead
 from s2sft_fairseq.models.export import export
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.modules.task_heads import ClassificationHead, SpanHead
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

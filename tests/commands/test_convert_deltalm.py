@@ -16,8 +16,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.deltalm import DeltaLMModel
-from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
+from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.tokenization.folder import open_tokenizer

@@ -8,8 +8,29 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder, make_builder
 from tiny import SEP, tiny_dictionary, words
 
-from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
+from s2sft_fairseq.data.binarized_text import (
+    LanguagePair,
+    find_languages,
+    load_dictionary,
+    load_split,
+    parse_languages,
+    parse_pairs,
+)
 from s2sft_fairseq.errors import UserError
+
+
+def test_pairs_and_languages_by_hand():
+    assert parse_pairs("en-de,src-tgt:fr") == [LanguagePair("en", "de", "de"), LanguagePair("src", "tgt", "fr")]
+    assert parse_pairs(None) == [] and parse_languages(None) == []
+    with pytest.raises(UserError) as error:
+        parse_pairs("en,de-en,de-en:de,a-b-c")
+    assert error.value.problems == [
+        "--lang-pairs must be pairs such as en-de or src-tgt:en, separated by commas, but has 'en'",
+        "--lang-pairs has de-en twice",
+        "--lang-pairs must be pairs such as en-de or src-tgt:en, separated by commas, but has 'a-b-c'",
+    ]
+    with pytest.raises(UserError, match="must be different names, separated by commas, but is 'de,de'"):
+        parse_languages("de,de")
 
 
 def rows(count, seed):

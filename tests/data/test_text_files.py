@@ -1,4 +1,4 @@
-"""Text files are counted as fairseq-preprocess reads them, and what it would misread is refused."""
+"""Text files are counted as fairseq-preprocess reads them, and what it would misread is refused; JSON files."""
 
 import logging
 import os
@@ -16,6 +16,8 @@ from s2sft_fairseq.data.text_files import (
     check_text,
     check_texts,
     open_bytes,
+    read_json,
+    read_json_object,
     read_lines,
     write_lines,
 )
@@ -169,3 +171,30 @@ def test_a_compressed_pipe(tmp_path):
     os.mkfifo(pipe)
     with subprocess.Popen(["bash", "-c", "echo a | gzip >pipe.gz"], cwd=tmp_path):
         assert check_text(pipe).lines == 1
+
+
+def test_what_is_read(tmp_path):
+    (tmp_path / "a.json").write_text('{"ä": [1, 2]}', encoding="utf-8")
+    assert read_json(tmp_path / "a.json") == read_json_object(tmp_path / "a.json") == {"ä": [1, 2]}
+    (tmp_path / "b.json").write_text("[1]")
+    assert read_json(tmp_path / "b.json") == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "must be JSON: "),
+        (b'{"caf\xe9": 1}', "must be UTF-8, but byte 5 is not$"),
+        (b"[1]", "must hold a JSON object, but holds a list$"),
+    ],
+)
+def test_what_is_not(tmp_path, content, message):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{path} {message}"):
+        read_json_object(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.json: cannot be read: No such file or directory$"):
+        read_json(tmp_path / "absent.json")

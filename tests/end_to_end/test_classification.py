@@ -12,7 +12,7 @@ from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
-from s2sft_fairseq.tasks.unilm_classification import UnilmClassificationConfig, UnilmClassificationTask
+from s2sft_fairseq.tasks.understanding import UnilmClassificationConfig, UnilmClassificationTask
 
 TASK = ("--task", "unilm_classification", "--max-source-positions", 32)
 MODEL = (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from s2sft_fairseq.modules.quantized_linear import can_quantize
+from s2sft_fairseq.modules.cpu_linear import can_quantize
 
 needs_int8 = pytest.mark.skipif(not can_quantize(torch.ones(1, 1)), reason="this CPU has no 8-bit kernels")
 

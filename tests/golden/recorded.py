@@ -19,7 +19,7 @@ from tiny import pack_example
 
 from s2sft_fairseq.checkpoints.conversion import Conversion, read
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.convert import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.objective import OBJECTIVES

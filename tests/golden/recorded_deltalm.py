@@ -7,8 +7,7 @@ import torch
 from fairseq.data import Dictionary
 from recorded import load, require
 
-from s2sft_fairseq.models.deltalm import DeltaLMModel
-from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
+from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 
 require("deltalm")
 ARRAYS, SETTINGS = load("deltalm")

@@ -8,9 +8,9 @@ import torch
 from recorded import load, require
 
 from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.embedding_tables import resize_positions
 from s2sft_fairseq.checkpoints.families import recognize
-from s2sft_fairseq.checkpoints.positions import resize_positions
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.convert import parameter_shapes
 
 require("convert")
 ARRAYS, SETTINGS = load("convert")

@@ -183,8 +183,7 @@ def test_the_rule_of_the_paper(rule):
 def test_named_architectures():
     from fairseq.models import ARCH_CONFIG_REGISTRY
 
-    from s2sft_fairseq.models.deltalm import transformer_config
-    from s2sft_fairseq.models.deltalm_config import DeltaLMConfig, complete_sizes
+    from s2sft_fairseq.models.deltalm import DeltaLMConfig, complete_sizes, transformer_config
 
     for name in ("base", "large"):
         options = DeltaLMConfig()

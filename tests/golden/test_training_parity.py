@@ -22,10 +22,10 @@ from recorded import (
 )
 from tiny import pack_example
 
-from s2sft_fairseq.modules.linear_cross_entropy import linear_cross_entropy
-from s2sft_fairseq.modules.relative_position import relative_position_bucket
+from s2sft_fairseq.modules.lm_head import linear_cross_entropy
+from s2sft_fairseq.modules.positions import relative_position_bucket
 from s2sft_fairseq.modules.visibility import PackedColumns, visible
-from s2sft_fairseq.objectives.corruption import Corruption
+from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.packing import PackedBatch, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 

@@ -25,7 +25,7 @@ from s2sft_fairseq.models import unilm
 from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 LENGTHS = (6, 1, 0, 11)
 STEPS = 7

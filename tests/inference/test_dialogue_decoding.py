@@ -8,7 +8,7 @@ from tiny import MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, reference_exa
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 STEPS = 5
 ROLES = {"num_segments": 0, "num_roles": 3, "num_turns": 4}

@@ -17,7 +17,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqConfig, DeltaLMSeq2SeqTask
 
 pytestmark = pytest.mark.rounding

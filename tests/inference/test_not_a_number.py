@@ -16,8 +16,7 @@ from s2sft_fairseq.inference.memory import generate_in_halves
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
-from s2sft_fairseq.models.deltalm import DeltaLMModel
-from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
+from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 BASE = SearchOptions(beam=3, max_len_b=9, min_len=9, never_generated=(PAD, UNK, CLS, MASK))

@@ -2,12 +2,12 @@
 
 import logging
 
-from s2sft_fairseq.inference import progress
-from s2sft_fairseq.inference.progress import sentence_progress
+from s2sft_fairseq.inference import files
+from s2sft_fairseq.inference.files import sentence_progress
 
 
 def test_lines_of_the_log(monkeypatch, caplog, capsys):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr(files, "_SECONDS_BETWEEN_LINES", 0)
     caplog.set_level(logging.INFO)
     # Not those that a command of another test left behind.
     monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])

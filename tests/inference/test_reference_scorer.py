@@ -11,7 +11,7 @@ from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 SOURCE_LENGTHS, TARGET_LENGTHS = (6, 0, 3, 11), (4, 2, 0, 8)
 

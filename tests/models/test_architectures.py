@@ -7,7 +7,7 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from s2sft_fairseq.models.architectures import ARCHITECTURES
-from s2sft_fairseq.models.parameter_shapes import parameter_shapes
+from s2sft_fairseq.models.convert import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES
 

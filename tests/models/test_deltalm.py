@@ -13,8 +13,7 @@ from s2sft_fairseq.checkpoints.deltalm import COPIES, TABLES
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import convert
-from s2sft_fairseq.models.deltalm import DeltaLMModel
-from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
+from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 
 TINY = {
     **{"encoder_layers": 4, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_attention_heads": 2},

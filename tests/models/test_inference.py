@@ -15,8 +15,7 @@ from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.inference import prepare_for_inference
-from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack
-from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize
+from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 

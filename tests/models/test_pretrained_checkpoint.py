@@ -11,11 +11,10 @@ from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.data.dictionary import symbols_fingerprint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.deltalm_start import open_start
-from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
+from s2sft_fairseq.models.encoder_with_head import ClassificationHead, EncoderWithHead
 from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
-from s2sft_fairseq.modules.task_heads import ClassificationHead
 
 TASK = SimpleNamespace(source_dictionary=tiny_dictionary(), target_dictionary=tiny_dictionary())
 SYMBOLS = symbols_fingerprint(TASK.source_dictionary.symbols)

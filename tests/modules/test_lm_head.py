@@ -1,12 +1,11 @@
-"""The language model head with a packed copy of the token embedding."""
+"""The language model head; its loss, chunk by chunk, against the divergence written out over all classes."""
 
 import pytest
 import torch
 
 from s2sft_fairseq.modules import lm_head
-from s2sft_fairseq.modules.lm_head import LMHead
-from s2sft_fairseq.modules.packed_linear import PackedLinear, can_pack
-from s2sft_fairseq.modules.quantized_linear import QuantizedLinear, can_quantize
+from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
+from s2sft_fairseq.modules.lm_head import LMHead, linear_cross_entropy
 
 VOCABULARY, WIDTH, TOKEN_DIM = 97, 16, 8
 
@@ -62,3 +61,126 @@ def test_packing_leaves_the_parameters(head):
     before = dict(head.named_parameters())
     head.pack(torch.nn.Embedding(VOCABULARY, TOKEN_DIM).weight)
     assert dict(head.named_parameters()) == before
+
+
+LABELS, FEATURES, VOCAB, EXCLUDED = 11, 6, 40, 3
+
+
+def case(dtype=torch.float64, seed=0):
+    torch.manual_seed(seed)
+    features = torch.randn(LABELS, FEATURES, dtype=dtype, requires_grad=True)
+    weight = torch.randn(VOCAB, FEATURES, dtype=dtype, requires_grad=True)
+    bias = torch.randn(VOCAB, dtype=dtype, requires_grad=True)
+    labels = torch.randint(0, VOCAB - 1, (LABELS,))
+    labels[labels == EXCLUDED] = VOCAB - 1
+    return (features, weight, bias), labels
+
+
+def plain(factors, labels, smoothing):
+    """KL(q || p), term by term."""
+    features, weight, bias = factors
+    log_probs = (features @ weight.t() + bias).log_softmax(dim=1)
+    wanted = torch.full_like(log_probs, smoothing / (VOCAB - 2))
+    wanted[:, EXCLUDED] = 0
+    wanted[range(len(labels)), labels] = 1 - smoothing
+    return (torch.xlogy(wanted, wanted) - wanted * log_probs).sum()
+
+
+@pytest.fixture(params=["one chunk", "chunks kept", "chunks worked out again", "some of both"])
+def chunks(request, monkeypatch):
+    row = 4 * VOCAB
+    sizes = {
+        "one chunk": (LABELS * row, LABELS * row),
+        "chunks kept": (4 * row, LABELS * row),
+        "chunks worked out again": (4 * row, 0),
+        "some of both": (3 * row, 6 * row),
+    }[request.param]
+    monkeypatch.setattr(lm_head, "CHUNK_BYTES", sizes[0])
+    monkeypatch.setattr(lm_head, "KEPT_BYTES", sizes[1])
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_loss_and_gradients_equal_the_plain_ones(smoothing):
+    factors, labels = case()
+    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, rank=True)
+    expected = plain(factors, labels, smoothing)
+    torch.testing.assert_close(losses.loss, expected)
+    scores = factors[0] @ factors[1].t() + factors[2]
+    torch.testing.assert_close(losses.nll, torch.nn.functional.cross_entropy(scores, labels, reduction="none"))
+    assert torch.equal(losses.correct, scores.argmax(dim=1) == labels)
+    # A factor as that of loss scaling.
+    ours, theirs = (torch.autograd.grad(7 * loss, factors) for loss in (losses.loss, expected))
+    for found, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weights(smoothing):
+    factors, labels = case()
+    weights = torch.rand(LABELS)
+    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, weights=weights)
+    features, *others = factors
+    each = [plain((features[row : row + 1], *others), labels[row : row + 1], smoothing) for row in range(LABELS)]
+    expected = (torch.stack(each) * weights).sum()
+    torch.testing.assert_close(losses.loss, expected)
+    unweighted = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED)
+    assert torch.equal(losses.nll, unweighted.nll)
+    ours, theirs = (torch.autograd.grad(7 * loss, factors) for loss in (losses.loss, expected))
+    for found, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.usefixtures("chunks")
+def test_float32_is_within_one_in_100000():
+    factors, labels = case(torch.float32, seed=1)
+    losses = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED)
+    exact = [factor.detach().double().requires_grad_() for factor in factors]
+    expected = plain(exact, labels, 0.1)
+    torch.testing.assert_close(losses.loss.double(), expected, rtol=1e-5, atol=1e-5)
+    gradients = zip(torch.autograd.grad(losses.loss, factors), torch.autograd.grad(expected, exact), strict=True)
+    for found, wanted in gradients:
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_bfloat16_are_normalised_in_float32():
+    factors, labels = case()
+    coarse = [factor.detach().bfloat16().requires_grad_() for factor in factors]
+    losses = linear_cross_entropy(*coarse, labels, smoothing=0.1, excluded=EXCLUDED)
+    assert losses.loss.dtype == losses.nll.dtype == torch.float32
+    torch.testing.assert_close(losses.loss.double(), plain(factors, labels, 0.1), rtol=0.02, atol=0.0)
+    assert all(gradient.dtype == torch.bfloat16 for gradient in torch.autograd.grad(losses.loss, coarse))
+
+
+def test_only_wanted_gradients():
+    (features, weight, bias), labels = case()
+    weight.requires_grad_(False)
+    linear_cross_entropy(features, weight, bias, labels, excluded=EXCLUDED).loss.backward()
+    assert weight.grad is None
+    expected = torch.autograd.grad(plain((features, weight, bias), labels, 0.0), (features, bias))
+    torch.testing.assert_close((features.grad, bias.grad), expected)
+
+
+def test_nothing_is_kept_without_gradients(monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        torch.autograd.function.FunctionCtx, "save_for_backward", lambda _, *tensors: kept.extend(tensors)
+    )
+    factors, labels = case()
+    with torch.no_grad():
+        loss = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED).loss
+    torch.testing.assert_close(loss, plain(factors, labels, 0.1).detach())
+    assert not any(tensor.shape == (LABELS, VOCAB) for tensor in kept if tensor is not None)
+
+
+def test_scores_of_all_labels_never_exist_at_once(monkeypatch):
+    """The largest matrix of scores has the rows of one chunk."""
+    monkeypatch.setattr(lm_head, "CHUNK_BYTES", 2 * 4 * VOCAB)
+    monkeypatch.setattr(lm_head, "KEPT_BYTES", 0)
+    rows = []
+    scores = lm_head._scores
+    monkeypatch.setattr(lm_head, "_scores", lambda *factors: rows.append(len(factors[0])) or scores(*factors))
+    factors, labels = case()
+    linear_cross_entropy(*factors, labels, excluded=EXCLUDED).loss.backward()
+    assert rows == 2 * [2, 2, 2, 2, 2, 1]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny import CLS, SEP, pack_example, tiny_form
 
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 SPECIAL = {"^": CLS, "/": SEP}
 KEEP_KNOWLEDGE, AS_ONE_RUN = ("right", "left"), ("left",)

@@ -8,12 +8,11 @@ from dense_reference import visibility_matrix
 from naive_objectives import ExampleDraws, Token, naive_blocks
 from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, laid_out, pack_example, reference_example, tiny_form, words
 
-from s2sft_fairseq.objectives.corruption import NO_CORRUPTION, Corruption
-from s2sft_fairseq.objectives.draws import Draws
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
-from s2sft_fairseq.objectives.ragged import Ragged
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 SOURCE, TARGET = np.array([11, 12, 13]), np.array([21, 22, 23])
 NOTHING = np.array([], dtype=np.int64)

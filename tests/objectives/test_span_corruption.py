@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from s2sft_fairseq.objectives.draws import Draws
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.span_corruption import SpanCorruption, sentinel_symbols
 
 SENTINELS = np.arange(1000, 1200)

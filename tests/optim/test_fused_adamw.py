@@ -11,8 +11,7 @@ from torch import nn
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.optim import fused_adamw
-from s2sft_fairseq.optim.fused_adamw import FusedAdamW, FusedAdamWConfig, exempt_from_decay
-from s2sft_fairseq.optim.sixteen_bit_adamw import SixteenBitAdamW
+from s2sft_fairseq.optim.fused_adamw import FusedAdamW, FusedAdamWConfig, SixteenBitAdamW, exempt_from_decay
 
 SETTINGS = {"adam_betas": (0.9, 0.98), "adam_eps": 1e-6, "weight_decay": 0.1, "lr": [0.01]}
 
@@ -320,3 +319,74 @@ def test_a_device_without_fused_kernels(caplog):
 def test_which_optimizer_serves_which_type():
     for dtype, kind in ((torch.float32, torch.optim.AdamW), (torch.bfloat16, SixteenBitAdamW)):
         assert type(FusedAdamW(FusedAdamWConfig(**SETTINGS), network(dtype).parameters()).optimizer) is kind
+
+
+OF_SIXTEEN_BITS = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "fused": True}
+
+
+def gradients(count, size=1e-4):
+    generator = torch.Generator().manual_seed(0)
+    return [size * (1 + 0.1 * torch.randn(3, 2, generator=generator)) for _ in range(count)]
+
+
+def updated(optimizer, parameter, values):
+    for value in values:
+        parameter.grad = value.to(parameter.dtype)
+        optimizer.step()
+    return parameter
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_updates_are_those_of_32_bits(dtype):
+    """The squares of such gradients, 1e-8, are 0 in float16; PyTorch's own AdamW then divides by epsilon."""
+    values = [value.to(dtype).float() for value in gradients(20)]
+    wide, narrow = nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(3, 2, dtype=dtype))
+    plain, ours = torch.optim.AdamW([wide], **OF_SIXTEEN_BITS), SixteenBitAdamW([narrow], **OF_SIXTEEN_BITS)
+    for value in values:
+        updated(plain, wide, [value])
+        updated(ours, narrow, [value])
+        for name, moment in plain.state[wide].items():
+            torch.testing.assert_close(ours.state[narrow][name], moment, atol=0, rtol=0)
+        # Each update is rounded to the type; there have been no more than 20.
+        torch.testing.assert_close(narrow.float(), wide, atol=0, rtol=20 * torch.finfo(dtype).eps)
+
+
+def test_the_divisor_and_what_overflowed():
+    values = [value.bfloat16() for value in gradients(2)]
+    one, other = (nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16)) for _ in range(2))
+    plain, divided = SixteenBitAdamW([one], **OF_SIXTEEN_BITS), SixteenBitAdamW([other], **OF_SIXTEEN_BITS)
+    divided.grad_scale = torch.tensor(1024.0)
+    updated(plain, one, values)
+    updated(divided, other, [1024 * value for value in values])
+    assert torch.equal(one, other)
+    divided.found_inf = torch.tensor(1.0)
+    updated(divided, other, [torch.full((3, 2), float("inf"))])
+    assert torch.equal(one, other)
+    assert divided.state[other]["step"] == 2
+
+
+def test_loads_its_moments_as_they_were():
+    values = gradients(8)
+    whole, half = (nn.Parameter(torch.zeros(3, 2, dtype=torch.bfloat16)) for _ in range(2))
+    updated(SixteenBitAdamW([whole], **OF_SIXTEEN_BITS), whole, values)
+    first = SixteenBitAdamW([half], **OF_SIXTEEN_BITS)
+    updated(first, half, values[:4])
+    resumed = SixteenBitAdamW([half], **OF_SIXTEEN_BITS)
+    resumed.load_state_dict(first.state_dict())
+    assert all(torch.equal(resumed.state[half][name], value) for name, value in first.state[half].items())
+    updated(resumed, half, values[4:])
+    assert torch.equal(half, whole)
+    assert not torch.equal(first.state[half]["exp_avg"], resumed.state[half]["exp_avg"])  # copies, not shared
+
+
+def test_a_closure_and_parameters_without_gradients():
+    with_gradient, without = (nn.Parameter(torch.ones(2, dtype=torch.bfloat16)) for _ in range(2))
+    optimizer = SixteenBitAdamW([with_gradient, without], **OF_SIXTEEN_BITS)
+
+    def closure():
+        loss = (with_gradient**2).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 2
+    assert torch.equal(without, torch.ones(2)) and (with_gradient < 1).all()

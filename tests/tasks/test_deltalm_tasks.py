@@ -12,11 +12,10 @@ from fairseq.logging import metrics
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.mixture_dataset import MixtureDataset
-from s2sft_fairseq.data.mixture_parts import PairPart
-from s2sft_fairseq.data.temperature import TemperatureSchedule
+from s2sft_fairseq.data.mixture_parts import PairPart, TemperatureSchedule
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.deltalm_config import DeltaLMConfig
-from s2sft_fairseq.objectives.encoder_decoder_form import EncoderDecoderForm
+from s2sft_fairseq.models.deltalm import DeltaLMConfig
+from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.deltalm_pretraining import DeltaLMPretrainingConfig, DeltaLMPretrainingTask
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqConfig, DeltaLMSeq2SeqTask, corpus_bleu
 

@@ -11,7 +11,7 @@ from tiny import CLS, MASK, SEP, TINY_SIZES, tiny_dictionary, words
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.tasks.ernie_gen_pretraining import ErnieGenPretrainingConfig, ErnieGenPretrainingTask
+from s2sft_fairseq.tasks.encoder_pretraining import ErnieGenPretrainingConfig, ErnieGenPretrainingTask
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, tiny_config, tiny_dictionary
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 from s2sft_fairseq.tasks.layout import DEFAULTS, make_form, parse_source_fields, resolve_layout
 
 

@@ -10,7 +10,7 @@ from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, words
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.tasks.unilm_pretraining import UnilmPretrainingConfig, UnilmPretrainingTask
+from s2sft_fairseq.tasks.encoder_pretraining import UnilmPretrainingConfig, UnilmPretrainingTask
 
 
 @pytest.fixture

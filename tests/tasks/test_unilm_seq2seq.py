@@ -20,7 +20,7 @@ from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
-from s2sft_fairseq.objectives.source_fields import SourceFields
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights
+from s2sft_fairseq.checkpoints.embedding_tables import fold_row
 from s2sft_fairseq.checkpoints.families.bert import BERT, EMBEDDINGS, ENCODER, HEAD, bert_config, bert_sizes, with_base
-from s2sft_fairseq.checkpoints.positions import fold_row
 
 _BLOCK = "encoder_stack.block.{}."
 _PADDLE_MODULES = {

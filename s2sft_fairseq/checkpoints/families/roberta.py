@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights
+from s2sft_fairseq.checkpoints.embedding_tables import fold_segment
 from s2sft_fairseq.checkpoints.families.bert import EMBEDDINGS, ENCODER, UNUSED, bert_config, bert_sizes, with_base
-from s2sft_fairseq.checkpoints.positions import fold_segment
 
 FIRST_POSITION = 2
 

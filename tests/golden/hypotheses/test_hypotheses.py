@@ -28,7 +28,7 @@ from command_line import s2sft
 from processor import fingerprint
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.modules.quantized_linear import can_quantize
+from s2sft_fairseq.modules.cpu_linear import can_quantize
 
 pytestmark = pytest.mark.rounding
 

@@ -1,0 +1,108 @@
+"""Changes to the embedding tables of a converted model: other positions, and new rows for tokens that are added."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
+from s2sft_fairseq.checkpoints.deltalm import POSITIONS
+from s2sft_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+TABLE = "embeddings.positions.weight"
+BIAS = "lm_head.bias"
+
+
+def fold_row(weights: Weights, row: Tensor) -> None:
+    """Add an embedding (H,) that every token gets to the position table, in single precision at least."""
+    if (table := weights.get(TABLE)) is None:
+        return  # reported as missing later
+    dtype = torch.promote_types(table.dtype, torch.float32)
+    weights[TABLE] = table.to(dtype) + row.to(dtype)
+
+
+def fold_segment(weights: Weights, sizes: Sizes) -> None:
+    """Fold a segment table of one row, which every token gets, into the positions; then there is none any more."""
+    segments = weights.get("embeddings.segments.weight")
+    if segments is not None and len(segments) == 1:
+        fold_row(weights, weights.pop("embeddings.segments.weight")[0])
+        sizes["num_segments"] = 0
+
+
+def resize_positions(weights: Weights, sizes: Sizes, rows: int) -> str:
+    """Make room for ``rows`` positions, or less.
+
+    A longer table is tiled, row i being row i mod the old length, as s2s-ft does; a shorter one is cut.
+
+    Returns:
+        What was done, in a sentence.
+
+    Raises:
+        UserError: if ``rows`` is not positive.
+    """
+    if rows < 1:
+        raise UserError(f"--max-positions must be at least 1, but is {rows}")
+    old, sizes["max_positions"] = sizes["max_positions"], rows
+    tables = [name for name in (TABLE, *POSITIONS) if name in weights]
+    if not tables:
+        return f"positions: {rows} in place of {old}, as a limit only, for they are computed"
+    first = max(len(weights[name]) for name in tables) - old  # rows that no position has: fairseq's, up to padding
+    for name in tables:
+        table = weights[name][first:]
+        weights[name] = torch.cat([weights[name][:first], table[torch.arange(rows) % len(table)]])
+    return f"position table: {'tiled' if rows > old else 'cut'} from {old} to {rows} rows"
+
+
+def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[str]) -> list[str]:
+    """Add tokens to the weights and to the list of all symbols.
+
+    Args:
+        conversion: whose token embedding, and output bias where there is one, get a row for each.
+        symbols: of the vocabulary so far, in the order of their ids.
+        requests: ``NAME``, which starts as the mean of all rows, or ``NAME=OTHER``, which starts as a copy of another
+            symbol's row. From the mean, the new token's probability is near the average one (Hewitt 2021). A ``NAME``
+            that is there already stays as it is.
+
+    Returns:
+        The new symbols.
+
+    Raises:
+        UserError: listing every request that is malformed, known already, or copies what is not there.
+    """
+    rows = {
+        symbol: row for row, symbol in reversed(list(enumerate(symbols)))
+    }  # of one that comes twice the first counts
+    names: list[str] = []
+    sources: list[int | None] = []
+    problems = []
+    for request in requests:
+        name, copies, other = request.partition("=")
+        if not name or any(character.isspace() for character in name):
+            problems.append(f"--add-token must be NAME or NAME=OTHER, without white space, but is {request!r}")
+        elif name in rows and not copies:
+            logger.info(f"--add-token {name}: the vocabulary holds it already, as id {rows[name]}")
+            continue
+        elif name in rows:
+            problems.append(f"--add-token {name}: the vocabulary holds it already, as id {rows[name]}")
+        elif name in names:
+            problems.append(f"--add-token {name}: it is given twice")
+        elif copies and other not in rows:
+            problems.append(f"--add-token {request}: the vocabulary has no {other!r} to copy")
+        names.append(name)
+        sources.append(rows.get(other) if copies else None)
+    if problems:
+        raise UserError.of(problems)
+    for name in (conversion.tokens, BIAS):
+        if (table := conversion.weights.get(name)) is not None and names:
+            conversion.weights[name] = torch.cat([table, _new_rows(table, sources)])
+    symbols += names
+    return names
+
+
+def _new_rows(table: Tensor, sources: Sequence[int | None]) -> Tensor:
+    """Return a row for each source, of a table (V, ...)."""
+    mean = table.float().mean(dim=0).to(table.dtype)
+    return torch.stack([mean if row is None else table[row] for row in sources])

@@ -1,0 +1,141 @@
+"""Losses and scores of the tasks of understanding: classes, numbers, and answers that are spans.
+
+Classes have cross-entropy and numbers the squared error, a text a label. Scores of whole data sets follow from sums
+over batches and workers: accuracy, and with two classes F1 and Matthews' correlation from the table of hits and misses,
+of numbers Pearson's correlation from moments. The loss of a span is the mean of the cross-entropies of its first and of
+its last token.
+"""
+
+import math
+from typing import Any
+
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from s2sft_fairseq.errors import UserError
+
+_TABLE = ("_true_positives", "_false_positives", "_false_negatives", "_true_negatives")
+_MOMENTS = ("_x", "_y", "_xx", "_yy", "_xy")
+"""Sums over predictions x and labels y."""
+
+
+class UnderstandingCriterion(FairseqCriterion):
+    """What a criterion of understanding logs: its loss, accuracy and, of classes and numbers, the other scores."""
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """Add up what the workers logged; cross-entropies in bits (base 2), scores in percent."""
+
+        def total(name: str) -> float:
+            return float(sum(log.get(name, 0) for log in logging_outputs))
+
+        names = logging_outputs[0].keys()
+        count = total("sample_size")
+        unit = math.log(2) if "n_correct" in names else 1.0
+        metrics.log_scalar("loss", total("loss") / count / unit, count, round=3)
+        if "n_correct" in names:
+            metrics.log_scalar("accuracy", 100.0 * total("n_correct") / count, count, round=2)
+        for kept, of_sums in ((_TABLE, {"f1": f1, "mcc": matthews}), (_MOMENTS, {"pearson": pearson})):
+            if kept[0] not in names:
+                continue
+            metrics.log_scalar_sum("_count", count)
+            for name in kept:
+                metrics.log_scalar_sum(name, total(name))
+            for name, score in of_sums.items():
+                metrics.log_derived(name, lambda meters, kept=kept, score=score: _percent(meters, kept, score))
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Whether outputs may be added up before :meth:`reduce_metrics`."""
+        return True
+
+
+@register_criterion("classification", dataclass=FairseqDataclass)
+class ClassificationCriterion(UnderstandingCriterion):
+    """Scores what a model with a classification head says."""
+
+    def __init__(self, task: FairseqTask) -> None:
+        super().__init__(task)
+        self.regression = task.cfg.regression
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss (summed over texts in any case, in nats), their number, and what to log.
+
+        Raises:
+            UserError: if there are no labels.
+        """
+        labels = sample["labels"]
+        if labels is None:
+            raise UserError("a loss needs labels, but the data has texts alone")
+        logits = model(**sample["net_input"]).float()
+        if self.regression:
+            # In 16 bits fairseq halves the labels, too.
+            loss = nn.functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
+            scores = _moments(logits[:, 0].detach().double(), labels.double())
+        else:
+            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+            best = logits.argmax(dim=1)
+            scores = {"n_correct": (best == labels).sum()}
+            if logits.size(1) == 2:
+                scores |= _table(best == 1, labels == 1)
+        count = sample["nsentences"]
+        logged = {"loss": loss.data, "ntokens": sample["ntokens"], "nsentences": count, "sample_size": count}
+        return loss, count, {**logged, **scores}
+
+
+@register_criterion("answer_span", dataclass=FairseqDataclass)
+class AnswerSpanCriterion(UnderstandingCriterion):
+    """Scores what a model with a span head says; the tokens of a window compete with each other."""
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss (summed over windows in any case, in nats), their number, and what to log."""
+        labels = sample["labels"]
+        lengths = [sum(blocks) for blocks in sample["net_input"]["lengths"]]
+        logits = model(**sample["net_input"]).float().split(lengths)
+        rows = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-math.inf)  # (B, L, 2)
+        loss = nn.functional.cross_entropy(rows, labels, reduction="sum") / 2
+        count = sample["nsentences"]
+        logged = {
+            "loss": loss.data,
+            "n_correct": (rows.argmax(dim=1) == labels).all(dim=1).sum(),
+            "ntokens": sample["ntokens"],
+            "nsentences": count,
+            "sample_size": count,
+        }
+        return loss, count, logged
+
+
+def _table(said: Tensor, real: Tensor) -> dict[str, Tensor]:
+    return dict(zip(_TABLE, (m.sum() for m in (said & real, said & ~real, ~said & real, ~said & ~real)), strict=True))
+
+
+def _moments(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    return dict(zip(_MOMENTS, (m.sum() for m in (x, y, x * x, y * y, x * y)), strict=True))
+
+
+def _percent(meters: Any, names: tuple[str, ...], score: Any) -> float:
+    return round(100 * score(meters["_count"].sum, *(meters[name].sum for name in names)), 2)
+
+
+def f1(count: float, tp: float, fp: float, fn: float, tn: float) -> float:
+    """Return F1 of the positive class, 0 where nothing is positive."""
+    return 2 * tp / (2 * tp + fp + fn) if tp else 0.0
+
+
+def matthews(count: float, tp: float, fp: float, fn: float, tn: float) -> float:
+    """Return Matthews' correlation coefficient, 0 where one side has one class alone."""
+    norm = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    return (tp * tn - fp * fn) / norm if norm else 0.0
+
+
+def pearson(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float:
+    """Return Pearson's correlation coefficient, 0 where one side is constant."""
+    norm = math.sqrt(max(0.0, (count * xx - x * x) * (count * yy - y * y)))
+    return (count * xy - x * y) / norm if norm else 0.0

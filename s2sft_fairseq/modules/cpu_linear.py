@@ -1,0 +1,149 @@
+"""Linear layers for inference on CPUs, whose weights are laid out once, not at every call (oneDNN).
+
+With few rows, as in a step of decoding, laying the weight out takes longer than multiplying with it. The quantized
+layers multiply in 8 bits, with dynamic quantization: of the input, as it comes.
+"""
+
+import logging
+
+import torch
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+
+LARGEST_INT8 = 127
+PLAIN_OUTPUT = (None, 1.0, 0, torch.float32, "none", [], "")
+"""To the kernel: no bias, an output that is not quantized, no activation."""
+# The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
+# are one and the same.
+ROWS_HINT = 40
+# What asks oneDNN whether the CPU can, for each data type that it multiplies.
+_SUPPORT = {
+    torch.float32: None,
+    torch.bfloat16: "_is_mkldnn_bf16_supported",
+    torch.float16: "_is_mkldnn_fp16_supported",
+}
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer for inference: weights in int8 with one scale for each output, the input with one for each row.
+
+    Both are symmetric. With a scale of its own, a row's result does not depend on what else is in the batch.
+    R: rows, I: inputs, O: outputs.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Quantize and lay out the weight (O, I), and keep the bias (O,) as it is."""
+        super().__init__()
+        self.out_features = len(weight)
+        # Not buffers: this layout can neither be moved nor saved.
+        quantized, scales = quantize_rows(weight.detach())
+        self.packed = torch.ops.onednn.qlinear_prepack(quantized, None)
+        self.scales, self.zero_points = scales.squeeze(1), torch.zeros(len(weight), dtype=torch.int64)
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply.
+
+        Shape:
+            (..., I) -> (..., O), both float32.
+        """
+        if not x.numel():
+            return x.new_empty(*x.shape[:-1], self.out_features)
+        # (..., I) -> (R, I), (R, 1)
+        rows, row_scales = quantize_rows(x.flatten(0, -2))
+        # The kernel knows one scale for all rows only: that of each row is applied behind it, and so is the bias.
+        products = torch.ops.onednn.qlinear_pointwise(
+            rows, 1.0, 0, self.packed, self.scales, self.zero_points, *PLAIN_OUTPUT
+        ).mul_(row_scales)
+        if self.bias is not None:
+            products.add_(self.bias)
+        return products.unflatten(0, x.shape[:-1])
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize each row with a scale of its own, by which its largest number becomes 127.
+
+    Shape:
+        (R, I) -> int8 (R, I), scales (R, 1).
+    """
+    # A row of zeros may have any scale but 0.
+    scales = (x.abs().amax(dim=1, keepdim=True) / LARGEST_INT8).clamp_(min=torch.finfo(x.dtype).tiny)
+    return (x / scales).round_().to(torch.int8), scales
+
+
+def can_quantize(weight: Tensor) -> bool:
+    """Tell whether PyTorch and CPU have the kernels for a weight, which must be float32 and on the CPU."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+        and all(hasattr(torch.ops.onednn, name) for name in ("qlinear_prepack", "qlinear_pointwise"))
+        and _multiplies_exactly()
+    )
+
+
+def _multiplies_exactly() -> bool:
+    """Try the largest numbers: without VNNI instructions their products are summed in 16 bits, which overflow."""
+    return QuantizedLinear(torch.ones(1, 4), None)(torch.ones(1, 4)).isclose(torch.tensor(4.0)).item()
+
+
+class PackedLinear(nn.Module):
+    """A linear layer for inference on the CPU, in the data type of its weight, with GELU behind it if that is wanted.
+
+    I: inputs, O: outputs.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, gelu: bool = False) -> None:
+        """Lay out the weight (O, I); the bias (O,) is kept as it is."""
+        super().__init__()
+        self.out_features = len(weight)
+        # Not buffers: this layout can neither be moved nor saved.
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
+        self.bias = None if bias is None else bias.detach()
+        # An activation and which approximation of it, as the kernel names them.
+        self.activation = ("gelu", [], "none") if gelu else ("none", [], "")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply.
+
+        Shape:
+            (..., I) -> (..., O).
+        """
+        if not x.numel():
+            return x.new_empty(*x.shape[:-1], self.out_features)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, *self.activation)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Tell whether this PyTorch and this CPU have the kernels for a weight."""
+    if weight.device.type != "cpu" or weight.dtype not in _SUPPORT or not torch.backends.mkldnn.is_available():
+        return False
+    needed = ["_reorder_linear_weight", "_linear_pointwise"]
+    if question := _SUPPORT[weight.dtype]:
+        needed.append(question)
+    if not all(hasattr(torch.ops.mkldnn, name) for name in needed):
+        return False
+    return question is None or getattr(torch.ops.mkldnn, question)()
+
+
+def pack_weight(weight: Tensor, bias: Tensor | None, *, quantize: bool = False) -> nn.Module | None:
+    """Make a packed layer of a weight (O, I) and a bias (O,), in 8 bits with ``quantize``; None without kernels."""
+    if quantize and can_quantize(weight):
+        return QuantizedLinear(weight, bias)
+    return PackedLinear(weight, bias) if can_pack(weight) else None
+
+
+def pack_linear_layers(model: nn.Module, *, quantize: bool = False) -> None:
+    """Replace every linear layer within a model, whose weights are let go one by one; in place.
+
+    A model that has been packed can neither be trained nor moved nor converted nor saved. A layer that there are no
+    kernels for stays as it is.
+    """
+    for name, child in model.named_children():
+        if not isinstance(child, nn.Linear):
+            pack_linear_layers(child, quantize=quantize)
+        elif (packed := pack_weight(child.weight, child.bias, quantize=quantize)) is not None:
+            setattr(model, name, packed)
+        else:
+            logger.debug(f"no packed kernels for {name}: {child.weight.dtype} on {child.weight.device}")

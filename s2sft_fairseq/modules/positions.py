@@ -1,0 +1,88 @@
+"""Positions in the attention scores: relative position bias (T5's buckets, as UniLMv2 and s2s-ft use it), and rotary
+positions (RoFormer, arXiv 2104.09864).
+
+Rotary positions turn queries and keys by an angle that grows with the position. The score of two turned vectors depends
+on the distance of their positions alone, so that there is no position table and no position that is too far.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+def relative_position_bucket(distance: Tensor, num_bins: int, max_distance: int) -> Tensor:
+    """Map distances, position of the key minus position of the query, to bins.
+
+    The upper half of the bins is for keys behind the query. In each half the first ``num_bins // 4`` distances have a
+    bin of their own, further ones share bins of logarithmically growing width up to ``max_distance``.
+
+    Shape:
+        any, integer -> the same.
+    """
+    half = num_bins // 2
+    exact = half // 2
+    magnitude = distance.abs()
+    scale = (half - exact) / math.log(max_distance / exact)
+    # Clamped below so that the logarithm is never of 0; those distances take their own bin anyway.
+    coarse = exact + (torch.log(magnitude.clamp(min=exact).float() / exact) * scale).long()
+    bin_of_magnitude = torch.where(magnitude < exact, magnitude, coarse.clamp(max=half - 1))
+    return bin_of_magnitude + half * (distance > 0)
+
+
+class RelativePositionBias(nn.Module):
+    """One table of biases for all layers, added to the attention scores after their scaling by 1/sqrt(d)."""
+
+    def __init__(self, num_heads: int, num_bins: int, max_distance: int) -> None:
+        super().__init__()
+        self.num_bins, self.max_distance = num_bins, max_distance
+        self.weight = nn.Parameter(torch.empty(num_heads, num_bins).normal_(std=0.02))
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Map distances, position of the key minus position of the query, to bins, (...) -> (...)."""
+        return relative_position_bucket(distance, self.num_bins, self.max_distance)
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Look the bias up, from position ids, so that a placeholder gets that of the token it stands for.
+
+        Shape:
+            (..., Q), (..., K) -> (..., h, Q, K). Q: queries, K: keys, h: heads.
+        """
+        distance = key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)
+        # (h, bins) -> (bins, h), looked up -> (..., Q, K, h) -> (..., h, Q, K); copied, for every layer reads it
+        return nn.functional.embedding(self.bucket(distance), self.weight.t()).movedim(-1, -3).contiguous()
+
+
+class Rotation(NamedTuple):
+    """The turns at some positions, as the cosines and sines of their angles, each (..., 1, 1, d / 2).
+
+    d: width of a head. In float32 or wider, whatever the layers compute in.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtype) -> Rotation:
+    """Work out the turns: pair ``i`` of a head's dimensions by ``position / base ** (2 * i / d)``.
+
+    Shape:
+        positions (...).
+    """
+    dtype = torch.promote_types(dtype, torch.float32)
+    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=dtype) / head_dim
+    # (...) -> (..., 1, 1, 1), times (d / 2,)
+    angles = positions[..., None, None, None] * base**-exponents
+    return Rotation(angles.cos(), angles.sin())
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn queries or keys; dimensions ``i`` and ``i + d / 2`` of a head are a pair.
+
+    Shape:
+        (..., 2, h, d) -> the same. h: heads.
+    """
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = rotation
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)

@@ -1,0 +1,113 @@
+"""One attention module: full, prefilled and step by step, against plain attention."""
+
+import math
+
+import pytest
+import torch
+
+from s2sft_fairseq.modules.encoder_layer import MultiFlowAttention, PackedPlan, StepPlan
+from s2sft_fairseq.modules.incremental_state import LayerCache
+from s2sft_fairseq.modules.visibility import AttentionBlock
+
+WIDTH, HEADS = 12, 3
+
+
+@pytest.fixture
+def attention():
+    torch.manual_seed(0)
+    return MultiFlowAttention(embed_dim=WIDTH, num_heads=HEADS, dropout=0.0).double().eval()
+
+
+def plain(attention, x, bias):
+    """Attention of x (L, H) with a bias (h, L, L) on the scores, head by head."""
+    size = WIDTH // HEADS
+    query, key, value = attention.qkv(x).split(WIDTH, dim=1)
+    heads = []
+    for head in range(HEADS):
+        part = slice(head * size, (head + 1) * size)
+        scores = query[:, part] @ key[:, part].t() / math.sqrt(size) + bias[head]
+        heads.append(scores.softmax(dim=1) @ value[:, part])
+    return attention.output(torch.cat(heads, dim=1))
+
+
+def block(queries, keys, bias):
+    return AttentionBlock(slice(*queries), slice(*keys), bias)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_queries_meet_the_keys_of_their_block(attention, training):
+    x = torch.randn(12, WIDTH, dtype=torch.float64)
+    # Two examples, of 7 and 5 tokens.
+    bias = torch.randn(HEADS, 12, 12, dtype=torch.float64)
+    bias[:, :7, 7:] = bias[:, 7:, :7] = float("-inf")
+    # The queries of the first three positions may not look behind them, those of the second example may.
+    bias[:, :3, 3:] = float("-inf")
+    blocks = [
+        block((0, 3), (0, 3), bias[:, :3, :3]),
+        block((3, 7), (0, 7), bias[:, 3:7, :7]),
+        block((7, 12), (7, 12), bias[:, 7:, 7:]),
+    ]
+    with torch.set_grad_enabled(training):
+        found = attention.train(training)(x, PackedPlan(blocks, None))
+    torch.testing.assert_close(found, plain(attention, x, bias))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_one_bias_for_all_heads_and_none(attention, training):
+    x = torch.randn(5, WIDTH, dtype=torch.float64)
+    shared = torch.randn(1, 5, 5, dtype=torch.float64)
+    nothing = torch.zeros(HEADS, 5, 5, dtype=torch.float64)
+    with torch.set_grad_enabled(training):
+        for given, bias in ((shared, shared.expand(HEADS, 5, 5)), (None, nothing)):
+            found = attention.train(training)(x, PackedPlan([block((0, 5), (0, 5), given)], None))
+            torch.testing.assert_close(found, plain(attention, x, bias))
+
+
+def test_dropout_only_in_training():
+    torch.manual_seed(0)
+    attention = MultiFlowAttention(embed_dim=WIDTH, num_heads=HEADS, dropout=0.5)
+    x, plan = torch.randn(6, WIDTH), PackedPlan([block((0, 6), (0, 6), None)], None)
+    attention.train()
+    assert not torch.equal(attention(x, plan), attention(x, plan))
+    attention.eval()
+    torch.testing.assert_close(attention(x, plan), attention(x, plan), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("heads_differ", [False, True])
+@pytest.mark.parametrize("new", [1, 2, 3])
+def test_step_equals_plain_attention(attention, new, heads_differ):
+    """A source, then new tokens some at a time, of which the last two are left out of the cache again."""
+    sentences, source_length, steps, left_out = 2, 4, 3, 2
+    heads = HEADS if heads_differ else 1
+    x = torch.randn(sentences, source_length + steps * new, WIDTH, dtype=torch.float64)
+    passing = torch.randn(sentences, steps, left_out, WIDTH, dtype=torch.float64)
+    cache = LayerCache((sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS), x)
+
+    # The source of the second sentence is shorter: it stands behind the padding of the first slot.
+    lengths = (source_length, source_length - 1)
+    sources = [row[source_length - length : source_length] for row, length in zip(x, lengths, strict=True)]
+    biases = [torch.randn(heads, length, length, dtype=torch.float64) for length in lengths]
+    spans = ((0, lengths[0]), (lengths[0], sum(lengths)))
+    plan = PackedPlan([block(span, span, bias) for span, bias in zip(spans, biases, strict=True)], None)
+    context, keys_values = attention.prefill(torch.cat(sources), plan)
+    torch.testing.assert_close(attention.keys_values(torch.cat(sources), plan), keys_values, atol=0, rtol=0)
+    for row, states, offset in zip(sources, context.split(lengths), biases, strict=True):
+        torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
+    cache.store(keys_values, lengths, 0, source_length)
+
+    for step in range(steps):
+        start = source_length + step * new
+        newest = torch.cat([x[:, start : start + new], passing[:, step]], dim=1)
+        total = start + new + left_out
+        bias = torch.randn(sentences, heads, new + left_out, total, dtype=torch.float64)
+        # The second sentence attends alone or with the first.
+        bias[1, :, :, 0] = float("-inf")
+        everything = torch.cat([x[:, :start], newest], dim=1)
+        for queries in (new + left_out, 1):
+            groups = [(slice(0, 2), 0)] if step % 2 else [(slice(0, 1), 0), (slice(1, 2), 1)]
+            found = attention.step(newest, StepPlan(bias, start, groups, None), cache, queries)
+            for row, states, offset in zip(everything, found, bias, strict=True):
+                # Only the scores of the new tokens count.
+                whole = torch.zeros(HEADS, total, total, dtype=torch.float64)
+                whole[:, start:] = offset
+                torch.testing.assert_close(states, plain(attention, row, whole)[-queries:])

@@ -1,0 +1,30 @@
+"""How texts are laid out for models with and without segments."""
+
+import pytest
+from tiny import CLS, MASK, PAD, SEP, tiny_config, tiny_dictionary
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tasks.layout import make_text_form
+
+FIELDS = {"source_truncation": "right,right", "source_field_positions": "0"}
+
+
+@pytest.mark.parametrize(("segments", "given", "expected"), [
+    (2, None, (0, 1)), (0, None, (0, 1)), (1, None, (0,)), (4, "0,1,2", (0, 1, 2)),
+])  # fmt: skip
+def test_segments(segments, given, expected):
+    form = make_text_form(tiny_dictionary(), tiny_config(num_segments=segments), 20, source_segments=given, **FIELDS)
+    assert form.fields.segments == expected
+    assert form.fields.truncation == ("right", "right")
+    assert (form.cls, form.sep, form.pad, form.placeholder) == (CLS, SEP, PAD, MASK)
+    assert (form.max_source, form.starts_with) == (20, None)
+
+
+def test_mistakes():
+    with pytest.raises(UserError) as raised:
+        make_text_form(tiny_dictionary(), tiny_config(), 2, source_segments="x", **FIELDS)
+    assert raised.value.problems == [
+        "--max-source-positions must be at least 3 and at most --max-positions of the model (64), but is 2",
+        "--source-segments must be dialogue, or numbers separated by commas, with ,... at the end if they are to take "
+        "turns, but is 'x'",
+    ]
