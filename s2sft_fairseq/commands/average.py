@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from s2sft_fairseq import runtime
 from s2sft_fairseq.errors import UserError
 
 
@@ -27,10 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     which.add_argument("--pattern", metavar="GLOB", help="all whose names match, such as 'checkpoint_*_?000.pt'")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the checkpoint to write")
     options = parser.parse_args(arguments)
-    from s2sft_fairseq.checkpoints.averaging import (  # imports PyTorch, which --help does without
-        average_checkpoints,
-        choose_checkpoints,
-    )
+    runtime.install()  # imports PyTorch and fairseq, which --help does without
+    from s2sft_fairseq.checkpoints.averaging import average_checkpoints, choose_checkpoints
     from s2sft_fairseq.checkpoints.saving import save_checkpoint
 
     paths = choose_checkpoints(options.folder, options.last, options.best, options.pattern)

@@ -1,6 +1,9 @@
 """Criterions, registered with fairseq by being imported."""
 
-from s2sft_fairseq import plugin as plugin  # which patches fairseq before it is used
-from s2sft_fairseq.criterions import mask_attention, understanding
+from s2sft_fairseq import runtime
+
+runtime.install()  # fairseq must be patched before it is used
+
+from s2sft_fairseq.criterions import mask_attention, understanding  # noqa: E402
 
 __all__ = ["mask_attention", "understanding"]

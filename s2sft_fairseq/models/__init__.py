@@ -1,6 +1,9 @@
 """Models, registered with fairseq by being imported."""
 
-from s2sft_fairseq import plugin as plugin  # which patches fairseq before it is used
-from s2sft_fairseq.models import architectures
+from s2sft_fairseq import runtime
+
+runtime.install()  # fairseq must be patched before it is used
+
+from s2sft_fairseq.models import architectures  # noqa: E402
 
 __all__ = ["architectures"]

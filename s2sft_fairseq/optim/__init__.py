@@ -1,6 +1,9 @@
 """Optimisers, registered with fairseq by being imported."""
 
-from s2sft_fairseq import plugin as plugin  # which patches fairseq before it is used
-from s2sft_fairseq.optim import fused_adamw
+from s2sft_fairseq import runtime
+
+runtime.install()  # fairseq must be patched before it is used
+
+from s2sft_fairseq.optim import fused_adamw  # noqa: E402
 
 __all__ = ["fused_adamw"]

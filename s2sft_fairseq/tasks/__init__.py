@@ -1,7 +1,10 @@
 """Tasks, registered with fairseq by being imported."""
 
-from s2sft_fairseq import plugin as plugin  # which patches fairseq before it is used
-from s2sft_fairseq.tasks import (
+from s2sft_fairseq import runtime
+
+runtime.install()  # fairseq must be patched before it is used
+
+from s2sft_fairseq.tasks import (  # noqa: E402
     deltalm_pretraining,
     deltalm_seq2seq,
     encoder_pretraining,
