@@ -6,7 +6,6 @@ matters: what it prints on which stream, its exit status, signals, several ranks
 
 import contextlib
 import logging
-import os
 import random
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import S2SFT, environment, run_in
 
 from s2sft_fairseq import cli  # patches fairseq, and therefore comes before it
 from s2sft_fairseq.runtime import warnings as warning_filters
@@ -33,9 +33,6 @@ with contextlib.suppress(ImportError):
     import absl.logging
 
     absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
-
-ROOT = Path(__file__).resolve().parents[1]
-S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 
 LOCKING = """
 import fcntl, os, sys
@@ -64,34 +61,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """The environment of a process that finds this checkout's package first, with `changes`."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
-
-
-def run_in(
-    folder: Path, *words: object, status: int | None = 0, stdin: str = "", **changes: str
-) -> subprocess.CompletedProcess:
-    """Run a process in `folder`, with `changes` to its environment; the result has `stdout` and `stderr` as text.
-
-    Another exit status than `status` (None: any) fails the test and shows both.
-    """
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=folder,
-        env=environment(**changes),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if status is not None and done.returncode != status:
-        output = f"{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}"
-        pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}, expected {status}\n{output}")
-    return done
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import torch
-from conftest import environment
+from processes import environment
 from tiny import CLS, PAD, SEP
 
 from s2sft_fairseq.errors import UserError
