@@ -1,10 +1,12 @@
 """Shared fixtures: a tiny corpus, and the command lines run in processes of their own or within the test's.
 
 A process takes seconds to import PyTorch and fairseq. Prefer `call_command`; use `run_command` where the process itself
-matters: what it prints on which stream, its exit status, signals, several ranks.
+matters: what it prints on which stream, its exit status, signals, several ranks. Tests that start a process are marked
+`process`: by themselves where a fixture of `STARTS_PROCESSES` does it, by hand elsewhere.
 """
 
 import contextlib
+import gc
 import logging
 import random
 import signal
@@ -18,14 +20,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from processes import S2SFT, environment, run_in
+from called import call, forget, prepared
+from processes import S2SFT, Guard, environment, run_in
 
 from s2sft_fairseq import cli  # patches fairseq, and therefore comes before it
 from s2sft_fairseq.runtime import warnings as warning_filters
-
-# isort: split
-from fairseq import checkpoint_utils
-from fairseq.logging import metrics
 
 # rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
 # would be the file that pytest collects output in.
@@ -52,6 +51,32 @@ TINY_TRAINING = (
     *("--max-source-positions", "16", "--max-target-positions", "16", "--cpu"),
     *("--no-epoch-checkpoints", "--log-format", "simple", "--log-interval", "1", "--num-workers", "0"),
 )
+
+
+STARTS_PROCESSES = {"run_process", "run_command", "start_command", "lock_elsewhere", "fairseq_command"}
+GUARD = Guard()
+GUARD.install()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("process")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what is imported stays, and need not be looked through by each collection
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    GUARD.test = item
+    try:
+        return (yield)
+    finally:
+        GUARD.test = None
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -90,14 +115,12 @@ def call_command(
     level = root.level
 
     def call(*words: object, status: int | None = 0) -> SimpleNamespace:
-        # What fairseq keeps in module globals, for the one run that it expects in a process.
-        metrics.reset()
-        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+        forget()
         capsys.readouterr()
         with warnings.catch_warnings():
             warning_filters.install()  # pytest has taken them away
             try:
-                done = cli.main([str(word) for word in words])
+                done = cli.main(prepared(words))
             except SystemExit as exit_:
                 done = exit_.code
         out, err = capsys.readouterr()
@@ -141,7 +164,7 @@ def preprocess_options(corpus: Path, destination: Path) -> list[str]:
 def tiny_data(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny_corpus`, binarized by ``s2sft preprocess``."""
     folder = tmp_path_factory.mktemp("tiny_data")
-    run_in(folder, *S2SFT, "preprocess", *preprocess_options(tiny_corpus, folder))
+    call(folder, "preprocess", *preprocess_options(tiny_corpus, folder)).check_returncode()
     return folder
 
 
@@ -153,10 +176,10 @@ def tiny_options() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def tiny_training(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A training of 3 updates on `tiny_data`, in a process of its own: its `checkpoint`, `stdout` and `stderr`."""
+    """A training of 3 updates on `tiny_data`: its `checkpoint`."""
     folder = tmp_path_factory.mktemp("tiny_training")
-    done = run_in(folder, *S2SFT, "train", tiny_data, *TINY_TRAINING, "--max-update", 3, "--save-dir", ".")
-    return SimpleNamespace(checkpoint=folder / "checkpoint_last.pt", stdout=done.stdout, stderr=done.stderr)
+    call(folder, "train", tiny_data, *TINY_TRAINING, "--max-update", 3, "--save-dir", ".").check_returncode()
+    return SimpleNamespace(checkpoint=folder / "checkpoint_last.pt")
 
 
 @pytest.fixture

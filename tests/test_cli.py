@@ -74,11 +74,12 @@ def test_a_closed_pipe_is_no_error(call_raising, monkeypatch):
     assert [target for _, target in redirected] == [1]
 
 
-def test_training_prints_no_warnings(tiny_training):
-    assert tiny_training.checkpoint.exists()
-    assert tiny_training.stderr == ""
-    assert "WARNING" not in tiny_training.stdout
-    assert "num_updates: 3 >= max_update: 3" in tiny_training.stdout
+def test_training_prints_no_warnings(run_command, tiny_data, tiny_options, tmp_path):
+    done = run_command("train", tiny_data, *tiny_options.training, "--max-update", 3, "--save-dir", "saved")
+    assert (tmp_path / "saved" / "checkpoint_last.pt").exists()
+    assert done.stderr == ""
+    assert "WARNING" not in done.stdout
+    assert "num_updates: 3 >= max_update: 3" in done.stdout
 
 
 def test_generate_prints_its_results_alone_and_no_warnings(tiny_training, run_command, tiny_data):

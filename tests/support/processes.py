@@ -1,8 +1,11 @@
-"""Processes that tests start: with this checkout's package and one thread."""
+"""Processes that tests start: with this checkout's package and one thread; and which tests may start any."""
 
+import functools
+import multiprocessing.process
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,28 @@ def run_in(
         output = f"{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}"
         pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}, expected {status}\n{output}")
     return done
+
+
+class Guard:
+    """Lets no test start a process unless it is marked `process`, so that those without the mark are quick."""
+
+    def __init__(self) -> None:
+        self.test: pytest.Item | None = None  # the one that runs
+
+    def install(self) -> None:
+        """Guard every way of starting a process that tests and the package take."""
+        for owner, name in (
+            (subprocess.Popen, "__init__"),
+            (os, "fork"),
+            (multiprocessing.process.BaseProcess, "start"),
+        ):
+            setattr(owner, name, self._guarded(getattr(owner, name)))
+
+    def _guarded(self, start: Callable) -> Callable:
+        @functools.wraps(start)
+        def guarded(*arguments: object, **options: object) -> object:
+            if self.test is not None and self.test.get_closest_marker("process") is None:
+                raise RuntimeError(f"{self.test.nodeid} starts a process: mark it with @pytest.mark.process")
+            return start(*arguments, **options)
+
+        return guarded
