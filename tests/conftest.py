@@ -6,6 +6,7 @@ matters: what it prints on which stream, its exit status, signals, several ranks
 """
 
 import contextlib
+import copy
 import gc
 import logging
 import random
@@ -21,9 +22,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from called import call, forget, prepared
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from processes import S2SFT, Guard, environment, run_in
 
 from s2sft_fairseq import cli  # patches fairseq, and therefore comes before it
+from s2sft_fairseq.recipes import in_process
 from s2sft_fairseq.runtime import warnings as warning_filters
 
 # rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
@@ -53,9 +56,24 @@ TINY_TRAINING = (
 )
 
 
-STARTS_PROCESSES = {"run_process", "run_command", "start_command", "lock_elsewhere", "fairseq_command"}
+STARTS_PROCESSES = {"run_process", "run_command", "start_command", "lock_elsewhere", "fairseq_command", "wheel"}
 GUARD = Guard()
 GUARD.install()
+
+
+def parse_once(parse: Callable) -> Callable:
+    """Hydra's parser of overrides, which fairseq gives hundreds of them in each command, mostly the same."""
+    known = {}
+
+    def parse_rule(parser: OverridesParser, text: str, rule: str) -> object:
+        if (text, rule) not in known:
+            known[text, rule] = parse(parser, text, rule)
+        return copy.copy(known[text, rule])
+
+    return parse_rule
+
+
+OverridesParser.parse_rule = parse_once(OverridesParser.parse_rule)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the marks
@@ -66,6 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    in_process._commit()  # which asks Git once in a process
     gc.collect()
     gc.freeze()  # what is imported stays, and need not be looked through by each collection
 

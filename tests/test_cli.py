@@ -110,7 +110,13 @@ def test_interactive_answers_line_by_line_until_it_is_interrupted(tiny_training,
 def test_hydra_train(call_command, tiny_data, tmp_path):
     model = ("model=unilm", "+model.encoder_layers=1", "+model.encoder_embed_dim=16", "+model.encoder_ffn_embed_dim=32")
     model += ("model.random_init=true",)
-    options = ("criterion=mask_attention", "optimizer=adam", "optimization.lr=[0.01]", "dataset.batch_size=8")
+    options = (
+        "criterion=mask_attention",
+        "optimizer=adam",
+        "optimization.lr=[0.01]",
+        "dataset.batch_size=8",
+        "dataset.num_workers=0",
+    )
     folders = (f"task.data={tiny_data}", f"checkpoint.save_dir={tmp_path}/saved", f"hydra.run.dir={tmp_path}/run")
     words = ("task=unilm_seq2seq", *model, "+model.encoder_attention_heads=2", *options, *folders)
     call_command("hydra-train", *words, "optimization.max_update=2", "common.cpu=true")
