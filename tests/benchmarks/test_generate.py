@@ -22,6 +22,7 @@ def rows_of(stdout):
     return {row.split()[4]: row for row in rows}, conditions
 
 
+@pytest.mark.slow  # each system measures the rates of the machine, for many seconds
 @pytest.mark.process
 def test_three_systems_side_by_side(tmp_path):
     done = call_script(SCRIPT, tmp_path, *TINY)
