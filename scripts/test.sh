@@ -4,6 +4,7 @@
 #   bash scripts/test.sh                  all tests but the slow ones, on all cores (4 at most), with line coverage, which
 #                                         must be 98 % or more
 #   bash scripts/test.sh --slow           the slow ones too
+#   bash scripts/test.sh --quick          those that start no process, without coverage: 3 minutes on 2 cores
 #   bash scripts/test.sh -k word -x ...   with arguments for pytest: no coverage
 #   VENV=folder bash scripts/test.sh ...  with the environment in that folder instead of .venv, see scripts/setup.sh
 set -euo pipefail
@@ -18,6 +19,12 @@ if [ "${1:-}" = --slow ]; then
     options+=(-m "")
     shift
 fi
-[ $# -gt 0 ] || options+=(--cov --cov-fail-under=98 -n auto --maxprocesses 4 --dist loadfile)
+side_by_side=(-n auto --maxprocesses 4 --dist worksteal)
+if [ "${1:-}" = --quick ]; then
+    options+=(-m "not slow and not process" "${side_by_side[@]}")
+    shift
+elif [ $# = 0 ]; then
+    options+=(--cov --cov-fail-under=98 "${side_by_side[@]}")
+fi
 # The tests start processes of their own, which share the cores; and one thread adds in the same order everywhere.
 OMP_NUM_THREADS=1 exec "$python" -m pytest "${options[@]}" "$@"

@@ -51,5 +51,5 @@ if ! PYTHON=$python timeout 480 bash scripts/setup.sh; then
     say "NOT TESTED on Python $found: no environment could be made, for the reason above"
     exit 0
 fi
-bash scripts/test.sh -n auto --maxprocesses 4 --dist loadfile "${tests[@]}"
+bash scripts/test.sh -n auto --maxprocesses 4 --dist worksteal "${tests[@]}"
 say "passed on Python $found"

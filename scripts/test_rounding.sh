@@ -30,6 +30,6 @@ for setting in "${settings[@]}"; do
     effect="changes the roundings of this processor"
     [ "$(roundings $setting)" != "$plain" ] || effect="has no effect on this processor"
     echo "rounding: $setting $effect"
-    env $setting bash scripts/test.sh -m "rounding and not slow" -n auto --maxprocesses 4 --dist loadfile
+    env $setting bash scripts/test.sh -m "rounding and not slow" -n auto --maxprocesses 4 --dist worksteal
 done
 echo "rounding: passed with ${#settings[@]} settings"

@@ -1,12 +1,14 @@
 """Shared fixtures: a tiny corpus, and the command lines run in processes of their own or within the test's.
 
 A process takes seconds to import PyTorch and fairseq. Prefer `call_command`; use `run_command` where the process itself
-matters: what it prints on which stream, its exit status, signals, several ranks.
+matters: what it prints on which stream, its exit status, signals, several ranks. Tests that start a process are marked
+`process`: by themselves where a fixture of `STARTS_PROCESSES` does it, by hand elsewhere.
 """
 
 import contextlib
+import copy
+import gc
 import logging
-import os
 import random
 import signal
 import subprocess
@@ -19,13 +21,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from called import call, forget, prepared
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from processes import S2SFT, Guard, environment, run_in
 
-from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq, and therefore comes before it
+from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq
+from s2sft_fairseq.recipes import engine
 from s2sft_fairseq.runtime import warnings as warning_filters
-
-# isort: split
-from fairseq import checkpoint_utils
-from fairseq.logging import metrics
 
 # rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
 # would be the file that pytest collects output in.
@@ -33,9 +35,6 @@ with contextlib.suppress(ImportError):
     import absl.logging
 
     absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
-
-ROOT = Path(__file__).resolve().parents[1]
-S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 
 LOCKING = """
 import fcntl, os, sys
@@ -57,6 +56,48 @@ TINY_TRAINING = (
 )
 
 
+STARTS_PROCESSES = {"run_process", "run_command", "start_command", "lock_elsewhere", "fairseq_command", "wheel"}
+GUARD = Guard()
+GUARD.install()
+
+
+def parse_once(parse: Callable) -> Callable:
+    """Hydra's parser of overrides, which fairseq gives hundreds of them in each command, mostly the same."""
+    known = {}
+
+    def parse_rule(parser: OverridesParser, text: str, rule: str) -> object:
+        if (text, rule) not in known:
+            known[text, rule] = parse(parser, text, rule)
+        return copy.copy(known[text, rule])
+
+    return parse_rule
+
+
+OverridesParser.parse_rule = parse_once(OverridesParser.parse_rule)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("process")
+
+
+def pytest_collection_finish() -> None:
+    engine._commit()  # which asks Git once in a process
+    gc.collect()
+    gc.freeze()  # what is imported stays, and need not be looked through by each collection
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    GUARD.test = item
+    try:
+        return (yield)
+    finally:
+        GUARD.test = None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
     """One PyTorch thread: faster for tiny models, and the same order of additions everywhere."""
@@ -64,34 +105,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """The environment of a process that finds this checkout's package first, with `changes`."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
-
-
-def run_in(
-    folder: Path, *words: object, status: int | None = 0, stdin: str = "", **changes: str
-) -> subprocess.CompletedProcess:
-    """Run a process in `folder`, with `changes` to its environment; the result has `stdout` and `stderr` as text.
-
-    Another exit status than `status` (None: any) fails the test and shows both.
-    """
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=folder,
-        env=environment(**changes),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if status is not None and done.returncode != status:
-        output = f"{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-4000:]}"
-        pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}, expected {status}\n{output}")
-    return done
 
 
 @pytest.fixture
@@ -121,14 +134,12 @@ def call_command(
     level = root.level
 
     def call(*words: object, status: int | None = 0) -> SimpleNamespace:
-        # What fairseq keeps in module globals, for the one run that it expects in a process.
-        metrics.reset()
-        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+        forget()
         capsys.readouterr()
         with warnings.catch_warnings():
             warning_filters.install()  # pytest has taken them away
             try:
-                done = cli.main([str(word) for word in words])
+                done = cli.main(prepared(words))
             except SystemExit as exit_:
                 done = exit_.code
         out, err = capsys.readouterr()
@@ -172,7 +183,7 @@ def preprocess_options(corpus: Path, destination: Path) -> list[str]:
 def tiny_data(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny_corpus`, binarized by ``s2sft preprocess``."""
     folder = tmp_path_factory.mktemp("tiny_data")
-    run_in(folder, *S2SFT, "preprocess", *preprocess_options(tiny_corpus, folder))
+    call(folder, "preprocess", *preprocess_options(tiny_corpus, folder)).check_returncode()
     return folder
 
 
@@ -184,10 +195,10 @@ def tiny_options() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def tiny_training(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A training of 3 updates on `tiny_data`, in a process of its own: its `checkpoint`, `stdout` and `stderr`."""
+    """A training of 3 updates on `tiny_data`: its `checkpoint`."""
     folder = tmp_path_factory.mktemp("tiny_training")
-    done = run_in(folder, *S2SFT, "train", tiny_data, *TINY_TRAINING, "--max-update", 3, "--save-dir", ".")
-    return SimpleNamespace(checkpoint=folder / "checkpoint_last.pt", stdout=done.stdout, stderr=done.stderr)
+    call(folder, "train", tiny_data, *TINY_TRAINING, "--max-update", 3, "--save-dir", ".").check_returncode()
+    return SimpleNamespace(checkpoint=folder / "checkpoint_last.pt")
 
 
 @pytest.fixture

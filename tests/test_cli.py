@@ -76,11 +76,12 @@ def test_a_closed_pipe_is_no_error(call_raising, monkeypatch):
     assert [target for _, target in redirected] == [1]
 
 
-def test_training_prints_no_warnings(tiny_training):
-    assert tiny_training.checkpoint.exists()
-    assert tiny_training.stderr == ""
-    assert "WARNING" not in tiny_training.stdout
-    assert "num_updates: 3 >= max_update: 3" in tiny_training.stdout
+def test_training_prints_no_warnings(run_command, tiny_data, tiny_options, tmp_path):
+    done = run_command("train", tiny_data, *tiny_options.training, "--max-update", 3, "--save-dir", "saved")
+    assert (tmp_path / "saved" / "checkpoint_last.pt").exists()
+    assert done.stderr == ""
+    assert "WARNING" not in done.stdout
+    assert "num_updates: 3 >= max_update: 3" in done.stdout
 
 
 def test_generate_prints_its_results_alone_and_no_warnings(tiny_training, run_command, tiny_data):
@@ -111,7 +112,13 @@ def test_interactive_answers_line_by_line_until_it_is_interrupted(tiny_training,
 def test_hydra_train(call_command, tiny_data, tmp_path):
     model = ("model=unilm", "+model.encoder_layers=1", "+model.encoder_embed_dim=16", "+model.encoder_ffn_embed_dim=32")
     model += ("model.random_init=true",)
-    options = ("criterion=mask_attention", "optimizer=adam", "optimization.lr=[0.01]", "dataset.batch_size=8")
+    options = (
+        "criterion=mask_attention",
+        "optimizer=adam",
+        "optimization.lr=[0.01]",
+        "dataset.batch_size=8",
+        "dataset.num_workers=0",
+    )
     folders = (f"task.data={tiny_data}", f"checkpoint.save_dir={tmp_path}/saved", f"hydra.run.dir={tmp_path}/run")
     words = ("task=unilm_seq2seq", *model, "+model.encoder_attention_heads=2", *options, *folders)
     call_command("hydra-train", *words, "optimization.max_update=2", "common.cpu=true")

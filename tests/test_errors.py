@@ -78,6 +78,7 @@ class Rejecting(torch.utils.data.Dataset):
         raise UserError("example 0 is bad\nsay why")
 
 
+@pytest.mark.process
 def test_found_in_the_exception_of_a_data_loading_worker():
     loader = torch.utils.data.DataLoader(Rejecting(), num_workers=1)
     error = raised(lambda: list(loader))

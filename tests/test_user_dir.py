@@ -11,6 +11,7 @@ import pytest
 
 import s2sft_fairseq
 
+pytestmark = pytest.mark.process
 PACKAGE = Path(s2sft_fairseq.__path__[0])
 
 # Each form in a process forked once fairseq is imported: what is registered after fairseq has made its parser, and from

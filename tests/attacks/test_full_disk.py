@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import S2SFT, environment
+from processes import S2SFT, environment
 
 EVERY = 20  # updates from one save to the next
 

@@ -1,10 +1,10 @@
 """The script on a tiny model: records, their table, going on, mistakes."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from called import call_script
 from generation_grid import SYSTEMS
 from generation_table import HEADINGS, table
 
@@ -22,8 +22,10 @@ def rows_of(stdout):
     return {row.split()[4]: row for row in rows}, conditions
 
 
-def test_three_systems_side_by_side(run_process, tmp_path):
-    done = run_process(sys.executable, SCRIPT, *TINY)
+@pytest.mark.slow  # each system measures the rates of the machine, for many seconds
+@pytest.mark.process
+def test_three_systems_side_by_side(tmp_path):
+    done = call_script(SCRIPT, tmp_path, *TINY)
     assert [line.split()[-2] for line in done.stderr.splitlines()] == list(SYSTEMS)
     records = json.loads((tmp_path / "generate.json").read_text())
     assert [record["system"] for record in records] == list(SYSTEMS)
@@ -42,7 +44,7 @@ def test_three_systems_side_by_side(run_process, tmp_path):
     assert f" {ratio:.2f} " in rows["ours"]
     assert rows["original"].endswith("extrapolated from 3 of 11 steps")
     assert conditions.startswith("matrix rate ")
-    again = run_process(sys.executable, SCRIPT, *TINY, "--resume")
+    again = call_script(SCRIPT, tmp_path, *TINY, "--resume")
     assert again.stderr == "", "something was run again"
     assert again.stdout == done.stdout
 
@@ -56,8 +58,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "error"), MISTAKES.items(), ids=map(" ".join, MISTAKES))
-def test_mistakes(run_process, tmp_path, words, error):
-    done = run_process(sys.executable, SCRIPT, *words, status=2)
+def test_mistakes(tmp_path, words, error):
+    done = call_script(SCRIPT, tmp_path, *words)
+    assert done.returncode == 2
     assert done.stderr.endswith(f"error: {error}\n")
     assert not list(tmp_path.iterdir())
 

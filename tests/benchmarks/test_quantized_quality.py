@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "quantized_quality
 
 
 @pytest.mark.skipif(not can_quantize(torch.ones(1, 1)), reason="this CPU has no 8-bit kernels")
+@pytest.mark.process
 def test_a_row_for_each_setting(tiny_training, tiny_data, tiny_corpus, tmp_path):
     output = tmp_path / "quality.json"
     symbols = [line.split()[0] for line in (tiny_corpus / "dict.txt").read_text().splitlines()]

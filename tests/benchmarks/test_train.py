@@ -1,11 +1,11 @@
 """The script on a tiny model: records, their table, going on, the plot, mistakes."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import training_scaling
+from called import call_script
 from train import make_cells
 from training_grid import Cell
 from training_scaling import SWEEPS, draw, sweep_cells
@@ -18,8 +18,9 @@ TINY = (
 )
 
 
-def test_both_systems_side_by_side(run_process, tmp_path):
-    done = run_process(sys.executable, SCRIPT, *TINY)
+@pytest.mark.process
+def test_both_systems_side_by_side(tmp_path):
+    done = call_script(SCRIPT, tmp_path, *TINY)
     name = "unilm_tiny pseudo_masked 6..40/4..10 batch 4 vocabulary 60"
     assert done.stderr.splitlines() == [f"1/2 {name} ours", f"2/2 {name} plain"]
     ours, plain = records = json.loads((tmp_path / "train.json").read_text())
@@ -40,7 +41,7 @@ def test_both_systems_side_by_side(run_process, tmp_path):
     assert first.split()[-3:] == [f"{ratio:.2f}", f"{100 * ours['peak_bytes'] / plain['peak_bytes']:.0f}", "%"]
     assert second.split()[-2:] == ["-", "-"]
     assert conditions.startswith("matrix rate ")
-    again = run_process(sys.executable, SCRIPT, *TINY, "--resume")
+    again = call_script(SCRIPT, tmp_path, *TINY, "--resume")
     assert again.stderr == "", "something was run again"
     assert again.stdout == done.stdout
 
@@ -57,8 +58,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "error"), MISTAKES.items(), ids=map(" ".join, MISTAKES))
-def test_mistakes(run_process, tmp_path, words, error):
-    done = run_process(sys.executable, SCRIPT, *words, status=2)
+def test_mistakes(tmp_path, words, error):
+    done = call_script(SCRIPT, tmp_path, *words)
+    assert done.returncode == 2
     assert done.stderr.endswith(f"error: {error}\n")
     assert not list(tmp_path.iterdir())
 

@@ -128,6 +128,7 @@ def test_the_loss_falls_on_a_batch_that_comes_again():
     assert isinstance(outcomes[0], Outcome)
 
 
+@pytest.mark.process
 def test_the_package_is_not_in_its_process():
     code = "import training_cell, training_plain, sys; print({'fairseq', 's2sft_fairseq'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True, check=True)

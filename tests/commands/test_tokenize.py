@@ -101,6 +101,7 @@ def test_raw_text_is_split_at_a_separator(tokenize, tmp_path):
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.process
 def test_any_number_of_workers_gives_the_same(tokenize, tmp_path, monkeypatch, name):
     monkeypatch.setattr(tokenize_files, "CHUNK_LINES", 10)
     WRITERS[name](tmp_path / "own")
@@ -135,7 +136,7 @@ def test_all_mistakes_in_texts_are_reported_and_nothing_is_written(tokenize, tmp
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_all_mistakes_in_json_are_reported_and_nothing_is_written(tokenize, tmp_path, monkeypatch, workers):
     monkeypatch.setattr(tokenize_files, "CHUNK_LINES", 5)
     wrong = ["{", [1], {"tgt": "a"}, {"src": 3, "tgt": ["a", 1]}, {"src": ["a", "nose", "nose"], "tgt": "\ud800"}, ""]
@@ -247,6 +248,7 @@ def test_interrupted(start_command, tmp_path):
 @pytest.mark.parametrize(
     ("name", "line"), [("a.src", "the quick"), ("a.src.gz", "the quick"), ("a.jsonl", {"src": "the quick", "tgt": "a"})]
 )
+@pytest.mark.process
 def test_pipes(tokenize, tmp_path, name, line):
     write(tmp_path / "raw" / name, *[line] * 3)
     os.mkfifo(tmp_path / name)

@@ -319,6 +319,7 @@ def test_corruption_depends_on_seed_epoch_and_example_alone(method):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.process
 def test_workers_draw_what_the_main_process_draws(persistent):
     """Over two epochs: workers that outlive the first one must learn of the second."""
 

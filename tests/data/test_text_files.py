@@ -156,6 +156,7 @@ def test_nothing_is_lost_when_writing_fails(tmp_path, line_end):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.process
 def test_a_pipe_is_read_as_often_as_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -166,6 +167,7 @@ def test_a_pipe_is_read_as_often_as_a_file(tmp_path):
         assert file.read() == b"a\nb\n"
 
 
+@pytest.mark.process
 def test_a_compressed_pipe(tmp_path):
     pipe = tmp_path / "pipe.gz"
     os.mkfifo(pipe)

@@ -1,5 +1,6 @@
 """A toy task that a tiny model learns in seconds, and the models that learned it, each trained once in a session."""
 
+import fcntl
 import functools
 import os
 import random
@@ -10,9 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from called import call
 from command_output import last_value
+from processes import ROOT, run_in
 
-ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "s2sft_fairseq"
 LETTERS = "abcdefgh"
 SYMBOLS = [
@@ -43,40 +45,18 @@ TOY_TRAINING = (
 )
 
 
-def start(folder: Path, *words: object, stdin: str = "") -> SimpleNamespace:
-    """Run a process in `folder` that must succeed; `stdout`, `stderr` and both together as `output`."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    output = done.stdout + done.stderr
-    if done.returncode != 0:
-        pytest.fail(f"{' '.join(done.args)}: exit status {done.returncode}\n{output[-4000:]}")
-    return SimpleNamespace(stdout=done.stdout, stderr=done.stderr, output=output)
-
-
-def fairseq(folder: Path, name: str, *words: object, stdin: str = "") -> SimpleNamespace:
-    """Run fairseq's own console command ``fairseq-NAME`` with this package as its ``--user-dir``."""
-    command = Path(sys.executable).with_name(f"fairseq-{name}")
-    return start(folder, command, *words, "--user-dir", PLUGIN, "--task", "unilm_seq2seq", stdin=stdin)
-
-
 @pytest.fixture(scope="session")
-def fairseq_command() -> Callable[..., SimpleNamespace]:
-    """Run ``fairseq-NAME`` with the plugin as ``--user-dir``: ``fairseq_command(folder, name, *words, stdin="")``."""
-    return fairseq
+def fairseq_command() -> Callable[..., subprocess.CompletedProcess]:
+    """Run fairseq's own console command ``fairseq-NAME`` with this package as its ``--user-dir``, which must succeed.
 
+    ``fairseq_command(folder, name, *words, stdin="")``; the result has `stdout` and `stderr`.
+    """
 
-@pytest.fixture(scope="session")
-def run_in() -> Callable[..., SimpleNamespace]:
-    """Run any process that must succeed: ``run_in(folder, *words, stdin="")``."""
-    return start
+    def run(folder: Path, name: str, *words: object, stdin: str = "") -> subprocess.CompletedProcess:
+        command = Path(sys.executable).with_name(f"fairseq-{name}")
+        return run_in(folder, command, *words, "--user-dir", PLUGIN, "--task", "unilm_seq2seq", stdin=stdin)
+
+    return run
 
 
 @pytest.fixture
@@ -110,10 +90,10 @@ def letters(tmp_path: Path) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """The toy task, to write four letters in reverse order: folders `raw` and `data`, `dictionary`, `preprocessed`.
+    """The toy task, to write four letters in reverse order: folders `raw` and `data`, and `dictionary`.
 
-    200 pairs in ``train``, 13 in ``valid``, 5 in ``test``, and 13 strange ones in ``test1``. `preprocessed` is what
-    ``fairseq-preprocess`` printed; `layout`, `model` and `training` are options.
+    200 pairs in ``train``, 13 in ``valid``, 5 in ``test``, and 13 strange ones in ``test1``. `preprocessing`, `layout`,
+    `model` and `training` are options.
     """
     folder = tmp_path_factory.mktemp("toy")
     raw, data = folder / "raw", folder / "data"
@@ -128,17 +108,17 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     dictionary = folder / "dict.txt"
     dictionary.write_text("".join(f"{symbol} 1\n" for symbol in SYMBOLS))
     (folder / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
-    preprocessed = fairseq(
-        *(folder, "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--destdir", "data"),
+    preprocessing = (
+        *("--source-lang", "src", "--target-lang", "tgt", "--srcdict", "dict.txt", "--joined-dictionary"),
         *("--trainpref", "raw/train", "--validpref", "raw/valid", "--testpref", "raw/test,raw/mixed"),
-        *("--srcdict", "dict.txt", "--joined-dictionary"),
     )
+    call(folder, "preprocess", *preprocessing, "--destdir", "data").check_returncode()
     return SimpleNamespace(
         folder=folder,
         raw=raw,
         data=data,
         dictionary=dictionary,
-        preprocessed=preprocessed,
+        preprocessing=preprocessing,
         layout=TOY_LAYOUT,
         model=TOY_MODEL,
         training=TOY_TRAINING,
@@ -149,26 +129,37 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def trained(toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
     """Models that learned the toy task: ``trained(method)`` has `folder`, `best`, `halfway`, `output` and `updates`.
 
-    The pseudo-masked one is trained by ``fairseq-train``, the others by ``s2sft train``. One that has not learned the
-    task after 250 updates is trained anew for twice as many: after how many it has hangs on roundings.
+    One that has not learned the task after 250 updates is trained anew for twice as many: after how many it has hangs
+    on roundings. The workers of pytest-xdist share the models.
     """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    @functools.cache
-    def train(method: str) -> SimpleNamespace:
+    def train(method: str) -> None:
         for updates in (250, 500):
-            folder = tmp_path_factory.mktemp(method)
+            folder = shared / f"{method}-{updates}"
             options = ["--finetune-method", method, *toy.training, "--save-dir", folder, "--max-update", updates]
             options += ["--total-num-update", updates, "--save-interval-updates", updates // 2]
-            if method == "pseudo_masked":
-                done = fairseq(toy.folder, "train", "data", *options)
-            else:
-                done = start(toy.folder, sys.executable, "-m", "s2sft_fairseq", "train", "data", *options)
-            loss, accuracy = (last_value(done.output, name, "valid on 'valid' subset") for name in MEASURES)
+            done = call(toy.folder, "train", "data", *options)
+            done.check_returncode()
+            loss, accuracy = (last_value(done.stdout, name, "valid on 'valid' subset") for name in MEASURES)
             # Half of the target is a guess of the masked method: what is masked is not seen.
             if loss < 0.5 and (accuracy == 100 or method == "masked"):
                 break
-        (halfway,) = folder.glob(f"checkpoint_*_{updates // 2}.pt")
-        best = folder / "checkpoint_best.pt"
-        return SimpleNamespace(folder=folder, best=best, halfway=halfway, output=done.output, updates=updates)
+        (folder / "output.txt").write_text(done.stdout + done.stderr)
+        (shared / method).symlink_to(folder)
 
-    return train
+    @functools.cache
+    def model(method: str) -> SimpleNamespace:
+        with open(shared / f"{method}.lock", "w") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            if not (shared / method).exists():
+                train(method)
+        folder = (shared / method).resolve()
+        updates = int(folder.name.removeprefix(f"{method}-"))
+        (halfway,) = folder.glob(f"checkpoint_*_{updates // 2}.pt")
+        output = (folder / "output.txt").read_text()
+        best = folder / "checkpoint_best.pt"
+        return SimpleNamespace(folder=folder, best=best, halfway=halfway, output=output, updates=updates)
+
+    return model

@@ -216,6 +216,7 @@ def test_training_with_a_dictionary_of_another_size(fails, toy, saved, tmp_path)
     assert contents(saved) == before
 
 
+@pytest.mark.process
 def test_data_of_a_larger_dictionary(fails, toy, tmp_path):
     data = shutil.copytree(toy.data, tmp_path / "data")
     for language in ("src", "tgt"):

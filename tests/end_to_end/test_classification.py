@@ -21,6 +21,7 @@ MODEL = (
     *("--max-positions", "64", "--dropout", "0", "--attention-dropout", "0"),
 )
 TRAINING = ("--lr", "0.003", "--cpu", "--num-workers", "0", "--no-epoch-checkpoints", "--log-format", "simple")
+TRAINING += ("--validate-interval", 50, "--save-interval", 50)  # an epoch is an update
 PAIRS = [
     "a b [SEP] c",
     "a b [SEP] d",

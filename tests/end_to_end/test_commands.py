@@ -1,4 +1,4 @@
-"""From text to generated text through the real command lines, each in a process of its own."""
+"""From text to generated text through the command lines; fairseq's own are run in processes of their own."""
 
 import re
 
@@ -24,18 +24,30 @@ def quiet(output):
     return not re.search("Warning|Traceback|Exception ignored", output)
 
 
-def test_preprocess(toy):
-    assert quiet(toy.preprocessed.output)
-    assert "raw/train.src: 200 sents, 1000 tokens, 0.0% replaced" in toy.preprocessed.output
-    names = {path.name for path in toy.data.iterdir()}
+def test_preprocess(toy, fairseq_command, tmp_path):
+    done = fairseq_command(toy.folder, "preprocess", *toy.preprocessing, "--destdir", tmp_path)
+    output = done.stdout + done.stderr
+    assert quiet(output)
+    assert "raw/train.src: 200 sents, 1000 tokens, 0.0% replaced" in output
+    names = {path.name for path in tmp_path.iterdir()}
     assert names >= {
         f"{split}.src-tgt.{language}.{end}"
         for split in ("train", "valid", "test", "test1")
         for language in ("src", "tgt")
         for end in ("bin", "idx")
     }
-    written = PretrainedDictionary.load(str(toy.data / "dict.src.txt"))
+    assert all(path.read_bytes() == (toy.data / path.name).read_bytes() for path in tmp_path.glob("*.bin"))
+    written = PretrainedDictionary.load(str(tmp_path / "dict.src.txt"))
     assert written.symbols == PretrainedDictionary.load(str(toy.dictionary)).symbols
+
+
+def test_train(toy, fairseq_command, tmp_path):
+    words = ("--finetune-method", "pseudo_masked", *toy.training, "--save-dir", tmp_path, "--max-update", 4)
+    done = fairseq_command(toy.folder, "train", "data", *words)
+    output = done.stdout + done.stderr
+    assert quiet(output)
+    assert last_value(output, "num_updates", "valid on 'valid' subset") == 4
+    assert (tmp_path / "checkpoint_last.pt").exists()
 
 
 @pytest.mark.rounding
@@ -53,23 +65,24 @@ def test_train_learns(trained, method):
 
 def test_validate(toy, model, fairseq_command):
     done = fairseq_command(toy.folder, "validate", "data", "--path", model.best, "--batch-size", "8", "--cpu")
-    assert quiet(done.output)
+    output = done.stdout + done.stderr
+    assert quiet(output)
     trained_loss = last_value(model.output, "loss", "valid on 'valid' subset")
-    assert last_value(done.output, "loss", "valid on 'valid' subset") == pytest.approx(trained_loss, abs=0.002)
+    assert last_value(output, "loss", "valid on 'valid' subset") == pytest.approx(trained_loss, abs=0.002)
 
 
 def test_generate_and_interactive(toy, model, fairseq_command):
     options = ("data", "--path", model.best, "--cpu", "--beam", "4", "--nbest", "3")
     by_generate = fairseq_command(toy.folder, "generate", *options, "--gen-subset", "test")
-    assert quiet(by_generate.output)
+    assert quiet(by_generate.stdout + by_generate.stderr)
     references = dict(enumerate(lines(toy.raw / "test.tgt")))
     assert {number: texts[0] for number, texts in generated(by_generate.stdout).items()} == references
-    assert "Translated 5 sentences" in by_generate.output
+    assert "Translated 5 sentences" in by_generate.stdout + by_generate.stderr
     assert "Generate test with beam=4: BLEU4 = 100.00" in by_generate.stdout
 
     text = (toy.raw / "test.src").read_text()
     by_interactive = fairseq_command(toy.folder, "interactive", *options, "--buffer-size", "3", stdin=text)
-    assert quiet(by_interactive.output)
+    assert quiet(by_interactive.stdout + by_interactive.stderr)
     assert generated(by_interactive.stdout) == generated(by_generate.stdout)
     assert list(generated(by_interactive.stdout)) == list(range(5))
     for number, of_example in scores(by_generate.stdout).items():

@@ -2,10 +2,10 @@
 
 import random
 import re
-import sys
 
 import pytest
 import torch
+from called import call
 from command_output import generated
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
@@ -19,7 +19,7 @@ TRAINING += ("--log-format", "simple", "--log-interval", "1")
 
 
 @pytest.fixture(scope="module")
-def text(toy, tmp_path_factory, run_in):
+def text(toy, tmp_path_factory):
     """Documents of letters, tokenized and binarized, and a span vocabulary of them."""
     folder = tmp_path_factory.mktemp("text")
     rng = random.Random(0)
@@ -28,13 +28,14 @@ def text(toy, tmp_path_factory, run_in):
         for _ in range(documents):
             lines += [" ".join(rng.choices(["a", "b c", "d", "e f g"], k=12)) for _ in range(rng.randint(1, 5))] + [""]
         (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
-    s2sft = (sys.executable, "-m", "s2sft_fairseq")
     words = ("--tokenizer-dir", toy.folder, "--output-dir", "tokens", "--dict", "tokens/dict.txt", "--workers", "1")
-    run_in(folder, *s2sft, "tokenize", "--input", "train.txt", "valid.txt", *words)
+    call(folder, "tokenize", "--input", "train.txt", "valid.txt", *words).check_returncode()
     options = ("--only-source", "--srcdict", "tokens/dict.txt", "--destdir", "data", "--workers", "1")
-    run_in(folder, *s2sft, "preprocess", "--trainpref", "tokens/train.txt", "--validpref", "tokens/valid.txt", *options)
+    call(
+        folder, "preprocess", "--trainpref", "tokens/train.txt", "--validpref", "tokens/valid.txt", *options
+    ).check_returncode()
     words = ("--tokenizer-dir", toy.folder, "--input", "tokens/train.txt", "--output", "spans.txt", "--workers", "1")
-    run_in(folder, *s2sft, "span-vocab", *words)
+    call(folder, "span-vocab", *words).check_returncode()
     return folder
 
 

@@ -226,6 +226,7 @@ def test_a_tokenizer_that_is_edited_before_a_run_goes_on(call_command, options, 
     assert (tmp_path / "out.txt.part").read_bytes() == before
 
 
+@pytest.mark.process
 def test_a_pipe(generate, call_command, options, tmp_path):
     expected = generate(lines=["a b", "c"])
     os.mkfifo(tmp_path / "pipe")

@@ -42,13 +42,13 @@ def check(saved, toy, call_command):
     assert last_value(done.stdout, "loss", "valid on 'valid' subset") > 0
 
 
-def test_fairseq_hydra_train(run_in, toy, call_command, tmp_path):
+def test_fairseq_hydra_train(run_process, toy, call_command, tmp_path):
     # Groups are put together before the plugin is imported, so its parts are named by hand.
     names = ("+task._name=unilm_seq2seq", "+model._name=unilm")
     names += ("criterion._name=mask_attention", "+optimizer._name=adam")
     command = Path(sys.executable).with_name("fairseq-hydra-train")
     plugin = f"common.user_dir={Path(s2sft_fairseq.__file__).parent}"
-    run_in(tmp_path, command, *names, *settings(toy, "+"), plugin)
+    run_process(command, *names, *settings(toy, "+"), plugin)
     check(tmp_path / "saved", toy, call_command)
 
 

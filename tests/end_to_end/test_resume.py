@@ -48,18 +48,21 @@ def train(call_command, tiny_data, tiny_options, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+WORKERS = ("--num-workers", 2)
+
+
 @pytest.mark.parametrize(
     ("options", "epoch", "in_epoch"),
     [
         ((), 2, 3),  # 7 in an epoch: update 10 is the third of epoch 2
+        pytest.param(WORKERS, 2, 3, marks=pytest.mark.process),
         (("--batch-size", 10, "--required-batch-size-multiple", 1), 3, 0),  # 5 in an epoch: the last of epoch 2
         (("--update-freq", 2, "--optimizer", "fused_adamw"), 3, 4),  # 4 updates in an epoch: 4 batches of epoch 3
+        pytest.param(("--update-freq", 2, "--optimizer", "fused_adamw", *WORKERS), 3, 4, marks=pytest.mark.process),
     ],
-    ids=["within an epoch", "between epochs", "accumulated gradients"],
+    ids=["within an epoch", "with workers", "between epochs", "accumulated gradients", "accumulated with workers"],
 )
-def test_resumed_equals_uninterrupted(train, options, epoch, in_epoch, workers):
-    options = (*options, "--num-workers", workers)
+def test_resumed_equals_uninterrupted(train, options, epoch, in_epoch):
     whole, _ = train("whole", 20, *options)
     half, _ = train("halves", 10, *options)
     assert (half["/data/epoch"], half["/data/iterations_in_epoch"]) == (epoch, in_epoch)
@@ -71,6 +74,7 @@ def test_resumed_equals_uninterrupted(train, options, epoch, in_epoch, workers):
     assert len(changed) == sum(name.startswith("/model/") for name in whole)
 
 
+@pytest.mark.process
 def test_data_loading_workers_change_nothing(train):
     alone, _ = train("alone", 12, "--num-workers", 0)
     helped, _ = train("helped", 12, "--num-workers", 2)

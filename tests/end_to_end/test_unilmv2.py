@@ -2,10 +2,10 @@
 
 import random
 import re
-import sys
 
 import pytest
 import torch
+from called import call
 from command_output import generated
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
@@ -19,7 +19,7 @@ TRAINING += ("--log-format", "simple", "--log-interval", "1")
 
 
 @pytest.fixture(scope="module")
-def text(toy, tmp_path_factory, run_in):
+def text(toy, tmp_path_factory):
     """Documents of letters in two shards, tokenized and binarized."""
     folder = tmp_path_factory.mktemp("text")
     rng = random.Random(0)
@@ -28,13 +28,12 @@ def text(toy, tmp_path_factory, run_in):
         for _ in range(documents):
             lines += [" ".join(rng.choices(["a", "b c", "d", "e f g"], k=12)) for _ in range(rng.randint(1, 5))] + [""]
         (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
-    s2sft = (sys.executable, "-m", "s2sft_fairseq")
     words = ("--tokenizer-dir", toy.folder, "--output-dir", "tokens", "--dict", "tokens/dict.txt", "--workers", "1")
-    run_in(folder, *s2sft, "tokenize", "--input", "one.txt", "two.txt", "valid.txt", *words)
+    call(folder, "tokenize", "--input", "one.txt", "two.txt", "valid.txt", *words).check_returncode()
     for shard in ("one", "two"):
         options = ("--only-source", "--srcdict", "tokens/dict.txt", "--destdir", shard, "--workers", "1")
         sets = ("--trainpref", f"tokens/{shard}.txt", "--validpref", "tokens/valid.txt")
-        run_in(folder, *s2sft, "preprocess", *sets, *options)
+        call(folder, "preprocess", *sets, *options).check_returncode()
     return folder
 
 

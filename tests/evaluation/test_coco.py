@@ -88,6 +88,7 @@ def compared(process, pairs):
 
 
 @needs_java
+@pytest.mark.process
 def test_meteor_of_a_corpus_with_an_equal_pair(process, one_process):
     pairs = [
         ("who wrote the book ?", "who wrote the book ?"),
@@ -99,6 +100,7 @@ def test_meteor_of_a_corpus_with_an_equal_pair(process, one_process):
 
 
 @needs_java
+@pytest.mark.process
 def test_meteor_of_questions(process, one_process):
     """Equal pairs, reordered ones, ones that match by stems only, and ones where one side matches as a whole."""
     word = ["who", "wrote", "the", "old", "books", "about", "rivers", "?"]
@@ -116,6 +118,7 @@ def test_meteor_of_questions(process, one_process):
 
 
 @needs_java
+@pytest.mark.process
 def test_meteor(fed, process, one_process):
     score, single = process.compute_score(*fed)
     odd = [Example("", ("a cat",)), Example("a ||| cat", ("a cat",)), Example("a cat\nsat", ("a cat\nsat",))]
@@ -139,6 +142,7 @@ def test_meteor_without_java(monkeypatch):
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @needs_java
+@pytest.mark.process
 def test_meteor_that_stops(monkeypatch):
     from pycocoevalcap.meteor import meteor as module
 

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import torch
-from conftest import environment
+from processes import environment
 from tiny import CLS, PAD, SEP
 
 from s2sft_fairseq.errors import UserError
@@ -117,6 +117,7 @@ assert generate_in_halves(generate, torch.arange(1, 17).unsqueeze(1), pad=0) == 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")
+@pytest.mark.process
 def test_memory_that_truly_runs_out():
     """16 sentences would take 1.6 GiB of the 1 GiB that there is."""
     done = subprocess.run(

@@ -96,6 +96,7 @@ def test_the_state_of_a_file_changes_with_it(tmp_path):
     assert file_state(path)["sha256"] == hashlib.sha256(b"ac").hexdigest()
 
 
+@pytest.mark.process
 def test_the_state_of_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["bash", "-c", "echo text >pipe"], cwd=tmp_path):

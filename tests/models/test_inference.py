@@ -145,6 +145,7 @@ def test_another_device_is_left_alone_but_for_bf16():
 
 
 @pytest.mark.skipif(not can_quantize(torch.ones(1, 1)), reason="this CPU has no 8-bit kernels")
+@pytest.mark.process
 def test_a_cpu_whose_8_bit_sums_overflow_is_refused():
     """oneDNN asked to use AVX2 alone, which has no instructions for 8 bits."""
     program = (
@@ -152,7 +153,7 @@ def test_a_cpu_whose_8_bit_sums_overflow_is_refused():
         "from s2sft_fairseq.models.inference import prepare_for_inference\n"
         "prepare_for_inference(tiny_model(), bf16=False, quantize='int8')"
     )
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[1] / "support"
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode != 0

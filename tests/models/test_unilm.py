@@ -393,6 +393,7 @@ def test_checkpointed_activations_change_nothing(encoder):
 
 @pytest.mark.rounding
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler here")
+@pytest.mark.process  # compilers
 def test_compiled_layers_change_nothing_but_rounding():
     form, method, found = tiny_form(), "pseudo_masked", []
     for compiled in (False, True):

@@ -36,6 +36,7 @@ def test_progress():
     assert Progress(None)(TRAINING) == "  update 25: training loss 9.5\n"
 
 
+@pytest.mark.process
 def test_what_several_processes_print(capfd):
     """As ranks of a training do; one that lives on does not stop the training."""
     code = "import os, time; os.write(1, b'child\\n'); time.sleep(30)"

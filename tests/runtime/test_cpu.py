@@ -263,6 +263,7 @@ def page_faults(**variables):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.process
 def test_large_blocks_are_used_again():
     assert page_faults() < 20
     # The control: glibc left as it is asks the kernel for each of the four blocks.
@@ -297,6 +298,7 @@ for blocks in (1, 10, 100):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.process
 def test_holes_are_given_back():
     first, _, last = (int(line) for line in run_program(HOLES).split())
     assert last < first + 50

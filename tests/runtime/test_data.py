@@ -133,10 +133,12 @@ def workers_after_an_epoch(reusable):
         gc.enable()
 
 
+@pytest.mark.process
 def test_workers_end_with_an_epoch_whose_batches_are_not_used_again():
     assert workers_after_an_epoch(reusable=False) == []
 
 
+@pytest.mark.process
 def test_workers_stay_where_the_next_epoch_uses_them():
     (worker,) = workers_after_an_epoch(reusable=True)
     worker.terminate()

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import logging
 {before}
@@ -20,6 +22,7 @@ def printed(before=""):
     return done.stdout
 
 
+@pytest.mark.process
 def test_the_log_stays_as_it_is():
     assert printed() == "30 0\n"
     assert printed("logging.basicConfig(level=logging.ERROR)") == "40 1\n"

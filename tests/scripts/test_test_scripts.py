@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 SET_UP = """echo "setup ${PYTHON:-} ${VENV:-.venv}" >>calls.txt
 [ -z "${PYTHON:-}" ] || [ -z "${BROKEN:-}" ] || { echo "no wheel of PyTorch"; exit 1; }

@@ -117,7 +117,7 @@ def test_t_equals_the_one_in_fractions(dictionary, tmp_path):
             assert t == pytest.approx(exact_t(counts, totals, ngram), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, *(pytest.param(number, marks=pytest.mark.process) for number in (2, 3))])
 def test_the_same_whatever_the_workers_the_memory_and_the_files(dictionary, tmp_path, workers):
     lines = random_lines(7, 1500)
     whole = find([write(tmp_path / "whole", lines)], dictionary, tmp_path / "1", min_count=2)
@@ -135,6 +135,7 @@ def test_the_same_whatever_the_workers_the_memory_and_the_files(dictionary, tmp_
     assert len(list((tmp_path / "2").glob("words-*.txt"))) > 1
 
 
+@pytest.mark.process
 def test_real_text(tmp_path):
     pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     if not SHARED.is_dir():

@@ -149,6 +149,7 @@ def test_shares_of_an_epoch(data, epoch):
 
 
 @pytest.mark.parametrize(("workers", "shards"), [(1, 1), (2, 1), (4, 1), (1, 2), (1, 4)])
+@pytest.mark.process
 def test_shares_with_workers_and_after_a_resume(data, workers, shards):
     """What an epoch is made of: by worker processes of one GPU, over several GPUs, and in a run that was stopped."""
     options = {"lang_pairs": "en-de,en-fr", "epoch_examples": 400, "temperature_epochs": 2}

@@ -25,6 +25,7 @@ def kill(shared: None, chunk: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.process
 def test_results_come_in_order_from_other_processes():
     with Workers(2, 0.02) as workers:
         results = list(workers.map(work, range(30)))
@@ -42,6 +43,7 @@ def test_one_worker_or_few_chunks_stay_in_this_process(count, chunks):
         assert list(workers.map(work, range(chunks))) == [(chunk, os.getpid()) for chunk in range(chunks)]
 
 
+@pytest.mark.process
 def test_chunks_are_read_only_as_they_are_needed():
     read = []
     with Workers(2, 0) as workers:
@@ -51,11 +53,13 @@ def test_chunks_are_read_only_as_they_are_needed():
         assert len(read) < 30
 
 
+@pytest.mark.process
 def test_mistakes_come_through():
     with Workers(2, None) as workers, pytest.raises(UserError, match="the seventh"):
         list(workers.map(fail, range(30)))
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed():
     with (
         Workers(2, None) as workers,

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from s2sft_fairseq import cli
+from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq, and therefore comes before it
 from s2sft_fairseq.runtime import warnings as warning_filters
+
+# isort: split
+from fairseq import checkpoint_utils
+from fairseq.logging import metrics
 
 
 def call(folder: Path, *words: object) -> subprocess.CompletedProcess:
     """Run ``s2sft WORDS`` in a folder; the result has ``returncode``, ``stdout`` and ``stderr``."""
-    return _run(folder, words, lambda: cli.main([str(word) for word in words]))
+    return _run(folder, words, lambda: cli.main(prepared(words)))
 
 
 def call_script(path: Path, folder: Path, *words: object) -> subprocess.CompletedProcess:
@@ -29,8 +33,21 @@ def call_script(path: Path, folder: Path, *words: object) -> subprocess.Complete
         return _run(folder, words, lambda: runpy.run_path(str(path), run_name="__main__"))
 
 
+def prepared(words: tuple[object, ...]) -> list[str]:
+    """Words of a command that loads its data in this process, as is quick, unless they say otherwise."""
+    loads = words[:1] and words[0] in ("train", "generate", "interactive", "validate") and "--num-workers" not in words
+    return [*map(str, words), *(("--num-workers", "0") if loads else ())]
+
+
+def forget() -> None:
+    """Reset what fairseq keeps in module globals, for the one run that it expects in a process."""
+    metrics.reset()
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+
+
 def _run(folder: Path, words: tuple[object, ...], work: Callable[[], object]) -> subprocess.CompletedProcess:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    forget()
     root = logging.getLogger()
     level, root.handlers[:], handlers = root.level, [], root.handlers[:]  # the command takes away what it finds
     try:
