@@ -9,6 +9,8 @@ import pytest
 
 from s2sft_fairseq import cli
 
+pytestmark = pytest.mark.process
+
 HELP = [name for name in cli.COMMANDS if name not in cli._OPTIONS_OF_FAIRSEQ]
 WORK = {
     "tokenize": ["--tokenizer-dir", ".", "--input", "train.src", "--output-dir", "tokens", "--dict", "tokens/dict.txt"],
