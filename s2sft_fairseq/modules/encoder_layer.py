@@ -50,7 +50,7 @@ class AttentionPattern:
 
     head_dim: int
     rotary_base: float
-    """0: queries and keys are not turned."""
+    """0: no rotary positions."""
     window: int
     """A query sees keys at most ``window // 2`` positions away; 0: at any distance."""
 
@@ -154,7 +154,7 @@ class MultiFlowAttention(nn.Module):
         Args:
             x: states of the new tokens (N, A, H). N: sentences, A: new tokens of each.
             plan: what is added to the scores, and the turn of the new tokens.
-            cache: keys, turned already, and values of this layer.
+            cache: keys, rotated already, and values of this layer.
             queries: so many of the new tokens, the last ones, are attended from.
 
         Returns:
@@ -175,12 +175,12 @@ class MultiFlowAttention(nn.Module):
         return self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
 
     def _project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two turned to their positions."""
+        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions."""
         projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
         if rotation is None:
             return projected
-        turned, values = projected.split((2, 1), dim=-3)
-        return torch.cat([rotate(turned, rotation), values], dim=-3)
+        rotated, values = projected.split((2, 1), dim=-3)
+        return torch.cat([rotate(rotated, rotation), values], dim=-3)
 
 
 def _merge_heads(x: Tensor) -> Tensor:
