@@ -168,6 +168,7 @@ def test_means_of_directions(tmp_path):
     assert table.splitlines()[2:] == [f"| {row} |" for row in rows]
 
 
+@pytest.mark.process
 def test_zero_shot(tmp_path):
     """Pairs in English, the test set in French, and plain text of all three languages."""
     RAW["xgiga"](tmp_path / "raw")
