@@ -144,6 +144,7 @@ def test_several_directions(smoke):
 
 
 @pytest.mark.slow  # what it adds to tests/end_to_end/test_deltalm.py is the recipe's way of calling the same commands
+@pytest.mark.process
 def test_the_official_files_of_deltalm(tmp_path):
     """They are an ``--encoder`` as any other, to which the recipe adds the tokens of its languages."""
     RAW["wmt10"](tmp_path / "raw")
