@@ -56,7 +56,15 @@ TINY_TRAINING = (
 )
 
 
-STARTS_PROCESSES = {"run_process", "run_command", "start_command", "lock_elsewhere", "fairseq_command", "wheel"}
+STARTS_PROCESSES = {
+    "run_process",
+    "run_command",
+    "start_command",
+    "lock_elsewhere",
+    "fairseq_command",
+    "wheel",
+    "smoke",
+}
 GUARD = Guard()
 GUARD.install()
 

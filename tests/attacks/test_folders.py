@@ -94,6 +94,7 @@ def killed_while_moving(source, folder, moves):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
+@pytest.mark.process
 def test_killed_while_it_replaces_a_conversion(source, tmp_path):
     convert(source, tmp_path / "before")
     convert(source, tmp_path / "after", "--add-token", "new")

@@ -66,6 +66,7 @@ def updates_of(path: Path) -> int | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1, 4, 20])
+@pytest.mark.process
 def test_training(disk, tiny_data, tiny_options, seconds):
     saves = ("--save-interval", 1000, "--save-interval-updates", EVERY, "--keep-interval-updates", 1)
     words = (tiny_data, *tiny_options.training, *saves, "--max-update", 2 * EVERY)

@@ -11,6 +11,7 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "convert_memory
 
 
 @pytest.mark.slow
+@pytest.mark.process
 def test_at_most_2_2_times_the_checkpoint():
     done = subprocess.run([sys.executable, str(BENCHMARK)], capture_output=True, text=True, check=True)
     ratios = {

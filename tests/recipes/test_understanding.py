@@ -30,6 +30,7 @@ def stages(done, task):
         ),
     ],
 )
+@pytest.mark.process
 def test_smoke(tmp_path, task, words, expected, files, metric):
     UNDERSTANDING[task](tmp_path / "raw")
     done = call(tmp_path, "recipe", task, *SMOKE, *words)

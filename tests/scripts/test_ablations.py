@@ -28,6 +28,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow  # two pre-trainings and five fine-tunings
+@pytest.mark.process
 def test_parts_of_ernie_gen(folder):
     RAW["e2e"](folder / "raw")
     words = (*SETTINGS, "--cpu", "--raw", "e2e=raw", "--", "--batch", 4, "--workers", 1)
@@ -48,6 +49,7 @@ def test_parts_of_ernie_gen(folder):
 
 
 @pytest.mark.slow  # a pre-training and a fine-tuning
+@pytest.mark.process
 def test_objectives_of_unilmv2(folder):
     UNDERSTANDING["glue"](folder / "raw")
     words = (*SETTINGS, "--objectives", "ae+par", "--cpu", "--raw", "mnli=raw", "--", "--batch", 4, "--workers", 1)

@@ -3,12 +3,14 @@
 import runpy
 from pathlib import Path
 
+import pytest
 from called import call_script
 from raw_corpora import RAW
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_methods.py"
 
 
+@pytest.mark.process
 def test_methods_compared(tmp_path):
     RAW["e2e"](tmp_path / "raw")
     words = ("e2e", "--output", "out", "--seeds", 1, "--methods", "infilling", "pseudo_masked", "--")
