@@ -4,7 +4,7 @@
 #   bash scripts/test.sh                  all tests but the slow ones, on all cores (4 at most), with line coverage, which
 #                                         must be 98 % or more
 #   bash scripts/test.sh --slow           the slow ones too
-#   bash scripts/test.sh --quick          those that start no process, without coverage: 3 minutes on 2 cores
+#   bash scripts/test.sh --quick          those that start no process, without coverage
 #   bash scripts/test.sh -k word -x ...   with arguments for pytest: no coverage
 #   VENV=folder bash scripts/test.sh ...  with the environment in that folder instead of .venv, see scripts/setup.sh
 set -euo pipefail
