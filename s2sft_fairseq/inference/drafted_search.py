@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.inference.hypotheses import hypotheses
 from s2sft_fairseq.inference.rules import MINUS_INFINITY
-from s2sft_fairseq.inference.search import Search, hypotheses
+from s2sft_fairseq.inference.search import Search
 
 # The longest end of a hypothesis that is looked for in the source, in tokens.
 LONGEST_MATCH = 3

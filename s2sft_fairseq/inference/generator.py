@@ -46,7 +46,7 @@ from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 logger = logging.getLogger(__name__)
 
 Hypotheses = list[list[dict[str, Any]]]
-"""Of each sentence the best ones, in fairseq's form; see :func:`search.hypotheses`."""
+"""Of each sentence the best ones, in fairseq's form; see :func:`hypotheses.hypotheses`."""
 
 
 class SequenceGenerator:

@@ -1,4 +1,4 @@
-"""Beam search and sampling: a token a step, and the hypotheses that have ended."""
+"""Beam search and sampling: a token a step, from models that read a source once and then score the next token."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.inference.decoder import IncrementalDecoder
+from s2sft_fairseq.inference.hypotheses import FinishedHypotheses
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import (
     MINUS_INFINITY,
@@ -18,7 +18,91 @@ from s2sft_fairseq.inference.rules import (
     sampled_candidates,
 )
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
+from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+
+class IncrementalDecoder:
+    """One model, one batch of sources and the incremental state between them.
+
+    N: sentences, K: hypotheses of each, S: source positions, Q: tokens that no step has read yet, V: vocabulary.
+    """
+
+    def __init__(self, model: UnilmModel, form: SequenceForm, source: Tensor, *, max_tokens: int, beams: int) -> None:
+        """Encode the sources. Each has one hypothesis at first, which is empty.
+
+        Args:
+            model: the model.
+            form: the layout that it was trained with.
+            source: laid-out sources, padded on the right (N, S).
+            max_tokens: most tokens that a hypothesis may have.
+            beams: hypotheses that a sentence will have.
+        """
+        self.model, self.form = model, form
+        real = source != form.pad
+        positions = torch.arange(source.size(1), device=source.device).expand_as(source)
+        segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
+        # Hypotheses of one sentence soon have most of their tokens in common.
+        num_tokens = max_tokens + (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
+        self.state = model.prefill(
+            source[real], positions[real], segments[real], real.sum(dim=1).tolist(), num_tokens=num_tokens
+        )
+        # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
+        self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)
+
+    def next_logits(self) -> Tensor:
+        """Return the scores (N, K, V) of the next token.
+
+        A causal model reads its last token; the others read the last token and a placeholder, whose keys and values are
+        dropped again (s2s-ft, section 2.4).
+        """
+        hypotheses, new = self.pending.shape[1:]
+        # (N, K, Q) -> (N, Q, K) -> (N, Q * K)
+        content = self.pending.transpose(1, 2).flatten(1)
+        layout = next_token_layout(hypotheses, new, placeholder=self.form.has_placeholders, device=content.device)
+        return self._step(content, layout)
+
+    def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
+        """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
+
+        Args:
+            drafts: tokens that may be wrong (N, D). D: drafts of a sentence.
+            ahead: positions further on that are scored too, from the same prefixes.
+
+        Returns:
+            Scores of the token behind each prefix (N, D + 1, V), which are those that :meth:`next_logits` would give,
+            and those further on (N, D + 1, ahead, V).
+        """
+        drafted, pending = drafts.size(1), self.pending.size(2)
+        layout = drafted_layout(pending, drafted, ahead, placeholder=self.form.has_placeholders, device=drafts.device)
+        logits = self._step(torch.cat([self.pending.squeeze(1), drafts], dim=1), layout)
+        following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
+        return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
+
+    def _step(self, content: Tensor, layout: StepLayout) -> Tensor:
+        """Read content (N, A) and, unless the model is causal, a placeholder for each token to predict."""
+        form, predicted = self.form, layout.num_predicted
+        tokens, segments = content, content.new_full((len(layout.offsets),), form.target_segment)
+        if form.has_placeholders:
+            tokens = torch.cat([content, content.new_full((len(content), predicted), form.placeholder)], dim=1)
+            segments[-predicted:] = form.placeholder_segment
+        return self.model.step(self.state, tokens, segments, layout)
+
+    def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
+        """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""
+        self.state.forget(drafted, right)
+        self.pending = tokens[:, None, None]
+
+    def append(self, tokens: Tensor, parents: Tensor) -> None:
+        """Go on: hypothesis k becomes hypothesis ``parents[n, k]`` with ``tokens[n, k]`` behind it, both (N, K)."""
+        self.state.follow(parents)
+        self.pending = tokens.unsqueeze(-1)
+
+    def keep_sentences(self, left: Tensor) -> None:
+        """Go on with the given sentences only; see :meth:`IncrementalState.keep_sentences`."""
+        self.state.keep_sentences(left)
+        self.pending = self.pending[left]
 
 
 class Search:
@@ -192,79 +276,3 @@ class BeamSearch(Search):
         super().keep_sentences(left)
         self.finished.keep_sentences(left)
         self.scores = self.scores[left]
-
-
-class FinishedHypotheses:
-    """The K best ended hypotheses of each of N sentences, in tensors.
-
-    N: sentences, K: hypotheses kept, T: most tokens of one.
-    """
-
-    def __init__(self, sentences: int, kept: int, max_tokens: int, device: torch.device) -> None:
-        self.scores = torch.full((sentences, kept), MINUS_INFINITY, device=device)
-        self.lengths = torch.zeros(sentences, kept, dtype=torch.int64, device=device)
-        self.tokens = torch.zeros(sentences, kept, max_tokens, dtype=torch.int64, device=device)
-        self.log_probs = torch.zeros(sentences, kept, max_tokens, device=device)
-
-    def add(self, ended: Tensor, scores: Tensor, tokens: Tensor, log_probs: Tensor) -> None:
-        """Take in those of C hypotheses of one length t that have ended, and keep the best.
-
-        Shape:
-            ended and normalised scores (N, C), tokens and log-probabilities (N, C, t).
-        """
-        length = tokens.size(2)
-        scores = scores.masked_fill(~ended, MINUS_INFINITY)
-        kept = self.scores.size(1)
-        self.scores, order = torch.cat([self.scores, scores], dim=1).topk(kept, dim=1)
-        self.lengths = torch.cat([self.lengths, torch.full_like(ended, length, dtype=torch.int64)], 1).gather(1, order)
-        room = self.tokens.size(2) - length
-        across = order.unsqueeze(-1).expand(-1, -1, self.tokens.size(2))
-        self.tokens = torch.cat([self.tokens, torch.nn.functional.pad(tokens, (0, room))], 1).gather(1, across)
-        padded = torch.nn.functional.pad(log_probs, (0, room))
-        self.log_probs = torch.cat([self.log_probs, padded], 1).gather(1, across)
-
-    def keep(self, kept: Tensor) -> None:
-        """Forget all other hypotheses than those that ``kept`` (N, K) tells; the next ``add`` puts them in order."""
-        self.scores = self.scores.masked_fill(~kept, MINUS_INFINITY)
-
-    def counts(self) -> Tensor:
-        """Return how many hypotheses each sentence has (N,)."""
-        return (self.scores > MINUS_INFINITY).sum(dim=1)
-
-    def worst(self, wanted: int) -> Tensor:
-        """Return the score that a new hypothesis must beat to be one of the best ``wanted`` (N,); -inf: any score."""
-        return self.scores[:, wanted - 1]
-
-    def keep_sentences(self, left: Tensor) -> None:
-        """Go on with some sentences only, the indices ``left`` (n,)."""
-        self.scores, self.lengths = self.scores[left], self.lengths[left]
-        self.tokens, self.log_probs = self.tokens[left], self.log_probs[left]
-
-    def of(self, sentence: int, wanted: int) -> list[dict[str, Any]]:
-        """Return the best ``wanted`` hypotheses of a sentence, or as many as it has; see :func:`hypotheses`."""
-        count = min(wanted, int((self.scores[sentence] > MINUS_INFINITY).sum()))
-        columns = (self.scores, self.lengths, self.tokens, self.log_probs)
-        return hypotheses(*(column[sentence, :count] for column in columns))
-
-
-@torch.inference_mode(False)
-def hypotheses(scores: Tensor, lengths: Tensor, tokens: Tensor, log_probs: Tensor) -> list[dict[str, Any]]:
-    """Return the hypotheses of a sentence in fairseq's form, in tensors that fairseq may change in place.
-
-    Args:
-        scores: normalised scores, the best first (K,).
-        lengths: tokens of each, eos counted (K,).
-        tokens: (K, T).
-        log_probs: natural logarithms of the probabilities of the tokens (K, T).
-    """
-    scores, tokens, log_probs = scores.clone(), tokens.clone(), log_probs.clone()
-    return [
-        {
-            "tokens": tokens[i, :length],
-            "score": scores[i],
-            "attention": None,
-            "alignment": torch.empty(0),
-            "positional_scores": log_probs[i, :length],
-        }
-        for i, length in enumerate(lengths.tolist())
-    ]

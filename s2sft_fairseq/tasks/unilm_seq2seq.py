@@ -17,9 +17,9 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import GIB, BatchMemory, memory_for, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.finetuning import Corruption

@@ -20,7 +20,7 @@ from tiny import (
     words,
 )
 
-from s2sft_fairseq.inference.decoder import IncrementalDecoder
+from s2sft_fairseq.inference.search import IncrementalDecoder
 from s2sft_fairseq.models import unilm
 from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.objectives.objective import OBJECTIVES

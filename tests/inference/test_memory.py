@@ -6,8 +6,8 @@ import torch
 from tiny import ENCODERS, FIRST_WORD, VOCAB_SIZE, tiny_form, tiny_model
 
 from s2sft_fairseq.inference import memory as planning
-from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.inference.memory import UNKNOWN, BatchMemory, free_memory, memory_for, plan_batches, useful_sentences
+from s2sft_fairseq.inference.search import IncrementalDecoder
 
 
 def memory(budget, **costs):

@@ -12,9 +12,9 @@ from tiny import CLS, MASK, PAD, UNK, objective_of, padded, tiny_form, tiny_mode
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import generate_in_halves
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
 from s2sft_fairseq.models.deltalm import DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.objectives.objective import OBJECTIVES

@@ -12,8 +12,8 @@ from tiny import CLS, ENCODERS, PAD, SEP, model_inputs, padded, reference_exampl
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
 from s2sft_fairseq.objectives.objective import OBJECTIVES

@@ -15,8 +15,8 @@ from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionConfig
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import useful_sentences
-from s2sft_fairseq.inference.reference_scorer import ReferenceScorer
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
