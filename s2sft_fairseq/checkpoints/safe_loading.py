@@ -52,11 +52,14 @@ class PlainDtype:
         self.dtype = np.dtype(f"<{kind}")
 
     def __setstate__(self, state: object) -> None:
-        plain = isinstance(state, tuple) and len(state) == 8
-        if not plain or state[0] != _STATE_VERSION or state[1] not in _BYTE_ORDERS or state[2:] != _REST_OF_STATE:
+        if (
+            not (isinstance(state, tuple) and len(state) == 8)
+            or (state[0] != _STATE_VERSION or state[1] not in _BYTE_ORDERS)
+            or state[2:] != _REST_OF_STATE
+        ):
             raise RefusedValueError("numpy.dtype has a state that no number has")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         return self.dtype.__reduce__()
 
 
@@ -80,10 +83,11 @@ class PlainArray(np.ndarray):
         expected = math.prod(shape) * _plain(dtype).itemsize
         if len(data) != expected:
             raise RefusedValueError(f"numpy.ndarray of shape {shape} needs {expected} bytes, but has {len(data)}")
-        super().__setstate__((1, shape, dtype.dtype, bool(is_fortran), data))
+        # NumPy's types ask for its own booleans.
+        super().__setstate__((1, shape, dtype.dtype, bool(is_fortran), data))  # type: ignore[arg-type]
         self.filled = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         """Be saved as the ordinary array that it is."""
         return np.asarray(self).__reduce__()
 
@@ -97,10 +101,10 @@ def reconstruct(kind: object, shape: object, typecode: object) -> PlainArray:
 
 def scalar(dtype: object, data: object) -> np.generic:
     """Stand under the name ``numpy.core.multiarray.scalar``: one number from its bytes."""
-    data = _bytes(data)
-    if len(data) != _plain(dtype).itemsize:
-        raise RefusedValueError(f"a number of numpy.dtype {dtype.dtype} has {len(data)} bytes")
-    return np.frombuffer(data, dtype.dtype)[0]
+    data, kind = _bytes(data), _plain(dtype)
+    if len(data) != kind.itemsize:
+        raise RefusedValueError(f"a number of numpy.dtype {kind} has {len(data)} bytes")
+    return np.frombuffer(data, kind)[0]
 
 
 def numpy_types() -> list:

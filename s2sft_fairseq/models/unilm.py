@@ -31,7 +31,7 @@ from s2sft_fairseq.models.unilm_parts import (
     make_relative_position,
 )
 from s2sft_fairseq.modules.embeddings import TiedGradient
-from s2sft_fairseq.modules.encoder_layer import PackedPlan
+from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive
 from s2sft_fairseq.modules.lm_head import OutputFactors
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
@@ -59,7 +59,9 @@ class UnilmModel(BaseFairseqModel):
         self.pretrained_layout: dict[str, Any] = {}
         self.embeddings = make_embeddings(cfg, vocab_size, pad)
         self.relative_position = make_relative_position(cfg)
-        self.layers = nn.ModuleList(make_layer(cfg, index) for index in range(cfg.encoder_layers))
+        self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]  # it says Module of its items
+            make_layer(cfg, index) for index in range(cfg.encoder_layers)
+        )
         self.patterns = [make_pattern(cfg, index) for index in range(cfg.encoder_layers)]
         self.layer_norm = make_final_layer_norm(cfg)
         self.lm_head = make_lm_head(cfg, vocab_size)

@@ -206,8 +206,9 @@ def _train_step(train: Callable, trainer: Trainer, *args: Any, **options: Any) -
     0, on the GPU."""
     if trainer.cuda:
         return train(trainer, *args, **options)
-    to_gpu, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor: tensor
+    tensors: Any = torch.Tensor
+    to_gpu, tensors.cuda = tensors.cuda, lambda tensor: tensor
     try:
         return train(trainer, *args, **options)
     finally:
-        torch.Tensor.cuda = to_gpu
+        tensors.cuda = to_gpu

@@ -33,7 +33,7 @@ def numpy_with_old_names() -> types.ModuleType:
     (language_pair_dataset.py) for ``--num-batch-buckets``, ``np.compat.long`` (token_block_dataset.py) for
     ``--sample-break-mode eos``, and ``np.int`` (data_utils.py) for masks of spans.
     """
-    module = types.ModuleType("numpy")
+    module: Any = types.ModuleType("numpy")
     module.__dict__.update(vars(np))
     module.int = int
     module.compat = types.SimpleNamespace(long=int)
@@ -42,7 +42,7 @@ def numpy_with_old_names() -> types.ModuleType:
 
 
 def _percentile(*args: Any, interpolation: str = "linear", **options: Any) -> np.ndarray:
-    return np.percentile(*args, method=interpolation, **options)
+    return np.percentile(*args, method=interpolation, **options)  # type: ignore[call-overload]  # of options by name
 
 
 def _close(close: Callable, dataset: Any) -> None:
