@@ -107,7 +107,7 @@ def scalar(dtype: object, data: object) -> np.generic:
     return np.frombuffer(data, kind)[0]
 
 
-def numpy_types() -> list:
+def numpy_types() -> list[Any]:
     """What `torch.serialization.add_safe_globals` needs: each function with the names that it stands under."""
     return [
         (PlainArray, "numpy.ndarray"),
@@ -133,7 +133,7 @@ def _bytes(data: object) -> bytes:
     return data
 
 
-def safe_types() -> list:
+def safe_types() -> list[Any]:
     """The types that fairseq checkpoints hold beyond PyTorch's own list: classes, or (class, its name in the file)."""
     return [
         argparse.Namespace,  # cfg["model"], and the whole configuration before fairseq 0.10
@@ -144,7 +144,7 @@ def safe_types() -> list:
     ]
 
 
-def types_between_ranks() -> list:
+def types_between_ranks() -> list[Any]:
     """The further types in the state that rank 0 sends to the other ranks on resuming; no file holds them."""
     return [
         distributed_utils._TensorPlaceholder,
@@ -166,7 +166,7 @@ def register_safe_types() -> None:
     add_safe_globals(safe_types())
 
 
-def load_checkpoint(path: str | os.PathLike, *, lazily: bool = False) -> dict:
+def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> dict[str, Any]:
     """Load a checkpoint onto the CPU, as it is in the file.
 
     Args:
@@ -196,7 +196,7 @@ def load_checkpoint(path: str | os.PathLike, *, lazily: bool = False) -> dict:
     return state
 
 
-def load_pickle(path: str | os.PathLike) -> dict:
+def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Load a bare pickle of NumPy arrays by name, such as Paddle's ``*.pdparams``, in PyTorch's safe mode; as tensors.
 
     Raises:

@@ -131,7 +131,8 @@ class UnilmModel(BaseFairseqModel):
         x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied)
         x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
         if tied is None:
-            return self.lm_head(x, weight)
+            logits: Tensor = self.lm_head(x, weight)
+            return logits
         return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
 
     def encode(self, columns: PackedColumns, tied: TiedGradient | None = None) -> Tensor:
@@ -141,14 +142,15 @@ class UnilmModel(BaseFairseqModel):
             columns: of the batch.
             tied: where the output matrix leaves its gradient, if that is kept apart.
         """
-        x = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
+        x: Tensor = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
         plans = self._packed_plans(columns, x.dtype)
         for layer, plan in zip(self.layers, plans, strict=True):
             if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
                 x = checkpoint(layer, x, plan, use_reentrant=False)
             else:
                 x = layer(x, plan)
-        return self.layer_norm(x)
+        x = self.layer_norm(x)
+        return x
 
     def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:
         """Return the plan of each layer; layers of one pattern share theirs."""
@@ -224,7 +226,8 @@ class UnilmModel(BaseFairseqModel):
             queries = layout.num_predicted if index == last else x.size(1)
             x = layer.step(x, plans[pattern], cache, queries)
         state.keep(layout, positions)
-        return self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
+        logits: Tensor = self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
+        return logits
 
     def get_normalized_probs(self, net_output: Tensor, log_probs: bool, sample: Any = None) -> Tensor:
         """Return (log-)probabilities in float32 of the logits (..., V)."""

@@ -197,7 +197,7 @@ class FusedAdamW(FairseqOptimizer):
             self.multiply_grads((max_norm / (norm + 1e-6)).clamp(max=1))
         return norm
 
-    def step(self, closure: Callable | None = None, scale: float | Tensor = 1.0, groups: Any = None) -> None:
+    def step(self, closure: Callable[..., Any] | None = None, scale: float | Tensor = 1.0, groups: Any = None) -> None:
         """Update the parameters with their gradients divided by ``scale``; ``groups`` has no effect."""
         factor, self._factor = self._factor / scale, 1.0
         device = next(iter(self.params)).device
