@@ -54,7 +54,8 @@ class PlainDtype:
     def __setstate__(self, state: object) -> None:
         if (
             not (isinstance(state, tuple) and len(state) == 8)
-            or (state[0] != _STATE_VERSION or state[1] not in _BYTE_ORDERS)
+            or state[0] != _STATE_VERSION
+            or state[1] not in _BYTE_ORDERS
             or state[2:] != _REST_OF_STATE
         ):
             raise RefusedValueError("numpy.dtype has a state that no number has")

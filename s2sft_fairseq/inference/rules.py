@@ -108,9 +108,9 @@ class TokenRules:
             log_probs (N, K, V), tokens (N, K, T), their number (N,) in each hypothesis, fewer than T where it is padded
             on the left.
         """
-        found = self._forced(tokens.size(2), lengths)
-        if found is not None:
-            forced, where = found
+        required = self._forced(tokens.size(2), lengths)
+        if required is not None:
+            forced, where = required
             # (N,) -> (N, K, 1)
             column = forced[:, None, None].expand(-1, log_probs.size(1), 1)
             plain = log_probs.gather(2, column)
@@ -119,7 +119,7 @@ class TokenRules:
             log_probs[..., self.form.sep].masked_fill_((lengths < self.options.min_len).unsqueeze(1), MINUS_INFINITY)
         if self.options.no_repeat_ngram_size:
             forbid_repeats(log_probs, tokens, self.options.no_repeat_ngram_size, self.never_blocked)
-        if found is not None:
+        if required is not None:
             where = where[:, None, None]
             log_probs.masked_fill_(where, MINUS_INFINITY)
             log_probs.scatter_(2, column, torch.where(where, plain, log_probs.gather(2, column)))
