@@ -89,7 +89,8 @@ def call(name: str, arguments: Sequence[str]) -> None:
 
 def guarded(name: str, work: Callable[[], object]) -> int:
     """Do the work of a command and return its exit status; mistakes of the user's are printed without a traceback."""
-    sys.stdout.reconfigure(line_buffering=True)  # for whoever reads interactive's answers through a pipe
+    # For whoever reads interactive's answers through a pipe.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a TextIOWrapper
     try:
         work()
         sys.stdout.flush()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the linter and every test; sets up what they need itself.
+# Run the linter, the type checker and every test; sets up what they need itself.
 #
 #   bash scripts/test.sh                  all tests but the slow ones, on all cores (4 at most), with line coverage, which
 #                                         must be 98 % or more
@@ -13,6 +13,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 python=${VENV:-.venv}/bin/python
 "$python" -m ruff check
+"$python" -m ruff format --check
+"$python" -m mypy
 
 options=(-rs)
 if [ "${1:-}" = --slow ]; then

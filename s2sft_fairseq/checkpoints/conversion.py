@@ -211,11 +211,11 @@ def _fuse_projections(weights: Weights, num_layers: int) -> list[str]:
     for layer in range(num_layers):
         for kind in ("weight", "bias"):
             fused = f"layers.{layer}.attention.qkv.{kind}"
-            found = [weights.pop(name, None) for name in _parts(fused)]
-            missing = [name for name, value in zip(_parts(fused), found, strict=True) if value is None]
+            missing = [name for name in _parts(fused) if name not in weights]
+            found = [weights.pop(name) for name in _parts(fused) if name in weights]
             if not missing:
                 weights[fused] = torch.cat(found)
-            elif len(missing) < len(found):
+            elif found:
                 incomplete += missing
     return incomplete
 

@@ -52,11 +52,15 @@ class PlainDtype:
         self.dtype = np.dtype(f"<{kind}")
 
     def __setstate__(self, state: object) -> None:
-        plain = isinstance(state, tuple) and len(state) == 8
-        if not plain or state[0] != _STATE_VERSION or state[1] not in _BYTE_ORDERS or state[2:] != _REST_OF_STATE:
+        if (
+            not (isinstance(state, tuple) and len(state) == 8)
+            or state[0] != _STATE_VERSION
+            or state[1] not in _BYTE_ORDERS
+            or state[2:] != _REST_OF_STATE
+        ):
             raise RefusedValueError("numpy.dtype has a state that no number has")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         return self.dtype.__reduce__()
 
 
@@ -80,10 +84,11 @@ class PlainArray(np.ndarray):
         expected = math.prod(shape) * _plain(dtype).itemsize
         if len(data) != expected:
             raise RefusedValueError(f"numpy.ndarray of shape {shape} needs {expected} bytes, but has {len(data)}")
-        super().__setstate__((1, shape, dtype.dtype, bool(is_fortran), data))
+        # NumPy's types ask for its own booleans.
+        super().__setstate__((1, shape, dtype.dtype, bool(is_fortran), data))  # type: ignore[arg-type]
         self.filled = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         """Be saved as the ordinary array that it is."""
         return np.asarray(self).__reduce__()
 
@@ -97,13 +102,13 @@ def reconstruct(kind: object, shape: object, typecode: object) -> PlainArray:
 
 def scalar(dtype: object, data: object) -> np.generic:
     """Stand under the name ``numpy.core.multiarray.scalar``: one number from its bytes."""
-    data = _bytes(data)
-    if len(data) != _plain(dtype).itemsize:
-        raise RefusedValueError(f"a number of numpy.dtype {dtype.dtype} has {len(data)} bytes")
-    return np.frombuffer(data, dtype.dtype)[0]
+    data, kind = _bytes(data), _plain(dtype)
+    if len(data) != kind.itemsize:
+        raise RefusedValueError(f"a number of numpy.dtype {kind} has {len(data)} bytes")
+    return np.frombuffer(data, kind)[0]
 
 
-def numpy_types() -> list:
+def numpy_types() -> list[Any]:
     """What `torch.serialization.add_safe_globals` needs: each function with the names that it stands under."""
     return [
         (PlainArray, "numpy.ndarray"),
@@ -129,7 +134,7 @@ def _bytes(data: object) -> bytes:
     return data
 
 
-def safe_types() -> list:
+def safe_types() -> list[Any]:
     """The types that fairseq checkpoints hold beyond PyTorch's own list: classes, or (class, its name in the file)."""
     return [
         argparse.Namespace,  # cfg["model"], and the whole configuration before fairseq 0.10
@@ -140,7 +145,7 @@ def safe_types() -> list:
     ]
 
 
-def types_between_ranks() -> list:
+def types_between_ranks() -> list[Any]:
     """The further types in the state that rank 0 sends to the other ranks on resuming; no file holds them."""
     return [
         distributed_utils._TensorPlaceholder,
@@ -162,7 +167,7 @@ def register_safe_types() -> None:
     add_safe_globals(safe_types())
 
 
-def load_checkpoint(path: str | os.PathLike, *, lazily: bool = False) -> dict:
+def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> dict[str, Any]:
     """Load a checkpoint onto the CPU, as it is in the file.
 
     Args:
@@ -192,7 +197,7 @@ def load_checkpoint(path: str | os.PathLike, *, lazily: bool = False) -> dict:
     return state
 
 
-def load_pickle(path: str | os.PathLike) -> dict:
+def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Load a bare pickle of NumPy arrays by name, such as Paddle's ``*.pdparams``, in PyTorch's safe mode; as tensors.
 
     Raises:

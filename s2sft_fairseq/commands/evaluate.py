@@ -10,7 +10,7 @@ from pathlib import Path
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.evaluate import METRICS, as_json, as_latex, as_table, evaluate
-from s2sft_fairseq.evaluation.examples import Lead, read_answers, read_examples, read_table
+from s2sft_fairseq.evaluation.examples import Example, Lead, read_answers, read_examples, read_table
 from s2sft_fairseq.evaluation.settings import (
     BRACKETS,
     CONTRACTIONS,
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if problems := list(_problems(options, settings)):
         raise UserError.of(problems)
 
-    def read(system: Path | Lead) -> list:
+    def read(system: Path | Lead) -> list[Example]:
         if isinstance(system, Path) and SQUAD_METRICS.intersection(settings.metrics):
             return read_answers(system, options.ref[0], options.null_odds)
         if isinstance(system, Path) and system.suffix == ".tsv" and LABEL_METRICS.intersection(settings.metrics):

@@ -50,7 +50,7 @@ def open_recipe(name: str, words: Sequence[str]) -> Recipe:
     texts = vars(_parser(name, benchmark).parse_args(_joined(words[:end])))
     config = Path(texts.pop("config", ""))
     of_run, of_file = benchmark.recipe.run_options, benchmark.recipe.configurable(benchmark)
-    given = read_values(of_run | of_file, texts)
+    given = read_values({**of_run, **of_file}, texts)
     file = read_values(of_file, read_toml(config), f"{config}: ") if config.name else {}
     settings = benchmark.recipe.configure(name, benchmark, given, file)
     return benchmark.recipe(name, benchmark, settings, words[end + 1 :], call)
@@ -93,7 +93,7 @@ def _parser(name: str, benchmark: Benchmark) -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    for key, setting in (benchmark.recipe.run_options | benchmark.recipe.configurable(benchmark)).items():
+    for key, setting in {**benchmark.recipe.run_options, **benchmark.recipe.configurable(benchmark)}.items():
         setting._replace(default=getattr(usual, key)).add_to(parser, key)
     parser.add_argument("--config", metavar="FILE", help="take settings from a file as --dump-config prints it")
     return parser

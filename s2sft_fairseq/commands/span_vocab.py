@@ -73,7 +73,7 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield f"--input names {path} twice"
 
 
-def _entries(found: Found, order: int, dictionary: PretrainedDictionary) -> Iterator[Entry]:
+def _entries(found: Found, order: int, dictionary: PretrainedDictionary) -> Iterator[Entry[str]]:
     ngrams: Collocations = found.ngrams[order]
     words = words_of_keys(ngrams.keys, order).tolist()
     for numbers, count, t in zip(words, ngrams.counts.tolist(), ngrams.t.tolist(), strict=True):
@@ -81,7 +81,7 @@ def _entries(found: Found, order: int, dictionary: PretrainedDictionary) -> Iter
         yield Entry([dictionary.symbols[token] for token in ids], count, t)
 
 
-def _summary(name: str, entries: Sequence[Entry], totals: dict[str, int]) -> str:
+def _summary(name: str, entries: Sequence[Entry[str]], totals: dict[str, int]) -> str:
     t = f" (t {entries[0].t:.2f} to {entries[-1].t:.2f})" if entries else ""
     return f"{len(entries):,} {name}{t} of {totals[name]:,}"
 

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -239,7 +240,7 @@ def _keep_summaries_apart(corpus: Corpus) -> None:
         corpus.splits[split] = kept
 
 
-def write_corpus(corpus: Corpus, settings: CorpusSettings, output: Path) -> dict:
+def write_corpus(corpus: Corpus, settings: CorpusSettings, output: Path) -> dict[str, Any]:
     """Write ``{train,valid,test}.{src,tgt}``, then ``stats.json`` and ``README.md``; return the statistics."""
     for split, pairs in corpus.splits.items():
         write_lines(output / f"{split}.src", (pair.body for pair in pairs))
@@ -258,7 +259,7 @@ def write_corpus(corpus: Corpus, settings: CorpusSettings, output: Path) -> dict
     return stats
 
 
-def _readme(stats: dict) -> str:
+def _readme(stats: dict[str, Any]) -> str:
     rows = [(name, stats["versions"][name], counts) for name, counts in stats["pairs_per_package"].items()]
     table = [f"| {n} | {v} | {c['train']:,} | {c['valid']:,} | {c['test']:,} |" for n, v, c in rows]
     total = stats["pairs"]

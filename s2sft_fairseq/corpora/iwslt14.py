@@ -68,18 +68,18 @@ def _segments(source: Path, target: Path, malformed: Malformed) -> Iterator[Exam
     Raises:
         UserError: if the two files have other sentences.
     """
-    texts = [_by_name(path, malformed) for path in (source, target)]
+    texts, others = (_by_name(path, malformed) for path in (source, target))
     problems = [
         f"{path} lacks {len(lacking):,} of them: {', '.join([*lacking[:_SHOWN], *['...'][: len(lacking) - _SHOWN]])}"
-        for path, own, other in ((source, *texts), (target, *reversed(texts)))
+        for path, own, other in ((source, texts, others), (target, others, texts))
         if (lacking := [name for name in other if name not in own])
     ]
-    if not any(texts):
+    if not (texts or others):
         problems = [f"{source} and {target} have none"]
     if problems:
         raise UserError.of(problems, f"{source} and {target} must have the same segments:")
-    for name, text in texts[0].items():
-        if text is not None and (other := texts[1][name]) is not None:
+    for name, text in texts.items():
+        if text is not None and (other := others[name]) is not None:
             yield Example(source, name, (text,), (other,), (source, target))
 
 

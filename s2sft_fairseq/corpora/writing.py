@@ -148,7 +148,8 @@ def write_labelled(
     with new_folder(folder, "--output") as partial:
         lines = {}
         for split, examples in splits.items():
-            texts, labels = [], []
+            texts: list[str] = []
+            labels: list[str] = []
             before, shown = malformed.records.total(), len(malformed.shown)
             for text, label in islice(_well_formed(examples, malformed, attrgetter("references")), limit):
                 texts.append(text)

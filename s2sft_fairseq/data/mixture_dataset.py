@@ -99,7 +99,7 @@ class MixtureDataset(FairseqDataset):
         for part in np.unique(parts):
             places = np.flatnonzero(parts == part)
             draws = Draws(self.seed, self.epoch, ids[places])
-            source, target = self.parts[part].make([samples[place]["item"] for place in places], draws)
+            source, target = self.parts[part].make([samples[place]["item"] for place in places.tolist()], draws)
             for place, row in zip(places, _rows(source), strict=True):
                 sources[place] = row
             if target is not None:

@@ -15,9 +15,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
@@ -146,7 +147,7 @@ def reading_problem(path: Path, error: BaseException) -> str:
     return f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> BufferedIOBase:
     """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; a pipe can be opened again."""
     return gzip.open(readable(path), "rb") if path.suffix == ".gz" else readable(path).open("rb")
 

@@ -106,20 +106,20 @@ class SquadScores(Statistics):
                 found |= {f"{name} EM": _percent(scores[which, 0]), f"{name} F1": _percent(scores[which, 1])}
         if self.odds is not None:
             for column, name in enumerate(("EM", "F1")):
-                best, threshold = self._best(chosen, column)
+                best, threshold = self._best(self.odds, chosen, column)
                 found |= {f"best {name}": best, f"threshold of best {name}": threshold}
         return found
 
-    def _best(self, chosen: np.ndarray, column: int) -> tuple[float, float]:
+    def _best(self, odds: np.ndarray, chosen: np.ndarray, column: int) -> tuple[float, float]:
         """Return the best score over all thresholds, in percent, and the least threshold that gives it.
 
         At first nothing is predicted. Then one question after the other is answered, in the order of their odds.
         """
-        order = chosen[np.argsort(self.odds[chosen], kind="stable")]
+        order = chosen[np.argsort(odds[chosen], kind="stable")]
         gains = np.where(self.has_answer[order], self.raw[order, column], -self.says_something[order].astype(float))
         totals = np.concatenate([[0.0], np.cumsum(gains)]) + (~self.has_answer[order]).sum()
         best = int(totals.argmax())
-        threshold = 0.0 if best == 0 else float(self.odds[order[best - 1]])
+        threshold = 0.0 if best == 0 else float(odds[order[best - 1]])
         return 100 * float(totals[best]) / len(chosen), threshold
 
 

@@ -9,6 +9,7 @@ the references, and is not stemmed.
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def coco_bleu(examples: Sequence[Example], settings: Settings) -> Measured:
         scorer += (_line(example.hypothesis), [_line(reference) for reference in example.references])
     counts = []
     for one in scorer.ctest:
-        closest = min(one["reflen"], key=lambda length, system=one["testlen"]: (abs(length - system), length))
+        _, closest = min((abs(length - one["testlen"]), length) for length in one["reflen"])
         counts.append((one["testlen"], closest, *one["guess"], *one["correct"]))
 
     def score(sums: np.ndarray) -> dict[str, float]:
@@ -82,7 +83,7 @@ def meteor(examples: Sequence[Example], settings: Settings) -> Measured:
 class _Meteor:
     """pycocoevalcap's process of METEOR."""
 
-    def __init__(self, meteor: object) -> None:
+    def __init__(self, meteor: Any) -> None:
         self.meteor = meteor
         self.process = meteor.meteor_p
 

@@ -144,7 +144,8 @@ def _references(path: Path) -> list[tuple[str, ...]]:
     """The references of each line."""
     if not is_json_lines(path):
         return [(line,) for line in _lines(path)]
-    found, wrong = [], {}
+    found: list[tuple[str, ...]] = []
+    wrong: dict[str, list[int]] = {}
     for number, line in enumerate(_lines(path), 1):
         texts = _json_references(line)
         if texts is None:

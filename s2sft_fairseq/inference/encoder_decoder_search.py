@@ -16,6 +16,9 @@ class EncoderDecoderSearch(SequenceGenerator):
     See `early_stop`. N: sentences still in the search, K: hypotheses of each, C: candidates.
     """
 
+    candidates: tuple[Tensor, Tensor, Tensor]
+    """Scores, tokens and origins (N, C) of the newest step."""
+
     def __init__(self, *args: Any, nbest: int, exact: bool, **options: Any) -> None:
         """Begin as fairseq does.
 
@@ -84,4 +87,5 @@ class EncoderDecoderSearch(SequenceGenerator):
         # At best it keeps its sum, and ends one token later or at the maximum length: see `BeamSearch`.
         if self.normalize_scores:
             highest = highest / max(length**self.len_penalty for length in (step + 2, max_len + 1))
-        return highest.tolist()
+        bounds: list[float] = highest.tolist()
+        return bounds

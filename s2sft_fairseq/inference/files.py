@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,7 +91,7 @@ class RawText:
 def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
     """Yield `items`; while one is in use, a thread makes the next."""
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, _END)
+        coming: Future[Any] = thread.submit(next, items, _END)
         while (item := coming.result()) is not _END:
             coming = thread.submit(next, items, _END)
             yield item

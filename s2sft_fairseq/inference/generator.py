@@ -221,6 +221,7 @@ def _run(
 
 def _load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
     """Load one model or an ensemble, as fairseq-generate does."""
+    models: Sequence[BaseFairseqModel]
     models, _ = checkpoint_utils.load_model_ensemble(
         utils.split_paths(cfg.common_eval.path),
         arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
@@ -255,9 +256,11 @@ def _batch_planner(
 
 def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
     """Return everything that the output depends on, by the names of the options."""
+    task: Any = OmegaConf.to_container(cfg.task)
+    generation: Any = OmegaConf.to_container(cfg.generation)
     groups = {
-        **OmegaConf.to_container(cfg.task),
-        **OmegaConf.to_container(cfg.generation),
+        **task,
+        **generation,
         **{name: cfg.common[name] for name in ("seed", "fp16", "bf16")},
         **{name: cfg.dataset[name] for name in ("num_shards", "shard_id")},
         "model_overrides": cfg.common_eval.model_overrides,

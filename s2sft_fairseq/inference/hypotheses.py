@@ -126,7 +126,7 @@ class ReferenceScorer:
             logits = model(**columns, labelled=labelled)
             each.append(model.get_normalized_probs(logits, log_probs=True).gather(1, labels).squeeze(1))
         lengths = [int(part.sum()) for part in labelled.split([sum(blocks) for blocks in batch.lengths])]
-        results = []
+        results: list[list[dict[str, Any]]] = []
         for tokens, scores in zip(labels.squeeze(1).split(lengths), mean_of_models(each).split(lengths), strict=True):
             if scores.isnan().any():
                 raise NotANumberError(len(results), next(self.models[0].parameters()).dtype).named(sample)

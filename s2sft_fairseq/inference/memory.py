@@ -255,8 +255,8 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int:
 def _left_by_control_groups(root: Path) -> Iterator[int]:
     """Yield what each limit on this process leaves it."""
     for folder, version in _control_groups(root):
-        _, limit, used, inactive = _CONTROL_GROUPS[version]
-        limit, used = _number(folder / limit), _number(folder / used)
+        _, limit_file, used_file, inactive = _CONTROL_GROUPS[version]
+        limit, used = _number(folder / limit_file), _number(folder / used_file)
         if limit is not None and used is not None:
             yield limit - used + _fields(folder / "memory.stat").get(inactive, 0)
 

@@ -125,7 +125,7 @@ class SearchOptions(UnilmSearchConfig):
         """
         if problems := _problems(args, task, form, dictionary):
             raise UserError.of(problems)
-        derived = {
+        derived: dict[str, Any] = {
             "early_stop": early_stop(args, task),
             "length_penalty": str(task.length_penalty),
             "lenpen": 0.0 if args.unnormalized else args.lenpen,

@@ -108,8 +108,9 @@ class TokenRules:
             log_probs (N, K, V), tokens (N, K, T), their number (N,) in each hypothesis, fewer than T where it is padded
             on the left.
         """
-        forced, where = self._forced(tokens.size(2), lengths)
-        if where is not None:
+        required = self._forced(tokens.size(2), lengths)
+        if required is not None:
+            forced, where = required
             # (N,) -> (N, K, 1)
             column = forced[:, None, None].expand(-1, log_probs.size(1), 1)
             plain = log_probs.gather(2, column)
@@ -118,15 +119,15 @@ class TokenRules:
             log_probs[..., self.form.sep].masked_fill_((lengths < self.options.min_len).unsqueeze(1), MINUS_INFINITY)
         if self.options.no_repeat_ngram_size:
             forbid_repeats(log_probs, tokens, self.options.no_repeat_ngram_size, self.never_blocked)
-        if where is not None:
+        if required is not None:
             where = where[:, None, None]
             log_probs.masked_fill_(where, MINUS_INFINITY)
             log_probs.scatter_(2, column, torch.where(where, plain, log_probs.gather(2, column)))
 
-    def _forced(self, longest: int, lengths: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def _forced(self, longest: int, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return tokens (N,), and where they must come next (N,): those of the prefix, or eos at the maximum length."""
         if self.prefix is None and longest < self.shortest_limit:
-            return None, None
+            return None
         # The limit counts more, so that a prefix longer than it ends there too, and that of an empty source at once.
         at_limit = self.max_len <= lengths
         if self.options.keep_unfinished:

@@ -181,8 +181,9 @@ class Search:
 
     def keep_sentences(self, left: Tensor) -> None:
         """Go on with some sentences only, the indices ``left`` (n,)."""
-        for part in (*self.decoders, self.rules):
-            part.keep_sentences(left)
+        for decoder in self.decoders:
+            decoder.keep_sentences(left)
+        self.rules.keep_sentences(left)
         self.sentences, self.tokens, self.log_probs = self.sentences[left], self.tokens[left], self.log_probs[left]
 
 

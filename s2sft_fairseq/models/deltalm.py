@@ -109,7 +109,8 @@ class InterleavedDecoderLayer(TransformerDecoderLayerBase):
 
     def _feed_forward(self, x: Tensor, inner: nn.Module, outer: nn.Module) -> Tensor:
         x = self.activation_dropout_module(self.activation_fn(inner(x)))
-        return self.dropout_module(outer(x))
+        x = self.dropout_module(outer(x))
+        return x
 
 
 @dataclass
@@ -165,7 +166,8 @@ class DeltaLMDecoder(TransformerDecoderBase):
         layer: nn.Module = InterleavedDecoderLayer(cfg)
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer)
-        return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+        layer = fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+        return layer
 
 
 @register_model("deltalm", dataclass=DeltaLMConfig)
@@ -205,7 +207,7 @@ class DeltaLMModel(TransformerModelBase):
                 f"--decoder-layers must be at most half of the encoder's layers ({cfg.encoder_layers}), of which each "
                 f"starts from two, but is {cfg.decoder_layers}"
             )
-        model = super().build_model(transformer_config(cfg), task)
+        model: DeltaLMModel = super().build_model(transformer_config(cfg), task)
         for module in model.modules():
             if type(module).__name__.endswith("LayerNorm"):  # PyTorch's, or NVIDIA's
                 module.eps = cfg.layer_norm_eps

@@ -35,7 +35,8 @@ class ClassificationHead(nn.Module):
         """Score the classes, (T, H) -> (B, C). C: outputs."""
         firsts = torch.tensor([0, *accumulate(lengths[:-1])], device=states.device)
         pooled = torch.tanh(self.dense(self.dropout(states[firsts])))
-        return self.output(self.dropout(pooled))
+        logits: Tensor = self.output(self.dropout(pooled))
+        return logits
 
 
 class SpanHead(nn.Module):
@@ -47,7 +48,8 @@ class SpanHead(nn.Module):
 
     def forward(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
         """Score the tokens, (T, H) -> (T, 2)."""
-        return self.output(states)
+        logits: Tensor = self.output(states)
+        return logits
 
 
 class EncoderWithHead(BaseFairseqModel):
@@ -81,7 +83,8 @@ class EncoderWithHead(BaseFairseqModel):
     ) -> Tensor:
         """Return the logits of a packed batch; arguments as for `UnilmModel.forward`."""
         states = self.encoder.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths))
-        return self.head(states, [sum(blocks) for blocks in lengths])
+        logits: Tensor = self.head(states, [sum(blocks) for blocks in lengths])
+        return logits
 
     def max_positions(self) -> int:
         """Return the number of positions that a text may take."""

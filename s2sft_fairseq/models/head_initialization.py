@@ -45,7 +45,7 @@ def initialize_head(
         if text is not None and name not in conversion.missing
     ]:
         raise UserError.of(problems)
-    fitted = {}
+    fitted: dict[str, Tensor] = {}
     if fit_head is not None:
         config = UnilmConfig(dropout=0.0, attention_dropout=0.0)
         complete_sizes(config, conversion.sizes)

@@ -3,6 +3,7 @@
 import logging
 
 import torch
+from fairseq.models import BaseFairseqModel
 from torch import nn
 
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
@@ -18,7 +19,7 @@ QUANTIZATIONS = ("none", "int8")
 _BF16_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
 
 
-def prepare_for_inference(model: nn.Module, *, bf16: bool, quantize: str) -> None:
+def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str) -> None:
     """Convert, quantize and pack a `UnilmModel` in place; it can be neither trained nor moved nor saved afterwards.
 
     Packing changes results by float32's rounding only. A model on a GPU is converted, not packed.
@@ -48,7 +49,7 @@ def prepare_for_inference(model: nn.Module, *, bf16: bool, quantize: str) -> Non
     model.lm_head.pack(model.embeddings.tokens.weight, quantize=quantize == "int8")
 
 
-def fuse_gelu(model: nn.Module) -> None:
+def fuse_gelu(model: BaseFairseqModel) -> None:
     """Let the kernel that widens the states apply GELU too, which saves a pass over the widest ones."""
     for layer in model.layers:
         if layer.activation is nn.functional.gelu and not layer.gated and can_pack(layer.fc1.weight):
@@ -56,7 +57,7 @@ def fuse_gelu(model: nn.Module) -> None:
             layer.activation = nn.Identity()
 
 
-def _int8_problems(model: nn.Module, bf16: bool) -> list[str]:
+def _int8_problems(model: BaseFairseqModel, bf16: bool) -> list[str]:
     weight = model.embeddings.tokens.weight
     found = []
     if bf16:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
@@ -32,7 +33,7 @@ WHERE = (
 Weights = Mapping[str, Tensor]
 
 
-def freeze(model: nn.Module, cfg: UnilmConfig) -> None:
+def freeze(model: BaseFairseqModel, cfg: UnilmConfig) -> None:
     """Freeze the embeddings and the first layers, as the options say; in place.
 
     With frozen layers all that they depend on is frozen too, the relative position bias of all layers among it, so that
@@ -48,7 +49,7 @@ def freeze(model: nn.Module, cfg: UnilmConfig) -> None:
             module.requires_grad_(False)
 
 
-def add_adapters(model: nn.Module, cfg: UnilmConfig, newly_initialized: Collection[str]) -> None:
+def add_adapters(model: BaseFairseqModel, cfg: UnilmConfig, newly_initialized: Collection[str]) -> None:
     """Give adapters to a model whose encoder is loaded, and freeze all else but what the encoder lacked; in place.
 
     Its ``state_dict`` is from now on what a checkpoint keeps.
@@ -142,8 +143,8 @@ def merge_adapters(checkpoint: Weights, base: Weights, options: Mapping[str, Any
     scale = options["lora_alpha"] / options["lora_rank"]
     for name in [name for name in weights if name.endswith(f".{ADAPTERS[0]}")]:
         layer = name.removesuffix(ADAPTERS[0])
-        adapters = (weights.pop(layer + part) for part in ADAPTERS)
-        weights[f"{layer}weight"] = merged_weight(weights[f"{layer}weight"], *adapters, scale)
+        lora_a, lora_b = (weights.pop(layer + part) for part in ADAPTERS)
+        weights[f"{layer}weight"] = merged_weight(weights[f"{layer}weight"], lora_a, lora_b, scale)
     return weights
 
 

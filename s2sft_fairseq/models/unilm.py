@@ -31,7 +31,7 @@ from s2sft_fairseq.models.unilm_parts import (
     make_relative_position,
 )
 from s2sft_fairseq.modules.embeddings import TiedGradient
-from s2sft_fairseq.modules.encoder_layer import PackedPlan
+from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive
 from s2sft_fairseq.modules.lm_head import OutputFactors
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
@@ -59,7 +59,9 @@ class UnilmModel(BaseFairseqModel):
         self.pretrained_layout: dict[str, Any] = {}
         self.embeddings = make_embeddings(cfg, vocab_size, pad)
         self.relative_position = make_relative_position(cfg)
-        self.layers = nn.ModuleList(make_layer(cfg, index) for index in range(cfg.encoder_layers))
+        self.layers: Sequence[EncoderLayer] = nn.ModuleList(  # type: ignore[assignment]  # it says Module of its items
+            make_layer(cfg, index) for index in range(cfg.encoder_layers)
+        )
         self.patterns = [make_pattern(cfg, index) for index in range(cfg.encoder_layers)]
         self.layer_norm = make_final_layer_norm(cfg)
         self.lm_head = make_lm_head(cfg, vocab_size)
@@ -129,7 +131,8 @@ class UnilmModel(BaseFairseqModel):
         x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied)
         x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
         if tied is None:
-            return self.lm_head(x, weight)
+            logits: Tensor = self.lm_head(x, weight)
+            return logits
         return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
 
     def encode(self, columns: PackedColumns, tied: TiedGradient | None = None) -> Tensor:
@@ -139,14 +142,15 @@ class UnilmModel(BaseFairseqModel):
             columns: of the batch.
             tied: where the output matrix leaves its gradient, if that is kept apart.
         """
-        x = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
+        x: Tensor = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
         plans = self._packed_plans(columns, x.dtype)
         for layer, plan in zip(self.layers, plans, strict=True):
             if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
                 x = checkpoint(layer, x, plan, use_reentrant=False)
             else:
                 x = layer(x, plan)
-        return self.layer_norm(x)
+        x = self.layer_norm(x)
+        return x
 
     def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:
         """Return the plan of each layer; layers of one pattern share theirs."""
@@ -222,7 +226,8 @@ class UnilmModel(BaseFairseqModel):
             queries = layout.num_predicted if index == last else x.size(1)
             x = layer.step(x, plans[pattern], cache, queries)
         state.keep(layout, positions)
-        return self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
+        logits: Tensor = self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
+        return logits
 
     def get_normalized_probs(self, net_output: Tensor, log_probs: bool, sample: Any = None) -> Tensor:
         """Return (log-)probabilities in float32 of the logits (..., V)."""

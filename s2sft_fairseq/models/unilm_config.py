@@ -107,7 +107,7 @@ def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
     return problems
 
 
-def _missed_range(declared: Field, value: Any) -> str | None:
+def _missed_range(declared: Field[Any], value: Any) -> str | None:
     """Return the range of an option that a value lies outside of."""
     least, below = declared.metadata.get("least"), declared.metadata.get("below")
     if least is not None and (value < least or (below is not None and value >= below)):

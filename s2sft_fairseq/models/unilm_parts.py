@@ -1,8 +1,9 @@
 """The parts of a `UnilmModel`, as its options describe them."""
 
+from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
@@ -10,7 +11,7 @@ from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer
 from s2sft_fairseq.modules.lm_head import LMHead
 from s2sft_fairseq.modules.positions import RelativePositionBias
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": nn.functional.gelu,
     "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
     "relu": nn.functional.relu,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 logger = logging.getLogger(__name__)
 
 LARGEST_INT8 = 127
-PLAIN_OUTPUT = (None, 1.0, 0, torch.float32, "none", [], "")
+PLAIN_OUTPUT: tuple[object, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
 """To the kernel: no bias, an output that is not quantized, no activation."""
 # The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
 # are one and the same.
@@ -53,12 +53,13 @@ class QuantizedLinear(nn.Module):
         # (..., I) -> (R, I), (R, 1)
         rows, row_scales = quantize_rows(x.flatten(0, -2))
         # The kernel knows one scale for all rows only: that of each row is applied behind it, and so is the bias.
-        products = torch.ops.onednn.qlinear_pointwise(
+        products: Tensor = torch.ops.onednn.qlinear_pointwise(
             rows, 1.0, 0, self.packed, self.scales, self.zero_points, *PLAIN_OUTPUT
         ).mul_(row_scales)
         if self.bias is not None:
             products.add_(self.bias)
-        return products.unflatten(0, x.shape[:-1])
+        products = products.unflatten(0, x.shape[:-1])
+        return products
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +86,7 @@ def can_quantize(weight: Tensor) -> bool:
 
 def _multiplies_exactly() -> bool:
     """Try the largest numbers: without VNNI instructions their products are summed in 16 bits, which overflow."""
-    return QuantizedLinear(torch.ones(1, 4), None)(torch.ones(1, 4)).isclose(torch.tensor(4.0)).item()
+    return bool(QuantizedLinear(torch.ones(1, 4), None)(torch.ones(1, 4)).isclose(torch.tensor(4.0)))
 
 
 class PackedLinear(nn.Module):
@@ -102,7 +103,7 @@ class PackedLinear(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
         self.bias = None if bias is None else bias.detach()
         # An activation and which approximation of it, as the kernel names them.
-        self.activation = ("gelu", [], "none") if gelu else ("none", [], "")
+        self.activation: tuple[str, list[float | None], str] = ("gelu", [], "none") if gelu else ("none", [], "")
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply.
@@ -112,7 +113,8 @@ class PackedLinear(nn.Module):
         """
         if not x.numel():
             return x.new_empty(*x.shape[:-1], self.out_features)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, *self.activation)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, *self.activation)
+        return product
 
 
 def can_pack(weight: Tensor) -> bool:

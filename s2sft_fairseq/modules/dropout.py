@@ -66,5 +66,6 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Drop elements in training, and scale up the others, (...) -> (...)."""
         if self.training and 0 < self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
-            return _Dropout.apply(x, self.p)
+            dropped: Tensor = _Dropout.apply(x, self.p)
+            return dropped
         return super().forward(x)

@@ -46,7 +46,8 @@ def tied_embedding(tokens: Tensor, weight: Tensor, padding: int, gradient: TiedG
     Returns:
         (..., E).
     """
-    return _LookUp.apply(weight, tokens, padding, gradient)
+    embedded: Tensor = _LookUp.apply(weight, tokens, padding, gradient)
+    return embedded
 
 
 class _LookUp(torch.autograd.Function):
@@ -108,7 +109,10 @@ class PackedEmbeddings(nn.Module):
             (..., H). H: width of the layers.
         """
         table = self.tokens
-        x = table(tokens) if tied is None else tied_embedding(tokens, table.weight, table.padding_idx, tied)
+        if tied is None:
+            x: Tensor = table(tokens)
+        else:
+            x = tied_embedding(tokens, table.weight, table.padding_idx, tied)  # type: ignore[arg-type]  # it has one
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.segments is not None:
@@ -117,4 +121,6 @@ class PackedEmbeddings(nn.Module):
             roles = self.roles.num_embeddings
             x = x + self.roles(segments % roles) + self.turns(segments // roles)
         x = self.dropout(self.layer_norm(x))
-        return x if self.projection is None else self.projection(x)
+        if self.projection is not None:
+            x = self.projection(x)
+        return x

@@ -172,11 +172,12 @@ class MultiFlowAttention(nn.Module):
             )
             for rows, first in plan.groups
         ]
-        return self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
+        x = self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
+        return x
 
     def _project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions."""
-        projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        projected: Tensor = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
         if rotation is None:
             return projected
         rotated, values = projected.split((2, 1), dim=-3)
@@ -260,9 +261,11 @@ class EncoderLayer(nn.Module):
     def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
         x = x + self.dropout(attended)
         if self.pre_norm:
-            return x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
-        x = self.attention_layer_norm(x)
-        return self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
+            x = x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
+        else:
+            x = self.attention_layer_norm(x)
+            x = self.final_layer_norm(x + self.dropout(self._feed_forward(x)))
+        return x
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         if self.gated:
@@ -271,7 +274,8 @@ class EncoderLayer(nn.Module):
             hidden = self.activation(hidden) * gate
         else:
             hidden = self.activation(self.fc1(x))
-        return self.fc2(self.activation_dropout(hidden))
+        x = self.fc2(self.activation_dropout(hidden))
+        return x
 
 
 @functools.cache

@@ -58,7 +58,8 @@ class LMHead(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """Return what the output matrix multiplies, (..., H) -> (..., E)."""
-        return self.layer_norm(self.activation(self.dense(x)))
+        x = self.layer_norm(self.activation(self.dense(x)))
+        return x
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         """Score the vocabulary.

@@ -45,7 +45,8 @@ class LoRALinear(nn.Module):
 
     def merged(self) -> nn.Linear:
         """Return the linear layer that computes the same without dropout."""
-        linear = nn.Linear(*self.weight.shape[::-1], bias=self.bias is not None, device="meta")
+        outputs, inputs = self.weight.shape
+        linear = nn.Linear(inputs, outputs, bias=self.bias is not None, device="meta")
         weight = merged_weight(self.weight, self.lora_a, self.lora_b, self.scale)
         linear.weight, linear.bias = nn.Parameter(weight), self.bias
         return linear.train(self.training)

@@ -40,7 +40,8 @@ def packed_attention(qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: flo
     if torch.is_grad_enabled() and qkv.device.type == "cpu":
         biases = [block.bias for block in blocks]
         if qkv.requires_grad or any(bias is not None and bias.requires_grad for bias in biases):
-            return _TiledAttention.apply(qkv, blocks, dropout, *biases)
+            in_tiles: Tensor = _TiledAttention.apply(qkv, blocks, dropout, *biases)
+            return in_tiles
     query, key, value = _by_head(qkv).unsqueeze(1).unbind(0)
     attended = [
         scaled_dot_product_attention(
@@ -211,12 +212,15 @@ def flex_plan(columns: PackedColumns, *, window: int = 0, relative: RelativePosi
             seen = seen & is_near(positions[query], positions[key], window)
         return seen & (examples[query] == examples[key])
 
+    compiled = positions.device.type == "cuda"
+    mask = create_block_mask(is_seen, None, None, len(positions), len(positions), positions.device, _compile=compiled)
+    if relative is None:
+        return FlexPlan(mask, None)
+
     def add_bias(score: Tensor, _batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return score + relative.weight[head, relative.bucket(positions[key] - positions[query])]
 
-    compiled = positions.device.type == "cuda"
-    mask = create_block_mask(is_seen, None, None, len(positions), len(positions), positions.device, _compile=compiled)
-    return FlexPlan(mask, None if relative is None else add_bias)
+    return FlexPlan(mask, add_bias)
 
 
 def flexible_attention(qkv: Tensor, plan: FlexPlan) -> Tensor:
@@ -227,8 +231,10 @@ def flexible_attention(qkv: Tensor, plan: FlexPlan) -> Tensor:
     """
     # (T, 3, h, d) -> three times (1, h, T, d)
     query, key, value = qkv.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
-    attend = _compiled() if qkv.device.type == "cuda" else flex_attention
-    attended = attend(query, key, value, score_mod=plan.add_bias, block_mask=plan.mask)
+    attend: Callable[..., Any] = flex_attention
+    if qkv.device.type == "cuda":
+        attend = _compiled()
+    attended: Tensor = attend(query, key, value, score_mod=plan.add_bias, block_mask=plan.mask)
     # (1, h, T, d) -> (T, h, d)
     return attended.squeeze(0).transpose(0, 1)
 

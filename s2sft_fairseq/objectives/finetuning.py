@@ -161,7 +161,8 @@ def _choose_masked(target: Ragged, corruption: Corruption, draws: Draws) -> np.n
         count = np.bincount(by_chance, minlength=len(target.lengths))
     if corruption.max_masked_tokens:
         count = np.minimum(count, corruption.max_masked_tokens)
-    return chance.rank() < np.maximum(1, count)[target.row]
+    chosen: np.ndarray = chance.rank() < np.maximum(1, count)[target.row]
+    return chosen
 
 
 def pseudo_masked(

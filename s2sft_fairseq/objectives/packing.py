@@ -71,8 +71,7 @@ class Block(NamedTuple):
         if isinstance(first_position, np.ndarray):
             first_position = first_position[token.row]
         position = token.place + first_position
-        columns = map(column, (segment, step, group, label))
-        return cls(token.values, position, *columns, lengths=token.lengths)
+        return cls(token.values, position, column(segment), column(step), column(group), column(label), token.lengths)
 
 
 PackedExamples = tuple[Block, ...]
@@ -114,6 +113,7 @@ def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
     # From block after block to example after example; stable, so that an example keeps the order of its blocks.
     example = np.concatenate([np.repeat(np.arange(len(block.lengths)), block.lengths) for block in blocks])
     order = np.argsort(example, kind="stable")
-    columns = (np.concatenate(column)[order] for column in zip(*(block[:-1] for block in blocks), strict=True))
-    lengths = zip(*(block.lengths.tolist() for block in blocks), strict=True)
-    return PackedBatch(*columns, lengths=tuple(lengths))
+    columns = zip(*(block[:-1] for block in blocks), strict=True)
+    token, position, segment, step, group, label = (np.concatenate(column)[order] for column in columns)
+    lengths = tuple(zip(*(block.lengths.tolist() for block in blocks), strict=True))
+    return PackedBatch(token, position, segment, step, group, label, lengths)

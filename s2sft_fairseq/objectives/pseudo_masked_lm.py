@@ -53,7 +53,8 @@ class BlockwiseMasking:
     def most_masked(self, lengths: np.ndarray) -> np.ndarray:
         """Return how many tokens are masked at most, from the lengths of the texts (B,)."""
         longest = self.block_lengths[1] if self.block_prob else 1
-        return np.minimum(self.least_masked(lengths) + longest - 1, lengths)
+        most: np.ndarray = np.minimum(self.least_masked(lengths) + longest - 1, lengths)
+        return most
 
     def draw(self, text: Ragged, draws: Draws) -> np.ndarray:
         """Draw the masked tokens and their factorization order.

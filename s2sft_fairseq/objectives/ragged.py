@@ -58,7 +58,8 @@ class Ragged:
     def place(self) -> np.ndarray:
         """The place of each value in its row, from 0 (N,)."""
         starts = np.cumsum(self.lengths) - self.lengths
-        return np.arange(len(self.values)) - starts[self.row]
+        place: np.ndarray = np.arange(len(self.values)) - starts[self.row]
+        return place
 
     def between(self, first: Sequence[int], last: Sequence[int]) -> "Ragged":
         """Return each row with some values before it and some behind it."""
@@ -120,7 +121,8 @@ class Draws:
 
 def member(state: np.ndarray, number: np.ndarray) -> np.ndarray:
     """Return the numbered members of the sequences that have these states, uint64; overflow is meant."""
-    bits = state + (number.astype(np.uint64) + np.uint64(1)) * _GAMMA
+    bits: np.ndarray = state + (number.astype(np.uint64) + np.uint64(1)) * _GAMMA
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    bits = bits ^ (bits >> np.uint64(31))
+    return bits

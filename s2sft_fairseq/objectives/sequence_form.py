@@ -96,7 +96,7 @@ class SourceFields:
             lengths = _give_way(lengths, max(0, room - len(ends) + 1))
         if lengths == whole:
             return tokens
-        kept = []
+        kept: list[np.ndarray | list[int]] = []
         for index, (start, end, length) in enumerate(zip(starts, ends, lengths, strict=True)):
             left = _of(index, self.truncation) == "left"
             kept += [[sep], tokens[end - length : end] if left else tokens[start : start + length]]
@@ -117,9 +117,9 @@ class SourceFields:
             back = num_fields - field
             return np.where(field == 0, KNOWLEDGE_ROLE, np.minimum(back, turns - 1) * roles + back % 2)
         segments = np.array(self.segments, dtype=np.int64)
-        if self.alternate:
-            return segments[(field - num_fields) % len(segments)]
-        return segments[np.minimum(field, len(segments) - 1)]
+        row = (field - num_fields) % len(segments) if self.alternate else np.minimum(field, len(segments) - 1)
+        column: np.ndarray = segments[row]
+        return column
 
 
 def _of(index: int, values: Sequence[Any]) -> Any:
@@ -198,7 +198,8 @@ class SequenceForm:
         """Return the segment ids (N,) of laid-out sources; see :meth:`source_segments`."""
         if self.fields.is_one_segment:
             return np.full_like(source.values, self.fields.segments[0])
-        return self.source_segments(source.padded(self.pad))[source.is_real]
+        column: np.ndarray = self.source_segments(source.padded(self.pad))[source.is_real]
+        return column
 
     def target(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out what is to be generated: ``y [SEP]``. A target that is cut still ends in ``[SEP]``, as in s2s-ft.
@@ -229,11 +230,13 @@ class SequenceForm:
         They are upper bounds: a cut on the left may leave one position less, and limits of single fields many less.
         Otherwise they are exact.
         """
-        return np.minimum(num_tokens + self.source_specials, self.max_source)
+        length: np.ndarray = np.minimum(num_tokens + self.source_specials, self.max_source)
+        return length
 
     def target_length(self, num_tokens: np.ndarray) -> np.ndarray:
         """Lengths of laid-out targets of ``num_tokens`` ids."""
-        return np.minimum(num_tokens + 1, self.max_target)
+        length: np.ndarray = np.minimum(num_tokens + 1, self.max_target)
+        return length
 
 
 _FIELDS = SourceFields(truncation=("right", "right"))

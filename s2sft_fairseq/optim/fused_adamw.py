@@ -6,7 +6,7 @@ arithmetic of 32 bits.
 
 import ast
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -44,7 +44,7 @@ class SixteenBitAdamW(torch.optim.AdamW):
     """1 if the next step is not to change anything: a float32 scalar there too."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters one after the other, so that only one at a time is there in 32 bits."""
         loss = None
         if closure is not None:
@@ -53,10 +53,10 @@ class SixteenBitAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
         return loss
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -65,7 +65,7 @@ class SixteenBitAdamW(torch.optim.AdamW):
         wide = parameter.float()
         adamw(
             [wide],
-            [parameter.grad.float()],
+            [gradient.float()],
             [state["exp_avg"]],
             [state["exp_avg_sq"]],
             [],
@@ -136,7 +136,8 @@ class FusedAdamW(FairseqOptimizer):
             UserError: if fairseq has flattened them, so that decay could not leave any out.
         """
         super().__init__(cfg)
-        decayed, exempt = [], []
+        decayed: list[nn.Parameter] = []
+        exempt: list[nn.Parameter] = []
         for parameter in params:
             (exempt if getattr(parameter, GROUP_ATTRIBUTE, None) == NO_DECAY else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
@@ -148,7 +149,7 @@ class FusedAdamW(FairseqOptimizer):
         self._fused = all(has_fused_kernels(*kind) for kind in kinds)
         self._factor: float | Tensor = 1.0  # that the gradients are still to be multiplied by
         sixteen_bits = any(dtype in (torch.float16, torch.bfloat16) for _, dtype in kinds)
-        groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
         self._optimizer = (SixteenBitAdamW if sixteen_bits else torch.optim.AdamW)(
             [group for group in groups if group["params"]], **self.optimizer_config
         )
@@ -158,7 +159,7 @@ class FusedAdamW(FairseqOptimizer):
         """The settings in PyTorch's words."""
         betas = self.cfg.adam_betas
         return {
-            "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Collection) else self.cfg.lr,
+            "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,
             "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
@@ -196,11 +197,12 @@ class FusedAdamW(FairseqOptimizer):
             self.multiply_grads((max_norm / (norm + 1e-6)).clamp(max=1))
         return norm
 
-    def step(self, closure: Callable | None = None, scale: float | Tensor = 1.0, groups: Any = None) -> None:
+    def step(self, closure: Callable[..., Any] | None = None, scale: float | Tensor = 1.0, groups: Any = None) -> None:
         """Update the parameters with their gradients divided by ``scale``; ``groups`` has no effect."""
         factor, self._factor = self._factor / scale, 1.0
         device = next(iter(self.params)).device
-        if self._fused and isinstance(self.optimizer, torch.optim.AdamW):
+        divides = self._fused and isinstance(self.optimizer, torch.optim.AdamW)
+        if divides:
             self.optimizer.grad_scale = _divisor(factor, device)
             self.optimizer.found_inf = self.found_inf
             self.optimizer.step(closure)

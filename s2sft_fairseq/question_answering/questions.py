@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def label_array(questions: Sequence[Question]) -> np.ndarray:
     return np.array([places for question in questions for places in question.labels()], dtype=np.int64)
 
 
-def _parse(values: dict) -> Question:
+def _parse(values: dict[str, Any]) -> Question:
     windows = [(int(start), int(size)) for start, size in values.pop("windows")]
     answer = values.pop("answer", None)
     return Question(windows=windows, answer=None if answer is None else (int(answer[0]), int(answer[1])), **values)

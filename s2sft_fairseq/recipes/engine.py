@@ -55,6 +55,10 @@ class Stages:
     def say(self, text: str) -> None:
         print(f"{self.name}: {text}", flush=True)
 
+    def run(self) -> None:
+        """Do what is not done yet."""
+        raise NotImplementedError
+
     def stage(self, made: Path, what: str, work: Callable[[Path], object]) -> None:
         """Make a file or a folder, unless it is there.
 
@@ -160,7 +164,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 @contextlib.contextmanager
 def like_a_process() -> Iterator[None]:
     """Hide from a command what earlier ones have left behind, and free what it leaves."""
-    known = [logging.getLogger(), *(one for one in logging.root.manager.loggerDict.values() if hasattr(one, "level"))]
+    named = logging.root.manager.loggerDict.values()
+    known = [logging.getLogger(), *(one for one in named if isinstance(one, logging.Logger))]
     loggers = [(one, one.level, one.handlers[:]) for one in known]
     arguments, environment = sys.argv, dict(os.environ)
     _reset()
@@ -207,7 +212,8 @@ def measured(log: Path, command: Sequence[str]) -> Iterator[None]:
     """Add a line to a file: a command, its exit status, its seconds, the peak memory of this process, the commit."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    start, status = time.perf_counter(), 0
+    start = time.perf_counter()
+    status: object = 0
     try:
         yield
     except BaseException as error:

@@ -112,8 +112,12 @@ class Generation(Recipe):
         self.stage(self.binarized, "binarize", self.binarize)
         self.train_model()
         for direction in self.directions():
-            made, words = self.output_of(direction), self.generation(direction)
-            self.stage(made, f"generate {direction}".strip(), lambda _, words=words: self.s2sft("generate", *words))
+            self.generate(direction)
+
+    def generate(self, direction: str) -> None:
+        words = self.generation(direction)
+        made = self.output_of(direction)
+        self.stage(made, f"generate {direction}".strip(), lambda _: self.s2sft("generate", *words))
 
     def output_of(self, direction: str) -> Path:
         return self.work / direction / f"{self.settings.set}.out"

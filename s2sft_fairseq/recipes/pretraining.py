@@ -66,7 +66,8 @@ PRESETS = {
     },
     **{
         f"unilmv2-table6-{name}": Preset(
-            *("unilm_pretraining", (*_BASE, *(_RELATIVE if name.endswith("-rel") else ()))),
+            "unilm_pretraining",
+            (*_BASE, *(_RELATIVE if name.endswith("-rel") else ())),
             *("1e-4", 1_000_000, 10_000, 256 * positions),
             options=(*_LIKE_BERT, "--language-model", name.removesuffix("-rel")),
             spans=False,

@@ -121,7 +121,7 @@ class Recipe(Stages):
 
     @classmethod
     def _settle(cls, name: str, benchmark: Benchmark, given: BySource) -> Settings:
-        settings = Settings(cls.run_options | cls.configurable(benchmark), cls.values, benchmark.settings)
+        settings = Settings({**cls.run_options, **cls.configurable(benchmark)}, cls.values, benchmark.settings)
         settings.give(given)
         cls.choose(name, benchmark, settings)
         benchmark.depends(settings)

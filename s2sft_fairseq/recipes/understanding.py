@@ -38,6 +38,12 @@ class Understanding(Recipe):
         self.predict_and_score()
         self.say(f"everything is in {self.work}")
 
+    def prepare_texts(self) -> None:
+        raise NotImplementedError
+
+    def predict_and_score(self) -> None:
+        raise NotImplementedError
+
     def texts(self, split: str) -> list[Path]:
         return sorted(self.tokens.glob(f"{split}*.txt"))
 

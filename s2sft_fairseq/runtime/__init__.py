@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+Function = Callable[..., Any]
+"""A function of fairseq's."""
 _SCIENTIFIC = ("sklearn", "sklearn.metrics", "scipy", "scipy.stats")
 
 
@@ -32,7 +34,7 @@ def install() -> None:
         module.install()
 
 
-def wrap(owner: Any, name: str, around: Callable) -> None:
+def wrap(owner: Any, name: str, around: Function) -> None:
     """Replace the function `name` of a module or a class by one that calls `around`.
 
     Args:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +28,7 @@ from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
 from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, not_built
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import locked, remove_temporary
-from s2sft_fairseq.runtime import wrap
+from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _SWITCHES_SAFETY_OFF = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _LAST = "checkpoint_last.pt"
 """What ``--restore-file`` is by default; it is then looked for in ``--save-dir``."""
 _CHECKPOINT = re.compile(r"(checkpoint.*|crash)\.pt")
-_locks: dict[Path, AbstractContextManager] = {}  # of the folders that this process saves to
+_locks: dict[Path, AbstractContextManager[Any]] = {}  # of the folders that this process saves to
 
 
 def install() -> None:
@@ -82,7 +82,7 @@ def _load(file: BinaryIO, map_location: object = None) -> dict[str, Any]:
     return state
 
 
-def _load_to_cpu(load: Callable, path: str, *args: Any, **options: Any) -> dict[str, Any]:
+def _load_to_cpu(load: Function, path: str, *args: Any, **options: Any) -> dict[str, Any]:
     """Patch ``load_checkpoint_to_cpu`` of fairseq/checkpoint_utils.py: tell a bad file from a bug.
 
     fairseq raises whatever a file without a model or a configuration leads to.
@@ -103,13 +103,13 @@ def _load_to_cpu(load: Callable, path: str, *args: Any, **options: Any) -> dict[
 
 
 def _load_ensemble(
-    load: Callable,
+    load: Function,
     filenames: list[str],
     arg_overrides: dict[str, Any] | None = None,
     task: object = None,
     *args: Any,
     **options: Any,
-) -> tuple:
+) -> tuple[Any, ...]:
     """Patch ``load_model_ensemble_and_task`` of fairseq/checkpoint_utils.py.
 
     A task that the caller gives is the user's: that of the file is not built, and not looked at. A missing file is the
@@ -124,7 +124,7 @@ def _load_ensemble(
             raise
 
 
-def _find_and_load(load: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple:
+def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, ...]:
     """Patch ``load_checkpoint`` of fairseq/checkpoint_utils.py, with which a training begins.
 
     fairseq starts from scratch, with one line in the log, where a checkpoint that was asked for is missing or is a
@@ -149,7 +149,7 @@ def _find_and_load(load: Callable, cfg: Any, trainer: Any, **options: Any) -> tu
 
 
 def _load_for_training(
-    load: Callable, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **options: Any
+    load: Function, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **options: Any
 ) -> dict[str, Any] | None:
     """Patch ``Trainer.load_checkpoint`` of fairseq/trainer.py. The steps, in this order:
 
@@ -200,13 +200,13 @@ def _refuse_random_weights(trainer: Trainer, filename: str) -> None:
     logger.info(f"the training begins with {count:,} random weights")
 
 
-def _broadcast(broadcast: Callable, *args: Any, **options: Any) -> object:
+def _broadcast(broadcast: Function, *args: Any, **options: Any) -> object:
     """Patch ``_broadcast_object_slow`` of fairseq/distributed/utils.py: its ``torch.load`` needs further types."""
     with safe_globals(types_between_ranks()):
         return broadcast(*args, **options)
 
 
-def _build_model(build: Callable, cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
+def _build_model(build: Function, cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
     """Patch ``build_model`` of fairseq/models/__init__.py: keep the options that a model settles when it is built.
 
     fairseq gives the model a copy of its options, and saves the original: a checkpoint would hold neither the sizes
@@ -219,7 +219,7 @@ def _build_model(build: Callable, cfg: Any, task: Any, from_checkpoint: bool = F
     return model
 
 
-def _save(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+def _save(save: Function, obj: Any, filename: str, async_write: bool = False) -> None:
     """Patch ``torch_persistent_save`` of fairseq/checkpoint_utils.py: write local files whole.
 
     fairseq writes a second time into the file that it could not finish, and its caller ends with exit status 0.
@@ -230,7 +230,7 @@ def _save(save: Callable, obj: Any, filename: str, async_write: bool = False) ->
         save(obj, filename, async_write)
 
 
-def _copy(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str | bool:
+def _copy(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> str | bool:
     """Patch ``PathManager.copy`` of fairseq/file_io.py: copy local files whole.
 
     fairseq would copy a damaged file over ``checkpoint_best.pt`` and ``checkpoint_last.pt``.
@@ -241,7 +241,7 @@ def _copy(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False)
     return True
 
 
-def _lock(verify: Callable, save_dir: str) -> None:
+def _lock(verify: Function, save_dir: str) -> None:
     """Patch ``verify_checkpoint_directory`` of fairseq/checkpoint_utils.py: lock the folder of the checkpoints.
 
     fairseq verifies it once, in the one process of a training that saves them, and lets two trainings share it.
@@ -255,7 +255,7 @@ def _lock(verify: Callable, save_dir: str) -> None:
         remove_temporary(folder, _CHECKPOINT.fullmatch)
 
 
-def _run(call: Callable, cfg: Any, main: Callable, **options: Any) -> None:
+def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
     """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: unlock the folder at its end."""
     if cfg.checkpoint.write_checkpoints_asynchronously:
         raise UserError("--save-async must be left out: errors of the threads that save would go unnoticed")

@@ -27,7 +27,7 @@ from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.runtime import wrap
+from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _keep_freed_memory() -> None:
     libc.mallopt(_TOP_PAD, _GROWTH)
     holes = Holes(_resident_memory, functools.partial(libc.malloc_trim, 0))
 
-    def watch(step: Callable, *args: Any, **options: Any) -> Any:
+    def watch(step: Function, *args: Any, **options: Any) -> Any:
         result = step(*args, **options)
         holes.after_step()
         return result
@@ -102,7 +102,7 @@ def _has_settings_of_the_user() -> bool:
     return "LD_PRELOAD" in os.environ or "glibc.malloc" in tunables or any(name in os.environ for name in _OF_THE_USER)
 
 
-def _run(call: Callable, cfg: DictConfig, main: Callable, **options: Any) -> None:
+def _run(call: Function, cfg: DictConfig, main: Function, **options: Any) -> None:
     """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: `configure` it first."""
     configure(cfg)
     call(cfg, main, **options)
@@ -162,7 +162,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
 
 def _build_fp32_params(
-    build: Callable, args: Any, params: list[torch.nn.Parameter], flatten: bool = True
+    build: Function, args: Any, params: list[torch.nn.Parameter], flatten: bool = True
 ) -> dict[Any, torch.nn.Parameter] | list[torch.nn.Parameter]:
     """Patch ``FP16Optimizer.build_fp32_params`` of fairseq/optim/fp16_optimizer.py: ``--fp16`` without a GPU.
 
@@ -180,7 +180,7 @@ def _build_fp32_params(
     return {None: flat}
 
 
-def _build_fp16_optimizer(build: Callable, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> FP16Optimizer:
+def _build_fp16_optimizer(build: Function, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> FP16Optimizer:
     """Patch ``FP16Optimizer.build_optimizer`` of fairseq/optim/fp16_optimizer.py, for an optimizer that treats
     parameters differently.
 
@@ -191,7 +191,7 @@ def _build_fp16_optimizer(build: Callable, cfg: Any, params: list[torch.nn.Param
     return build(cfg, params, **options)
 
 
-def _build_amp_optimizer(build: Callable, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> AMPOptimizer:
+def _build_amp_optimizer(build: Function, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> AMPOptimizer:
     """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: say what ``--amp`` does on the CPU.
 
     fairseq trains in 32 bits there, and does not say so.
@@ -201,13 +201,14 @@ def _build_amp_optimizer(build: Callable, cfg: Any, params: list[torch.nn.Parame
     return build(cfg, params, **options)
 
 
-def _train_step(train: Callable, trainer: Trainer, *args: Any, **options: Any) -> Any:
+def _train_step(train: Function, trainer: Trainer, *args: Any, **options: Any) -> Any:
     """Patch ``Trainer.train_step`` of fairseq/trainer.py: where a gradient overflows, fairseq puts its norm, which is
     0, on the GPU."""
     if trainer.cuda:
         return train(trainer, *args, **options)
-    to_gpu, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor: tensor
+    tensors: Any = torch.Tensor
+    to_gpu, tensors.cuda = tensors.cuda, lambda tensor: tensor
     try:
         return train(trainer, *args, **options)
     finally:
-        torch.Tensor.cuda = to_gpu
+        tensors.cuda = to_gpu

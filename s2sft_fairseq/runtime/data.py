@@ -1,7 +1,7 @@
 """Patches of fairseq's data: names that NumPy has dropped, damaged files, data loading workers, interactive text."""
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from fairseq_cli import interactive
 
 from s2sft_fairseq.data.text_files import check_text
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.runtime import wrap
+from s2sft_fairseq.runtime import Function, wrap
 
 
 def install() -> None:
@@ -33,7 +33,7 @@ def numpy_with_old_names() -> types.ModuleType:
     (language_pair_dataset.py) for ``--num-batch-buckets``, ``np.compat.long`` (token_block_dataset.py) for
     ``--sample-break-mode eos``, and ``np.int`` (data_utils.py) for masks of spans.
     """
-    module = types.ModuleType("numpy")
+    module: Any = types.ModuleType("numpy")
     module.__dict__.update(vars(np))
     module.int = int
     module.compat = types.SimpleNamespace(long=int)
@@ -42,10 +42,10 @@ def numpy_with_old_names() -> types.ModuleType:
 
 
 def _percentile(*args: Any, interpolation: str = "linear", **options: Any) -> np.ndarray:
-    return np.percentile(*args, method=interpolation, **options)
+    return np.percentile(*args, method=interpolation, **options)  # type: ignore[call-overload]  # of options by name
 
 
-def _close(close: Callable, dataset: Any) -> None:
+def _close(close: Function, dataset: Any) -> None:
     """Patch ``MMapIndexedDataset.__del__``, and that of its index, of fairseq/data/indexed_dataset.py.
 
     Of data that turns out to be damaged while it is opened, fairseq's half-made object fails once more when it is
@@ -68,7 +68,7 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         super().__init__(dataset, *args, **options)
 
 
-def _read_interactive(read: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
+def _read_interactive(read: Function, input: str, buffer_size: int) -> Iterator[list[str]]:
     """Patch ``buffered_read`` of fairseq_cli/interactive.py: name the file and the lines that are not UTF-8.
 
     fairseq fails with a traceback that names neither.

@@ -14,7 +14,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.runtime import wrap
+from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def _parse(
-    parse: Callable, parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
+    parse: Function, parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
 ) -> argparse.Namespace | tuple[argparse.Namespace, list[str]]:
     """Patch ``parse_args_and_arch`` of fairseq/options.py, which every command calls. The steps, in this order:
 
@@ -87,7 +87,7 @@ def _forget_default_arch(parser: argparse.ArgumentParser) -> None:
             action.default = argparse.SUPPRESS
 
 
-def _make_linear_schedule(make: Callable, schedule: PolynomialDecayLRSchedule, cfg: Any, optimizer: Any) -> None:
+def _make_linear_schedule(make: Function, schedule: PolynomialDecayLRSchedule, cfg: Any, optimizer: Any) -> None:
     """Patch the schedule of fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: name the options.
 
     fairseq asserts ``total_num_update > 0`` without a text, and lets the learning rate fall to its end in one step
@@ -107,7 +107,7 @@ def _make_linear_schedule(make: Callable, schedule: PolynomialDecayLRSchedule, c
 
 
 def _get_valid_stats(
-    get_stats: Callable, cfg: Any, trainer: Trainer, stats: dict[str, Any], *others: Any
+    get_stats: Function, cfg: Any, trainer: Trainer, stats: dict[str, Any], *others: Any
 ) -> dict[str, Any]:
     """Patch ``get_valid_stats`` of fairseq_cli/train.py: look for ``--best-checkpoint-metric`` first.
 
@@ -119,7 +119,7 @@ def _get_valid_stats(
     return get_stats(cfg, trainer, stats, *others)
 
 
-def _train_epoch(train_epoch: Callable, cfg: Any, trainer: Trainer, *others: Any) -> tuple[list[float | None], bool]:
+def _train_epoch(train_epoch: Function, cfg: Any, trainer: Trainer, *others: Any) -> tuple[list[float | None], bool]:
     """Patch ``train`` of fairseq_cli/train.py: stop before an epoch where ``--max-update`` is reached already.
 
     fairseq compares the two numbers after each update only, and so makes one more.

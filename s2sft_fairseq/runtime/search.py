@@ -1,6 +1,5 @@
 """Patches of fairseq's own beam search, which encoder-decoders use."""
 
-from collections.abc import Callable
 from typing import Any
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
@@ -8,7 +7,7 @@ from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from torch import Tensor
 
 from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
-from s2sft_fairseq.runtime import wrap
+from s2sft_fairseq.runtime import Function, wrap
 
 
 def install() -> None:
@@ -20,7 +19,7 @@ def install() -> None:
 
 
 def _generate(
-    generate: Callable, generator: SequenceGenerator, sample: dict[str, Any], *args: Any, **options: Any
+    generate: Function, generator: SequenceGenerator, sample: dict[str, Any], *args: Any, **options: Any
 ) -> Any:
     """Patch ``SequenceGenerator._generate`` of fairseq/sequence_generator.py. The steps, in this order:
 
@@ -46,7 +45,7 @@ def _generate(
             model.share_source_keys(1)
 
 
-def _reorder_encoder_out(reorder: Callable, ensemble: EnsembleModel, encoder_outs: Any, new_order: Tensor) -> Any:
+def _reorder_encoder_out(reorder: Function, ensemble: EnsembleModel, encoder_outs: Any, new_order: Tensor) -> Any:
     """Patch ``EnsembleModel.reorder_encoder_out`` of fairseq/sequence_generator.py: follow the rows of the batch.
 
     Args:
@@ -60,7 +59,7 @@ def _reorder_encoder_out(reorder: Callable, ensemble: EnsembleModel, encoder_out
     return reorder(ensemble, encoder_outs, new_order)
 
 
-def _forward_decoder(decode: Callable, ensemble: EnsembleModel, *args: Any, **options: Any) -> tuple:
+def _forward_decoder(decode: Function, ensemble: EnsembleModel, *args: Any, **options: Any) -> tuple[Any, ...]:
     """Patch ``EnsembleModel.forward_decoder`` of fairseq/sequence_generator.py: check the log-probabilities."""
     log_probs, attention = decode(ensemble, *args, **options)
     dtype = next((parameter.dtype for parameter in ensemble.single_model.parameters()), log_probs.dtype)
@@ -69,7 +68,7 @@ def _forward_decoder(decode: Callable, ensemble: EnsembleModel, *args: Any, **op
 
 
 def _no_repeat_ngram(
-    block: Callable, module: NGramRepeatBlock, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+    block: Function, module: NGramRepeatBlock, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
 ) -> Tensor:
     """Patch ``NGramRepeatBlock._no_repeat_ngram`` of fairseq/ngram_repeat_block.py: compare the last tokens that were
     generated.

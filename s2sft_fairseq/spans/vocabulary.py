@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -112,13 +112,14 @@ _CONTINUING = "continuing"
 _ORDERS = ("bigrams", "trigrams")
 _SHOWN_PROBLEMS = 10
 _T = re.compile(r"[0-9]+\.[0-9]+|inf")
+Symbol = TypeVar("Symbol", str, int)
 
 
-class Entry(NamedTuple):
-    """An n-gram."""
+class Entry(NamedTuple, Generic[Symbol]):
+    """An n-gram, of symbols or of their ids."""
 
-    symbols: Sequence[str]
-    count: int
+    symbols: Sequence[Symbol]
+    count: int  # type: ignore[assignment]  # tuples have a method of that name
     t: float
 
 
@@ -126,7 +127,7 @@ def write_spans(
     path: Path,
     dictionary: PretrainedDictionary,
     rule: WordRule,
-    ngrams: Sequence[Sequence[Entry]],
+    ngrams: Sequence[Sequence[Entry[str]]],
     facts: dict[str, Any],
 ) -> None:
     """Write a span vocabulary; the file appears when it is complete.
@@ -198,7 +199,7 @@ class _Reader:
         """Return how many n-grams the first line says there are of each order."""
         try:
             facts = json.loads(line)
-            found = {key: facts[key] for key in FORMAT}
+            found: object = {key: facts[key] for key in FORMAT}
             listed = {name: int(facts["listed"][name]) for name in _ORDERS}
         except (ValueError, TypeError, LookupError):
             found, listed = line[:60], {}
@@ -220,7 +221,7 @@ class _Reader:
             return []
         return [self._dictionary.indices[name] for name in names]
 
-    def _entry(self, number: int, line: str) -> Entry:
+    def _entry(self, number: int, line: str) -> Entry[int]:
         """Read an n-gram, with ids for symbols."""
         symbols, count, t = line.split("\t") if line.count("\t") == 2 else ("", "", "")
         if not (symbols and count.isascii() and count.isdigit() and int(count) and _T.fullmatch(t)):
@@ -239,14 +240,14 @@ class _Reader:
             self._note(wrong + 2, f"needs two or three words, none of them a special symbol, found {found}")
         return orders.tolist()
 
-    def _check_order(self, orders: Sequence[int], entries: Sequence[Entry]) -> None:
+    def _check_order(self, orders: Sequence[int], entries: Sequence[Entry[int]]) -> None:
         first_line: dict[tuple[int, ...], int] = {}
         for number, entry in enumerate(entries, 2):
             if (before := first_line.setdefault(tuple(entry.symbols), number)) != number:
                 self._note(number, f"needs another n-gram than line {before}, found the same")
         ranks = [(order, -entry.t) for order, entry in zip(orders, entries, strict=True)]
-        for number, (before, after) in enumerate(pairwise(ranks), 3):
-            if after < before:
+        for number, (rank, following) in enumerate(pairwise(ranks), 3):
+            if following < rank:
                 self._note(number, "needs a place further up: bigrams come first, then trigrams, each with falling t")
 
 

@@ -277,6 +277,6 @@ def corpus_bleu(meters: Mapping[str, Any], directions: Sequence[str] = ("",)) ->
         if f"_bleu_totals{direction}" not in meters:
             return 0.0
         counts, totals = (meters[f"_bleu_{name}{direction}"].sum.tolist() for name in ("counts", "totals"))
-        lengths = (int(meters[f"_bleu_{name}{direction}"].sum) for name in ("sys_len", "ref_len"))
-        scores.append(BLEU.compute_bleu(counts, totals, *lengths, smooth_method="exp").score)
+        sys_len, ref_len = (int(meters[f"_bleu_{name}{direction}"].sum) for name in ("sys_len", "ref_len"))
+        scores.append(BLEU.compute_bleu(counts, totals, sys_len, ref_len, smooth_method="exp").score)
     return round(mean(scores), 2)

@@ -77,7 +77,7 @@ def make_form(layout: Mapping[str, Any], dictionary: FairseqDictionary, model: U
     Raises:
         UserError: naming every option that does not fit the dictionary or the model.
     """
-    problems = []
+    problems: list[str] = []
     objective = OBJECTIVES[layout["finetune_method"]]
     symbol = layout["placeholder"]
     problems += symbol_problems({"--placeholder": symbol}, dictionary)

@@ -161,7 +161,7 @@ class MixtureTask(OneDictionaryTask):
 
     def sentinels(self) -> list[int]:
         """Return the ids of the sentinels that the dictionary has."""
-        ids = []
+        ids: list[int] = []
         while (symbol := SENTINEL.format(len(ids))) in self.dictionary:
             ids.append(self.dictionary.index(symbol))
         return ids

@@ -249,8 +249,8 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
     if options.span_vocab is None and weight not in (None, 1):
         problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
     if options.span_vocab is not None and not objective.takes_spans:
-        names = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
-        problems.append(f"--span-vocab is for --finetune-method {' or '.join(names)}, but that is {name}")
+        takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
+        problems.append(f"--span-vocab is for --finetune-method {' or '.join(takers)}, but that is {name}")
     if problems:
         raise UserError.of(problems)
     return corruption

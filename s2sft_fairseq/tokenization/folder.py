@@ -1,6 +1,6 @@
 """A tokenizer is a folder of files, recognised by what it holds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from s2sft_fairseq.tokenization.fast_bpe import FastBpe
 from s2sft_fairseq.tokenization.library_tokenizer import ByteLevelBpe, TokenizerJson
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
 from s2sft_fairseq.tokenization.symbols import Pieces
-from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, Vocabulary, read_vocabulary
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 
@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
         """Return the text of symbols."""
 
 
-_SCHEMES = {
+_SCHEMES: dict[str, Callable[[Path, Vocabulary, PretrainedDictionary], Tokenizer]] = {
     "wordpiece": WordPiece,
     "byte_level_bpe": ByteLevelBpe,
     "sentencepiece": SentencePiece,

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BufferedIOBase
 from itertools import count, islice
 from pathlib import Path
-from typing import IO
 
 from tqdm import tqdm
 
@@ -131,7 +131,7 @@ def _run(pool: Workers, job: Job, lines: int) -> dict[Path, PieceStats]:
 def _chunks(job: Job) -> Iterator[list[bytes]]:
     """Yield the next lines of each input."""
     with ExitStack() as stack:
-        files: list[IO[bytes]] = [stack.enter_context(open_bytes(path)) for path in job.inputs]
+        files: list[BufferedIOBase] = [stack.enter_context(open_bytes(path)) for path in job.inputs]
         while chunk := [part for file in files if (part := b"".join(islice(file, CHUNK_LINES)))]:
             yield chunk
 

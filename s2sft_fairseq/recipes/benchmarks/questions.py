@@ -4,7 +4,7 @@ from s2sft_fairseq.corpora.line_aligned import read_line_aligned, xqg
 from s2sft_fairseq.corpora.squad import read_squad
 from s2sft_fairseq.recipes.generation import Generation
 from s2sft_fairseq.recipes.recipe import Benchmark
-from s2sft_fairseq.recipes.settings import Setting, Settings
+from s2sft_fairseq.recipes.settings import BySource, Setting, Settings
 
 
 def _choose_references(settings: Settings) -> None:
@@ -20,7 +20,7 @@ def _score_language(settings: Settings) -> None:
         settings.take({"as SQuAD": {"evaluation": "--task qg --fix-tokenization none --normalise-references"}})
 
 
-SETTINGS = {
+SETTINGS: BySource = {
     "s2s-ft, Table 8": {
         "max_source": 384,
         "max_target": 32,
@@ -59,7 +59,7 @@ QUESTIONS = {
         about="XQG (WebQA-zh): Chinese question generation, from a passage and an answer.",
         raw="DIR/{train,dev,test}.{e,a,q}.{en,zh}.lc (https://github.com/CZWin32768/XNLG, xqg.tar.gz).",
         read=lambda options, malformed: read_line_aligned(options.raw, xqg(options.lang), malformed),
-        settings=SETTINGS | {"XNLG's evaluation": {"evaluation": "--task zh"}},
+        settings={**SETTINGS, "XNLG's evaluation": {"evaluation": "--task zh"}},
         recipe=Generation,
         notes="Its encoder is XLM-R.",
         options={"lang": Setting("zh", "of the texts", choices=("en", "zh"))},

@@ -45,12 +45,13 @@ class Glue(Understanding):
         valid, test = ([path.stem for path in self.texts(split)] for split in ("valid", "test"))
         for split in [*valid, *test]:
             name = SERVER.get(f"{task}-{split}", SERVER.get(task, task.upper())) if split in test else split
-            made = self.work / f"{name}.tsv"
-            work = partial(self.predict, split, clip=clip)
-            self.stage(made, f"predict {split}", lambda _, work=work, made=made: work(made))
+            self.predict_stage(split, self.work / f"{name}.tsv", clip)
         for split in valid:
             made = self.work / f"{split}.tsv"
             self.score(made, task=task, hyp=made, ref=self.corpus / f"{split}.label")
+
+    def predict_stage(self, split: str, made: Path, clip: list[int] | None) -> None:
+        self.stage(made, f"predict {split}", lambda _: self.predict(split, made, clip=clip))
 
 
 class Squad(Understanding):
