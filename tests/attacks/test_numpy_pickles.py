@@ -97,7 +97,7 @@ def test_two_states(tmp_path):
 
 READ = """
 import sys
-from s2sft_fairseq import cli
+import s2sft_fairseq.plugin
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 print(load_checkpoint(sys.argv[1])["value"]["a"][0])
 """

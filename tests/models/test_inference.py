@@ -149,6 +149,7 @@ def test_another_device_is_left_alone_but_for_bf16():
 def test_a_cpu_whose_8_bit_sums_overflow_is_refused():
     """oneDNN asked to use AVX2 alone, which has no instructions for 8 bits."""
     program = (
+        "import s2sft_fairseq.plugin\n"
         "from tiny import tiny_model\n"
         "from s2sft_fairseq.models.inference import prepare_for_inference\n"
         "prepare_for_inference(tiny_model(), bf16=False, quantize='int8')"
