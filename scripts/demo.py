@@ -106,7 +106,7 @@ class Demo(Stages):
 
     def generate(self, made: Path) -> None:
         # Summaries have ten words in the mean; how this was chosen: docs/demo.md.
-        search = options(lenpen=1) if self.given.data else options(lenpen=2, min_len=8)
+        search = options(lenpen=1) if self.given.data else options(lenpen=2, min_len=8, early_stop="fairseq")
         search += options(beam=5, length_penalty="gnmt", no_repeat_ngram_size=2, max_tokens=8000)
         files = {"path": self.folder / "trained.pt", "tokenizer_dir": self.work / "encoder", "results_path": made}
         log = (self.folder / "generate.log").open("w", encoding="utf-8")
