@@ -25,7 +25,7 @@ def fold_row(weights: Weights, row: Tensor) -> None:
 
 
 def fold_segment(weights: Weights, sizes: Sizes) -> None:
-    """Fold a segment table of one row, which every token gets, into the positions; then there is none any more."""
+    """Add the row of a segment table that has only one to all positions, and remove the table."""
     segments = weights.get("embeddings.segments.weight")
     if segments is not None and len(segments) == 1:
         fold_row(weights, weights.pop("embeddings.segments.weight")[0])

@@ -66,7 +66,7 @@ def parse_languages(text: str | None, option: str = "--text-languages") -> list[
 
 
 def load_common_dictionary(paths: Sequence[Path]) -> FairseqDictionary:
-    """Load the dictionary of which there is a copy beside each part of the data.
+    """Load the dictionary that all parts of the data have a copy of.
 
     Raises:
         UserError: naming all that are missing, or that differ from the first.

@@ -258,7 +258,7 @@ class _LoggedProgress(tqdm):
 
 
 def sentence_progress(total: int, done: int, *, bar: bool = True) -> tqdm:
-    """Return the progress of `total` sentences, of which `done` were there already, with their rate and time left.
+    """Return the progress bar of `total` sentences, `done` of them from an earlier run, with their rate and time left.
 
     Args:
         total: sentences in all.

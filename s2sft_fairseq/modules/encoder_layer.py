@@ -155,7 +155,7 @@ class MultiFlowAttention(nn.Module):
             x: states of the new tokens (N, A, H). N: sentences, A: new tokens of each.
             plan: what is added to the scores, and the turn of the new tokens.
             cache: keys, rotated already, and values of this layer.
-            queries: so many of the new tokens, the last ones, are attended from.
+            queries: number of new tokens, the last ones, that attend.
 
         Returns:
             (N, queries, H).

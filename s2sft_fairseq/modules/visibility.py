@@ -152,9 +152,9 @@ class StepLayout(NamedTuple):
     visible: Tensor
     """Which of the new tokens each of them sees (A, A)."""
     num_kept: int
-    """So many tokens, the first ones, are content: their keys and values stay."""
+    """Number of content tokens. They come first, and their keys and values stay."""
     num_predicted: int
-    """The vocabulary is scored at so many tokens, the last ones."""
+    """Number of tokens, the last ones, at which the vocabulary is scored."""
 
 
 @lru_cache(maxsize=64)

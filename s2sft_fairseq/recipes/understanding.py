@@ -39,9 +39,11 @@ class Understanding(Recipe):
         self.say(f"everything is in {self.work}")
 
     def prepare_texts(self) -> None:
+        """Prepare and tokenize the texts of the benchmark."""
         raise NotImplementedError
 
     def predict_and_score(self) -> None:
+        """Predict with the trained model, and score the predictions."""
         raise NotImplementedError
 
     def texts(self, split: str) -> list[Path]:
