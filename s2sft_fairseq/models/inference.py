@@ -8,15 +8,18 @@ from torch import nn
 
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.modules.cpu_linear import PackedLinear, can_pack, can_quantize, pack_linear_layers
+from s2sft_fairseq.modules.cpu_linear import (
+    PackedLinear,
+    can_pack,
+    can_quantize,
+    multiplies_bf16,
+    pack_linear_layers,
+)
 from s2sft_fairseq.modules.lora import merge_lora
 
 logger = logging.getLogger(__name__)
 
 QUANTIZATIONS = ("none", "int8")
-
-# PyTorch's questions for the instructions of a CPU that multiply in bfloat16, of which one will do.
-_BF16_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
 
 
 def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str) -> None:
@@ -38,7 +41,7 @@ def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str)
     merge_lora(model)
     weight = model.embeddings.tokens.weight
     if bf16:
-        if weight.device.type == "cpu" and not _multiplies_bf16():
+        if weight.device.type == "cpu" and not multiplies_bf16():
             logger.warning(
                 "--bf16 is slow on this CPU, which has no instructions for it (AMX, AVX512-BF16): leave it out"
             )
@@ -71,7 +74,3 @@ def _int8_problems(model: BaseFairseqModel, bf16: bool) -> list[str]:
             "--quantize int8 needs a CPU that multiplies 8-bit numbers (VNNI instructions), but this one does not"
         )
     return found
-
-
-def _multiplies_bf16() -> bool:
-    return any(getattr(torch.cpu, name, bool)() for name in _BF16_INSTRUCTIONS)

@@ -34,6 +34,7 @@ from s2sft_fairseq.modules.embeddings import TiedGradient
 from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive
 from s2sft_fairseq.modules.lm_head import OutputFactors
+from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
@@ -90,6 +91,7 @@ class UnilmModel(BaseFairseqModel):
         if pretrained is not None and any(roles_and_turns):
             pretrained = pretrained.with_roles(*roles_and_turns)
         complete_sizes(cfg, pretrained.sizes if pretrained else None)
+        use_matmul(str(getattr(cfg, "matmul", "auto")))
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
         model.has_random_weights = pretrained is None  # until a checkpoint is loaded
         if pretrained is not None:
@@ -128,22 +130,27 @@ class UnilmModel(BaseFairseqModel):
             Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
         """
         tied = TiedGradient() if features_only else None
-        x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied)
-        x, weight = x if labelled is None else x[labelled], self.embeddings.tokens.weight
+        at = None if labelled is None else labelled.nonzero().squeeze(1)
+        x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied, at)
+        weight = self.embeddings.tokens.weight
         if tied is None:
             logits: Tensor = self.lm_head(x, weight)
             return logits
         return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
 
-    def encode(self, columns: PackedColumns, tied: TiedGradient | None = None) -> Tensor:
-        """Return the last layer's states (T, H) of a packed batch.
+    def encode(self, columns: PackedColumns, tied: TiedGradient | None = None, at: Tensor | None = None) -> Tensor:
+        """Return the last layer's states (N, H) of a packed batch.
 
         Args:
             columns: of the batch.
             tied: where the output matrix leaves its gradient, if that is kept apart.
+            at: numbers of the tokens whose states are wanted, ascending (N,); None: all T. In the last layer the others
+                are keys and values only.
         """
         x: Tensor = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
         plans = self._packed_plans(columns, x.dtype)
+        if at is not None:
+            plans[-1] = plans[-1].restricted(at)
         for layer, plan in zip(self.layers, plans, strict=True):
             if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
                 x = checkpoint(layer, x, plan, use_reentrant=False)

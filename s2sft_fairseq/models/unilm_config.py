@@ -11,6 +11,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.modules.matmul import MATMULS
 
 
 def size(default: Any, description: str, *, least: float | None = None) -> Any:
@@ -77,6 +78,13 @@ class TransformerOptions(FairseqDataclass):
     activation_dropout: float = rate(0.0, "dropout inside the feed-forward networks")
     checkpoint_activations: bool = flag(
         "keep the input of each layer only, and compute what is in it again for its gradient"
+    )
+    matmul: ChoiceEnum(MATMULS) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "what multiplies float32 matrices in training on CPUs; auto: for each kind of product the faster "
+            "one, measured once on a machine; mkl: what PyTorch takes by itself"
+        },
     )
 
 

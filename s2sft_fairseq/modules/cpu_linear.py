@@ -24,6 +24,9 @@ _SUPPORT = {
     torch.float16: "_is_mkldnn_fp16_supported",
 }
 
+# PyTorch's names for them.
+_BF16_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+
 
 class QuantizedLinear(nn.Module):
     """A linear layer for inference: weights in int8 with one scale for each output, the input with one for each row.
@@ -127,6 +130,11 @@ def can_pack(weight: Tensor) -> bool:
     if not all(hasattr(torch.ops.mkldnn, name) for name in needed):
         return False
     return question is None or getattr(torch.ops.mkldnn, question)()
+
+
+def multiplies_bf16() -> bool:
+    """Tell whether the CPU has instructions that multiply in bfloat16; otherwise it is slower than in float32."""
+    return any(getattr(torch.cpu, name, bool)() for name in _BF16_INSTRUCTIONS)
 
 
 def pack_weight(weight: Tensor, bias: Tensor | None, *, quantize: bool = False) -> nn.Module | None:

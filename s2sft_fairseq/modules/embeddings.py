@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.dropout import Dropout
+from s2sft_fairseq.modules.linear import Linear
 
 
 class TiedGradient:
@@ -96,7 +97,7 @@ class PackedEmbeddings(nn.Module):
         self.turns = nn.Embedding(num_turns, embed_dim) if num_turns else None
         self.layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         self.dropout = Dropout(dropout)
-        self.projection = nn.Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
+        self.projection = Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
 
     def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor, tied: TiedGradient | None = None) -> Tensor:
         """Embed tokens.

@@ -15,9 +15,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
+from s2sft_fairseq.modules.linear import Linear
 from s2sft_fairseq.modules.packed_attention import FlexPlan, flex_plan, flexible_attention, packed_attention
 from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
-from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks, within_window
+from s2sft_fairseq.modules.visibility import (
+    AttentionBlock,
+    PackedColumns,
+    attention_blocks,
+    blocks_at,
+    within_window,
+)
 
 
 class PackedPlan(NamedTuple):
@@ -27,6 +34,12 @@ class PackedPlan(NamedTuple):
     rotation: Rotation | None
     flex: FlexPlan | None = None
     """Attend by FlexAttention, not block by block."""
+    at: Tensor | None = None
+    """Numbers of the tokens that attend (N,); None: all."""
+
+    def restricted(self, at: Tensor) -> "PackedPlan":
+        """Return the plan of a layer in which only these tokens attend: numbers, ascending (N,)."""
+        return self._replace(blocks=blocks_at(at, self.blocks) if self.flex is None else [], at=at)
 
 
 class StepPlan(NamedTuple):
@@ -116,14 +129,14 @@ class MultiFlowAttention(nn.Module):
     def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, bias: bool = True) -> None:
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=bias)
-        self.output = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.qkv = Linear(embed_dim, 3 * embed_dim, bias=bias)
+        self.output = Linear(embed_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Attend block by block, so that no score is computed for a key of a later block.
 
         Shape:
-            x (T, H) -> (T, H).
+            x (T, H) -> (N, H). N: tokens that attend by the plan, all T but in the last layer of a training.
         """
         return self.prefill(x, plan)[0]
 
@@ -135,14 +148,15 @@ class MultiFlowAttention(nn.Module):
         """Attend as :meth:`forward` does, and return the keys and values too.
 
         Shape:
-            x (T, H) -> (T, H) and (T, 2, h, d).
+            x (T, H) -> (N, H) and (T, 2, h, d).
         """
         projected = self._project(x, plan.rotation)
         if plan.flex is not None:
             attended = flexible_attention(projected, plan.flex)
+            attended = attended if plan.at is None else attended[plan.at]
         else:
-            attended = packed_attention(projected, plan.blocks, self.dropout if self.training else 0.0)
-        # (T, h, d) -> (T, H)
+            attended = packed_attention(projected, plan.blocks, self.dropout if self.training else 0.0, at=plan.at)
+        # (N, h, d) -> (N, H)
         return self.output(attended.flatten(1)), projected[:, 1:]
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
@@ -225,8 +239,8 @@ class EncoderLayer(nn.Module):
         self.attention_layer_norm = (
             nn.Identity() if pre_norm and first else nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         )
-        self.fc1 = nn.Linear(embed_dim, 2 * ffn_embed_dim if gated else ffn_embed_dim, bias=bias)
-        self.fc2 = nn.Linear(ffn_embed_dim, embed_dim, bias=bias)
+        self.fc1 = Linear(embed_dim, 2 * ffn_embed_dim if gated else ffn_embed_dim, bias=bias)
+        self.fc2 = Linear(ffn_embed_dim, embed_dim, bias=bias)
         self.final_layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         self.activation = activation
         self.dropout = Dropout(dropout)
@@ -236,9 +250,10 @@ class EncoderLayer(nn.Module):
         """Encode a packed sequence.
 
         Shape:
-            (T, H) -> (T, H). T: tokens of the batch, H: width.
+            (T, H) -> (N, H). T: tokens of the batch, N: those that attend by the plan, H: width.
         """
         attended = self.attention(self._before_attention(x), plan)
+        x = x if plan.at is None else x[plan.at]
         return _compiled_part()(self, x, attended) if self.compiled else self._after_attention(x, attended)
 
     def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:

@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.cpu_linear import pack_weight
 from s2sft_fairseq.modules.embeddings import TiedGradient
+from s2sft_fairseq.modules.linear import Linear, linear
+from s2sft_fairseq.modules.matmul import multiply, operand_type
 
 LARGEST_PACKED = 1 << 30
 """Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
@@ -41,7 +43,7 @@ class LMHead(nn.Module):
     ) -> None:
         """Make the head; without ``bias`` only the output has one."""
         super().__init__()
-        self.dense = nn.Linear(embed_dim, token_dim, bias=bias)
+        self.dense = Linear(embed_dim, token_dim, bias=bias)
         self.activation = activation
         self.layer_norm = nn.LayerNorm(token_dim, eps=layer_norm_eps, bias=bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
@@ -69,7 +71,7 @@ class LMHead(nn.Module):
             V: vocabulary.
         """
         x = self.features(x)
-        return nn.functional.linear(x, token_embedding, self.bias) if self.output is None else self.output(x)
+        return linear(x, token_embedding, self.bias) if self.output is None else self.output(x)
 
 
 class OutputFactors(NamedTuple):
@@ -145,6 +147,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         keep_bytes: int,
         tied: TiedGradient | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = operand_type(features)
+        features, weight = features.to(dtype), weight.to(dtype)
         vocab = len(weight)
         share = smoothing / (vocab - 2)
         correct = torch.zeros_like(labels, dtype=torch.bool)
@@ -180,9 +184,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         features, weight, bias, labels, weights, normalizers, *kept = ctx.saved_tensors
         needs_features, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        features_gradient = torch.empty_like(features) if needs_features else None
-        empty = torch.empty_like if len(labels) else torch.zeros_like
-        weight_gradient = empty(weight) if needs_weight else None
+        features_gradient = torch.empty_like(features, dtype=bias.dtype) if needs_features else None
+        weight_gradient: Tensor | None = None
         bias_gradient = torch.zeros_like(bias) if needs_bias else None
         for index, rows in enumerate(_chunks(len(labels), len(weight))):
             scores = kept[index] if index < len(kept) else _scores(features[rows], weight, bias)
@@ -196,20 +199,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             difference.scatter_add_(1, at_labels, difference.new_full((1, 1), -wanted).expand_as(at_labels))
             if weights is not None:
                 difference.mul_(weights[rows, None])
-            difference = difference.mul_(gradient).to(features.dtype)
-            if features_gradient is not None:
-                torch.mm(difference, weight, out=features_gradient[rows])
-            if weight_gradient is not None:
-                # The first chunk writes, which saves filling the matrix with zeros.
-                torch.addmm(
-                    weight_gradient,
-                    difference.t(),
-                    features[rows],
-                    beta=int(rows.start > 0),
-                    out=weight_gradient,
-                )
+            difference = difference.mul_(gradient).to(bias.dtype)
             if bias_gradient is not None:
                 bias_gradient += difference.sum(dim=0)
+            difference = difference.to(features.dtype)
+            if features_gradient is not None:
+                features_gradient[rows] = multiply(difference, weight)
+            if needs_weight:
+                weight_gradient = _add_product(weight_gradient, difference.t(), features[rows], bias.dtype)
+        if needs_weight and weight_gradient is None:  # no labels
+            weight_gradient = torch.zeros_like(weight, dtype=bias.dtype)
         if ctx.tied is not None and weight_gradient is not None:
             ctx.tied.leave(weight_gradient)
             weight_gradient = None
@@ -222,7 +221,16 @@ def _chunks(labels: int, vocab: int) -> Iterator[slice]:
         yield slice(start, min(start + size, labels))
 
 
+def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``total + a b``, in place; ``a b`` where there is no total yet."""
+    if total is None:
+        return multiply(a, b).to(dtype)
+    if a.dtype == dtype:
+        return total.addmm_(a, b)  # without a matrix of its own for the product
+    return total.add_(multiply(a, b))
+
+
 def _scores(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return scores (n, V) of some features (n, E), in float32 or wider."""
-    scores = torch.addmm(bias, features, weight.t())
+    scores = multiply(features, weight.t(), bias)
     return scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -9,6 +9,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from s2sft_fairseq.modules.linear import linear
+
 ADAPTERS = ("lora_a", "lora_b")
 """Names of the two matrices in a layer."""
 
@@ -40,16 +42,16 @@ class LoRALinear(nn.Module):
             (..., I) -> (..., O).
         """
         # The scale goes where the numbers are few: (..., R).
-        low = nn.functional.linear(self.dropout(x), self.lora_a) * self.scale
-        return nn.functional.linear(x, self.weight, self.bias) + nn.functional.linear(low, self.lora_b)
+        low = linear(self.dropout(x), self.lora_a) * self.scale
+        return linear(x, self.weight, self.bias) + linear(low, self.lora_b)
 
     def merged(self) -> nn.Linear:
         """Return the linear layer that computes the same without dropout."""
         outputs, inputs = self.weight.shape
-        linear = nn.Linear(inputs, outputs, bias=self.bias is not None, device="meta")
+        merged = nn.Linear(inputs, outputs, bias=self.bias is not None, device="meta")
         weight = merged_weight(self.weight, self.lora_a, self.lora_b, self.scale)
-        linear.weight, linear.bias = nn.Parameter(weight), self.bias
-        return linear.train(self.training)
+        merged.weight, merged.bias = nn.Parameter(weight), self.bias
+        return merged.train(self.training)
 
 
 @torch.no_grad()

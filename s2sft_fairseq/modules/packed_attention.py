@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.dropout import draw_kept, kept_again
+from s2sft_fairseq.modules.matmul import operand_type
 from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, is_near, sees
 
@@ -26,23 +27,30 @@ TILE = 1 << 22
 """Scores that are worked on at a time, all heads counted, so that each step finds them in a cache."""
 
 
-def packed_attention(qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: float = 0.0) -> Tensor:
+def packed_attention(
+    qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: float = 0.0, *, at: Tensor | None = None
+) -> Tensor:
     """Attend within the blocks.
 
     Args:
         qkv: queries, keys and values (T, 3, h, d).
-        blocks: that have every token among their queries once.
+        blocks: that have every query once.
         dropout: of the attention weights.
+        at: numbers of the tokens that attend (N,), which the blocks' queries are runs of; None: all T.
 
     Returns:
-        (T, h, d).
+        (N, h, d).
     """
     if torch.is_grad_enabled() and qkv.device.type == "cpu":
         biases = [block.bias for block in blocks]
         if qkv.requires_grad or any(bias is not None and bias.requires_grad for bias in biases):
-            in_tiles: Tensor = _TiledAttention.apply(qkv, blocks, dropout, *biases)
+            in_tiles: Tensor = _TiledAttention.apply(qkv, blocks, dropout, at, *biases)
             return in_tiles
+    if not blocks:
+        return qkv[:0, 0]
     query, key, value = _by_head(qkv).unsqueeze(1).unbind(0)
+    if at is not None:
+        query = query[:, :, at]
     attended = [
         scaled_dot_product_attention(
             query[:, :, block.queries],
@@ -53,7 +61,7 @@ def packed_attention(qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: flo
         )
         for block in blocks
     ]
-    # (1, h, T, d) -> (T, h, d)
+    # (1, h, N, d) -> (N, h, d)
     return torch.cat(attended, dim=2).squeeze(0).transpose(0, 1)
 
 
@@ -73,48 +81,56 @@ class _TiledAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, blocks: Sequence[AttentionBlock], dropout: float, *biases: Tensor | None
+        ctx: Any,
+        qkv: Tensor,
+        blocks: Sequence[AttentionBlock],
+        dropout: float,
+        at: Tensor | None,
+        *biases: Tensor | None,
     ) -> Tensor:
-        query, key, value = _by_head(qkv)
-        attended = torch.empty_like(qkv[:, 0])
+        dtype = operand_type(qkv)
+        query, key, value = _factors(qkv, dtype, at)
+        attended = qkv.new_empty(query.size(1), *qkv.shape[2:])
         by_head = attended.transpose(0, 1)
-        tiles, bits = _Tiles(query, key, blocks, biases), []
+        tiles, bits = _Tiles(query, key, blocks, biases, qkv.dtype), []
         for tile, weights in tiles:
             if dropout:
                 kept, of_tile = draw_kept(weights.shape, dropout, weights.dtype)
                 weights.mul_(kept)
                 bits.append(of_tile)
-            torch.bmm(weights, value[:, tile.keys], out=by_head[:, tile.queries])
+            _multiply(weights, value[:, tile.keys], out=by_head[:, tile.queries])
         if dropout:
             # Not before, for there are less numbers here: d for each query, not K.
             attended.mul_(1 / (1 - dropout))
-        ctx.blocks, ctx.dropout = blocks, dropout
-        ctx.save_for_backward(qkv, attended, *biases, *bits)
+        ctx.blocks, ctx.dropout, ctx.dtype = blocks, dropout, dtype
+        ctx.save_for_backward(qkv, attended, at, *biases, *bits)
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, attended, *others = ctx.saved_tensors
+        qkv, attended, at, *others = ctx.saved_tensors
         biases, bits = others[: len(ctx.blocks)], others[len(ctx.blocks) :]
-        query, key, value = _by_head(qkv)
+        query, key, value = _factors(qkv, ctx.dtype, at)
         qkv_gradient = torch.zeros_like(qkv)
         query_gradient, key_gradient, value_gradient = _by_head(qkv_gradient)
+        if at is not None:
+            query_gradient = torch.empty_like(query, dtype=qkv.dtype)
         bias_gradients = [
             torch.empty_like(bias) if needed else None
-            for bias, needed in zip(biases, ctx.needs_input_grad[3:], strict=True)
+            for bias, needed in zip(biases, ctx.needs_input_grad[4:], strict=True)
         ]
         # The mean of a softmax's gradient under its weights is that of its result (FlashAttention-2, section 3.1).
         means = (gradient * attended).sum(dim=-1).t().unsqueeze(-1)
-        gradient = (gradient / (1 - ctx.dropout)).transpose(0, 1)
-        tiles = _Tiles(query, key, ctx.blocks, biases)
+        gradient = (gradient / (1 - ctx.dropout)).transpose(0, 1).to(ctx.dtype)
+        tiles = _Tiles(query, key, ctx.blocks, biases, qkv.dtype)
         for number, (tile, weights) in enumerate(tiles):
             queries, keys, outer = tile.queries, tile.keys, gradient[:, tile.queries]
             scores = tiles.scratch(weights.shape)
             kept = kept_again(bits[number], weights.shape, weights.dtype) if bits else None
             dropped = weights if kept is None else torch.mul(weights, kept, out=scores)
-            value_gradient[:, keys] += torch.bmm(dropped.transpose(1, 2), outer)
-            torch.bmm(outer, value[:, keys].transpose(1, 2), out=scores)
+            value_gradient[:, keys] += torch.bmm(dropped.to(ctx.dtype).transpose(1, 2), outer)
+            _multiply(outer, value[:, keys].transpose(1, 2), out=scores)
             if kept is not None:
                 scores.mul_(kept)
             scores.sub_(means[:, queries]).mul_(weights)
@@ -123,9 +139,29 @@ class _TiledAttention(torch.autograd.Function):
                 # A bias of all heads has the sum of their gradients.
                 bias_gradient[:, tile.rows] = scores.sum_to_size(len(bias_gradient), *scores.shape[1:])
             scores.mul_(tiles.scale)
-            torch.bmm(scores, key[:, keys], out=query_gradient[:, queries])
-            key_gradient[:, keys] += torch.bmm(scores.transpose(1, 2), query[:, queries])
-        return qkv_gradient, None, None, *bias_gradients
+            factor = scores.to(ctx.dtype)
+            _multiply(factor, key[:, keys], out=query_gradient[:, queries])
+            key_gradient[:, keys] += torch.bmm(factor.transpose(1, 2), query[:, queries])
+        if at is not None:
+            qkv_gradient[at, 0] = query_gradient.transpose(0, 1)
+        return qkv_gradient, None, None, None, *bias_gradients
+
+
+def _factors(qkv: Tensor, dtype: torch.dtype, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries (h, N, d), keys and values (h, T, d), in the data type that they are multiplied in."""
+    by_head = _by_head(qkv)
+    if dtype != qkv.dtype:
+        by_head = by_head.to(dtype, memory_format=torch.contiguous_format)
+    query, key, value = by_head
+    return query if at is None else query[:, at], key, value
+
+
+def _multiply(a: Tensor, b: Tensor, *, out: Tensor) -> None:
+    """Multiply (h, M, K) with (h, K, N), in the data type of ``b``."""
+    if b.dtype == out.dtype:
+        torch.bmm(a, b, out=out)
+    else:
+        out.copy_(torch.bmm(a.to(b.dtype), b))
 
 
 class _Tile(NamedTuple):
@@ -145,14 +181,16 @@ class _Tiles:
         key: Tensor,
         blocks: Sequence[AttentionBlock],
         biases: Sequence[Tensor | None],
+        dtype: torch.dtype,
     ) -> None:
+        """Take queries and keys (h, T, d), and the data type of the weights, which may be a wider one."""
         self.query, self.key, self.biases = query, key, biases
         self.scale = 1 / math.sqrt(query.size(-1))
         heads = len(query)
         self.tiles = list(_cut(blocks, max(1, TILE // heads)))
         sizes = [heads * (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
                  for tile in self.tiles]  # fmt: skip
-        self._buffers = query.new_empty(2, max(sizes, default=0))
+        self._buffers = query.new_empty(2, max(sizes, default=0), dtype=dtype)
 
     def __iter__(self) -> Iterator[tuple[_Tile, Tensor]]:
         """Yield each tile with its weights (h, Q, K), which are gone at the next one."""
@@ -160,8 +198,11 @@ class _Tiles:
             query, key = self.query[:, tile.queries], self.key[:, tile.keys]
             shape = (len(query), query.size(1), key.size(1))
             scores, weights = self.scratch(shape), self._view(1, shape)
-            # What the buffer holds does not matter where it counts nothing.
-            torch.baddbmm(scores, query, key.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
+            if query.dtype == scores.dtype:
+                # What the buffer holds does not matter where it counts nothing.
+                torch.baddbmm(scores, query, key.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
+            else:
+                torch.mul(torch.bmm(query, key.transpose(1, 2)), scores.new_full((1,), self.scale), out=scores)
             bias = self.biases[tile.block]
             if bias is not None:
                 scores.add_(bias[:, tile.rows])

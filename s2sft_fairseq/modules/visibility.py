@@ -120,6 +120,27 @@ def attention_blocks(
     return blocks
 
 
+def blocks_at(queries: Tensor, blocks: Sequence[AttentionBlock]) -> list[AttentionBlock]:
+    """Leave some queries in the blocks only, and no block without any.
+
+    Args:
+        queries: numbers of tokens, ascending (N,).
+        blocks: whose queries ascend too.
+
+    Returns:
+        Blocks whose ``queries`` are runs of these N.
+    """
+    bounds = torch.tensor([(block.queries.start, block.queries.stop) for block in blocks], device=queries.device)
+    left = []
+    for block, (start, stop) in zip(blocks, torch.searchsorted(queries, bounds).tolist(), strict=True):
+        if stop > start:
+            bias = block.bias
+            if bias is not None:
+                bias = bias[:, queries[start:stop] - block.queries.start]
+            left.append(AttentionBlock(slice(start, stop), block.keys, bias))
+    return left
+
+
 def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[tuple[slice, slice]]:
     """Yield where the context of each example stands, and what comes behind it."""
     start = 0

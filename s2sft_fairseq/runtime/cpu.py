@@ -27,6 +27,7 @@ from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.modules.cpu_linear import multiplies_bf16
 from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ def install() -> None:
     wrap(FP16Optimizer, "build_fp32_params", _build_fp32_params)
     wrap(FP16Optimizer, "build_optimizer", _build_fp16_optimizer)
     wrap(AMPOptimizer, "build_optimizer", _build_amp_optimizer)
+    wrap(FairseqTask, "train_step", _step_with_autocast)
     wrap(Trainer, "train_step", _train_step)
 
 
@@ -192,13 +194,32 @@ def _build_fp16_optimizer(build: Function, cfg: Any, params: list[torch.nn.Param
 
 
 def _build_amp_optimizer(build: Function, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> AMPOptimizer:
-    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: say what ``--amp`` does on the CPU.
-
-    fairseq trains in 32 bits there, and does not say so.
-    """
-    if params[0].device.type == "cpu":
-        logger.warning("--amp has no effect on the CPU, training runs in 32 bits: use --bf16 for 16 bits")
+    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: say what ``--amp`` does on the CPU."""
+    if params[0].device.type == "cpu" and not multiplies_bf16():
+        logger.warning(
+            "--amp is slow on this CPU, which has no instructions for bfloat16 (AMX, AVX512-BF16): leave it out"
+        )
     return build(cfg, params, **options)
+
+
+def _step_with_autocast(
+    step: Function,
+    task: FairseqTask,
+    sample: Any,
+    model: Any,
+    criterion: Any,
+    optimizer: Any,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """Patch ``FairseqTask.train_step`` of fairseq/tasks/fairseq_task.py: ``--amp`` on the CPU.
+
+    fairseq turns PyTorch's autocast on for GPUs alone. On the CPU products have factors in bfloat16, which has the
+    range of float32, so that no loss scale is needed.
+    """
+    is_on_cpu = isinstance(optimizer, AMPOptimizer) and next(model.parameters()).device.type == "cpu"
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_on_cpu):
+        return step(task, sample, model, criterion, optimizer, *args, **options)
 
 
 def _train_step(train: Function, trainer: Trainer, *args: Any, **options: Any) -> Any:

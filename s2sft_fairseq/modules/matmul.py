@@ -1,0 +1,212 @@
+"""Matrix products of training on CPUs, each by the fastest kernel that PyTorch ships for the machine.
+
+PyTorch multiplies float32 matrices with MKL where it has it. On some processors, such as AMD's with AVX-512, the
+kernels of oneDNN take half of the time; on others, or for other layouts and sizes, they are slower. So the kernels are
+timed once on a machine, for each kind of product, and what was found is kept in a file.
+
+Under ``torch.autocast("cpu", torch.bfloat16)``, which ``--amp`` is, the factors are rounded to bfloat16.
+
+A product is a (M, K) times b (K, N). The three of a linear layer have layouts of their own. R: rows, I: inputs,
+O: outputs.
+
+* its result: x (R, I) times the transposed weight (O, I)
+* the gradient of x: that of the result (R, O) times the weight (O, I)
+* the gradient of the weight: the transposed one of the result (R, O) times x (R, I)
+"""
+
+import functools
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.files import write_whole
+
+logger = logging.getLogger(__name__)
+
+MATMULS = ("auto", "mkl", "onednn")
+"""Values of ``--matmul``."""
+LEAST = 1 << 23
+"""Multiplications of the smallest product for which kernels are chosen: a smaller one takes less than 0.1 ms."""
+FEW_ROWS, MANY_OUTPUTS = 128, 8192
+MARGIN = 1.03
+"""Another kernel than MKL's must be so many times as fast: times vary."""
+TRIALS = 5
+
+_settings = {"matmul": "auto"}
+
+
+def _mkl(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def _onednn(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    # The kernel multiplies with the transpose of its second factor.
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
+    return product
+
+
+def _onednn_copied(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    return _onednn(a.contiguous(), b.t().contiguous().t(), bias)
+
+
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "mkl": _mkl,
+    "onednn": _onednn,
+    "onednn_copied": _onednn_copied,  # factors are laid out first
+}
+# Rows, inputs and outputs of the linear layers that stand for their kind.
+_TRIED = {"few rows": (64, 768, 768), "layer": (1024, 768, 768), "vocabulary": (128, 384, 16384)}
+
+
+def use_matmul(name: str) -> None:
+    """Choose what multiplies float32 matrices from now on, in this process.
+
+    Args:
+        name: ``auto``: for each kind of product the kernel that is fastest on this machine; ``mkl``: what PyTorch takes
+            by itself; ``onednn``.
+
+    Raises:
+        ValueError: for any other name.
+    """
+    if name not in MATMULS:
+        raise ValueError(f"matmul must be one of {', '.join(MATMULS)}, but is {name}")
+    _settings["matmul"] = name
+
+
+def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply two matrices and add a bias.
+
+    Shape:
+        a (M, K), b (K, N), bias (N,) -> (M, N), in the data type of the matrices, or of the bias if that is wider.
+    """
+    if bias is not None and bias.dtype != a.dtype:
+        return torch.mm(a, b) + bias
+    if a.device.type != "cpu" or a.dtype != torch.float32 or len(a) * b.numel() < LEAST:
+        return _mkl(a, b, bias)
+    return KERNELS[_kernel(a, b)](a, b, bias)
+
+
+def operand_type(x: Tensor) -> torch.dtype:
+    """Return the data type in which a tensor is multiplied: bfloat16 under autocast, else its own."""
+    if x.device.type == "cpu" and x.dtype == torch.float32 and torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu")
+    return x.dtype
+
+
+def _kernel(a: Tensor, b: Tensor) -> str:
+    layout = _layout(a) + _layout(b)
+    if "strided" in layout or _settings["matmul"] == "mkl" or not _has_onednn():
+        return "mkl"  # oneDNN takes a thousand times as long for a factor that has gaps
+    if _settings["matmul"] == "onednn":
+        return "onednn"
+    return fastest_kernels(torch.get_num_threads()).get(f"{layout} {_kind(layout, a, b)}", "mkl")
+
+
+def _layout(x: Tensor) -> str:
+    """Return ``n`` for rows one after the other, ``t`` for columns, else ``strided``."""
+    if x.is_contiguous():
+        return "n"
+    return "t" if x.t().is_contiguous() else "strided"
+
+
+def _kind(layout: str, a: Tensor, b: Tensor) -> str:
+    rows, inner = a.shape
+    outputs = inner if layout == "nn" else b.size(1)
+    if layout == "tn":
+        outputs, rows = rows, inner
+    if outputs >= MANY_OUTPUTS:
+        return "vocabulary"
+    return "few rows" if rows <= FEW_ROWS else "layer"
+
+
+@functools.cache
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@functools.cache
+def fastest_kernels(threads: int) -> dict[str, str]:
+    """Return the fastest kernel for each layout and kind of product: those of the cache file, or else measure them."""
+    path, key = cache_path(), machine(threads)
+    known = _read(path)
+    if key in known:
+        return known[key]
+    start = time.perf_counter()
+    rates = {name: _rates(*shape) for name, shape in _TRIED.items()}
+    found = {
+        f"{layout} {name}": _best(of_layout) for name, layouts in rates.items() for layout, of_layout in layouts.items()
+    }
+    took, chosen = time.perf_counter() - start, ", ".join(f"{name}: {kernel}" for name, kernel in found.items())
+    logger.info(f"fastest matrix products on {threads} threads, measured in {took:.1f} s: {chosen}")
+    try:
+        write_whole(path, lambda file: file.write_text(json.dumps({**known, key: found}, indent=1), encoding="utf-8"))
+    except OSError as error:
+        logger.info(f"{path} cannot be written, so the next process measures again: {error}")
+    return found
+
+
+def cache_path() -> Path:
+    """Return the file in which the fastest kernels of this machine are kept, in the user's cache folder."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "s2sft_fairseq" / "matmul.json"
+
+
+def machine(threads: int) -> str:
+    """Name what the speed of a kernel depends on: processor, number of threads, versions and settings."""
+    limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")]
+    return " | ".join([_processor(), f"{threads} threads", torch.__version__, *filter(None, limits)])
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return " ".join(facts[name] for name in ("model name", "cpu family", "model", "stepping") if name in facts)
+
+
+def _read(path: Path) -> dict[str, dict[str, str]]:
+    """Return what the file has, without what this version would not have written."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {key: found for key, found in content.items() if set(found.values()) <= set(KERNELS)}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _rates(rows: int, inputs: int, outputs: int) -> dict[str, dict[str, float]]:
+    """Return the seconds of each kernel for the three products of a linear layer."""
+    x, weight, gradient = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
+    factors = {"nt": (x, weight.t()), "nn": (gradient, weight), "tn": (gradient.t(), x)}
+    return {
+        layout: {
+            name: _seconds(kernel, a, b)
+            for name, kernel in KERNELS.items()
+            if layout != "nt" or name != "onednn_copied"  # there is nothing to copy
+        }
+        for layout, (a, b) in factors.items()
+    }
+
+
+def _seconds(kernel: Callable[..., Tensor], a: Tensor, b: Tensor) -> float:
+    """Return the least time of several calls; the first one also plans."""
+    kernel(a, b)
+    times = []
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        kernel(a, b)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _best(seconds: dict[str, float]) -> str:
+    fastest = min(seconds, key=seconds.__getitem__)
+    return fastest if seconds[fastest] * MARGIN < seconds["mkl"] else "mkl"
