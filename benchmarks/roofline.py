@@ -4,7 +4,7 @@ Letters: N sentences, K beams, S source positions, T target tokens, H width, I i
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,9 +38,11 @@ class Rates(NamedTuple):
     """What the machine sustains."""
 
     flops: float
-    """In float32 products of large matrices, a second."""
+    """In float32 products of large matrices, a second, by the fastest library that PyTorch has."""
     bytes: float
     """Of a large buffer read or copied, a second."""
+    bf16_flops: float = 0.0
+    """The same in bfloat16; 0: not measured."""
 
 
 def needed_work(sizes: Sizes, source_lengths: Sequence[int], target_length: int, beam: int) -> Work:
@@ -98,16 +100,29 @@ def least_seconds(work: Work, rates: Rates) -> float:
 def measure_rates(device: torch.device) -> Rates:
     """Measure this process's machine, with the threads that it has now: the best of several runs."""
     factor = torch.randn(MATRIX_SIDE, MATRIX_SIDE, device=device)
-    product = torch.empty_like(factor)
     buffer = torch.ones(BUFFER_NUMBERS, device=device)
     target = torch.empty_like(buffer)
     size = BUFFER_NUMBERS * FLOAT32_BYTES
     return Rates(
-        flops=2 * MATRIX_SIDE**3 / _best_seconds(lambda: torch.mm(factor, factor, out=product), device),
+        flops=max(_matrix_rate(product, device) for product in _products(factor)),
+        bf16_flops=max(_matrix_rate(product, device) for product in _products(factor.bfloat16())),
         bytes=max(
             size / _best_seconds(buffer.sum, device), 2 * size / _best_seconds(lambda: target.copy_(buffer), device)
         ),
     )
+
+
+def _products(factor: Tensor) -> Iterator[Callable[[], Tensor]]:
+    """Yield what can multiply a square matrix with itself: PyTorch's product, and oneDNN with a weight laid out."""
+    product = torch.empty_like(factor)
+    yield lambda: torch.mm(factor, factor, out=product)
+    if factor.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        weight = torch.ops.mkldnn._reorder_linear_weight(factor, MATRIX_SIDE)
+        yield lambda: torch.ops.mkldnn._linear_pointwise(factor, weight, None, "none", [], "")
+
+
+def _matrix_rate(product: Callable[[], Tensor], device: torch.device) -> float:
+    return 2 * MATRIX_SIDE**3 / _best_seconds(product, device)
 
 
 def synchronize(device: torch.device) -> None:

@@ -23,8 +23,9 @@ are the same in every update (`training_pairs.py`); ``squad_qg`` are the lengths
 * "peak" is the most resident memory of the whole process, libraries included (on a GPU what PyTorch took of it)
 * "MFU" is the share of the matrix rate that was of use: the FLOPs of real positions (`training_work.py`: forward and
   twice that backward; scores of block with block; the head at labels), over the time and over the highest rate that
-  any cell of the table found, in float32
-* "/plain" are ratios of tokens/s and of memory, with a * where the two were not measured in one run
+  any cell of the table found, by any library of PyTorch's, with factors of the same precision
+* "bfloat16" of ours is ``--amp``, of plain PyTorch's autocast: the factors of products are rounded
+* "/plain" are ratios of tokens/s and of memory to plain in float32, with a * where the two were not measured in one run
 """
 
 import argparse
@@ -38,6 +39,7 @@ from training_grid import (
     DEFAULT_BATCH,
     FULL_LOGITS,
     METHODS,
+    PRECISIONS,
     SYSTEMS,
     Cell,
     describe,
@@ -60,6 +62,7 @@ def main() -> None:
     add("--lengths", nargs="+", metavar="S/T", help=f"positions of sources / of targets (default: {' '.join(LENGTHS)})")
     add("--batch", nargs="+", type=int, metavar="N", help=f"examples of a batch (default: {BATCH}; 16 of squad_qg)")
     add("--system", nargs="+", default=list(SYSTEMS), choices=(*SYSTEMS, FULL_LOGITS))
+    add("--precision", nargs="+", default=["float32"], choices=PRECISIONS, help="of the factors of products")
     add("--vocab", nargs="+", type=int, default=[30522], metavar="V")
     add("--updates", type=int, default=3, metavar="N", help="timed ones")
     add("--threads", type=int, default=2, metavar="N")
@@ -113,9 +116,19 @@ def make_cells(options: argparse.Namespace) -> list[Cell]:
     """Return the grid; the systems of one task follow each other."""
     tasks = product(options.config, options.vocab, options.lengths or LENGTHS, options.method or METHODS)
     return [
-        make_cell(options, config=config, vocab=vocab, lengths=lengths, method=method, batch=batch, system=system)
+        make_cell(
+            options,
+            config=config,
+            vocab=vocab,
+            lengths=lengths,
+            method=method,
+            batch=batch,
+            system=system,
+            precision=precision,
+        )
         for config, vocab, lengths, method in tasks
         for batch in options.batch or [DEFAULT_BATCH.get(lengths, BATCH)]
+        for precision in options.precision
         for system in options.system
     ]
 
@@ -130,6 +143,7 @@ def scaling_center(options: argparse.Namespace) -> Cell:
         method=options.method[0] if options.method else "pseudo_masked",
         batch=options.batch[0] if options.batch else BATCH,
         system="ours",
+        precision=options.precision[0],
     )
 
 

@@ -63,7 +63,11 @@ def measure(cell: Cell) -> dict[str, Any]:
     }
     # Behind the peak was read: this takes memory too.
     rates = measure_rates(torch.device(cell.device))
-    return record | {"flops_per_second": rates.flops, "bytes_per_second": rates.bytes}
+    return record | {
+        "flops_per_second": rates.flops,
+        "bf16_flops_per_second": rates.bf16_flops,
+        "bytes_per_second": rates.bytes,
+    }
 
 
 def amounts(cell: Cell, lengths: Sequence[tuple[int, int]]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 SYSTEMS = ("ours", "plain")
 FULL_LOGITS = "full_logits"  # plain, but with the logits of every position: measured where it is asked for
+PRECISIONS = ("float32", "bfloat16")
 METHODS = ("causal", "masked", "pseudo_masked", "pseudo_masked_relative")
 RELATIVE_BINS, FURTHEST_DISTANCE = 32, 128
 MIN_POSITIONS = 512
@@ -114,6 +115,8 @@ class Cell:
     seed: int
     updates: int
     """Timed ones, after one more."""
+    precision: str = "float32"
+    """Of the factors of matrix products; all else is float32."""
 
     @property
     def encoder(self) -> Encoder:
@@ -155,7 +158,12 @@ TASK = ("config", "method", "lengths", "batch", "vocab", "device", "threads", "s
 
 def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
     """Tell what is measured: two records of one key are of the same thing."""
-    return (*task_of(record), record["system"])
+    return (*task_of(record), *system_of(record))
+
+
+def system_of(record: dict[str, Any]) -> tuple[str, str]:
+    """Tell what does it: a system and its precision."""
+    return record["system"], record.get("precision", "float32")
 
 
 def task_of(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -165,5 +173,6 @@ def task_of(record: dict[str, Any]) -> tuple[Any, ...]:
 
 def describe(cell: Cell) -> str:
     """Name a cell."""
+    precision = "" if cell.precision == "float32" else f" {cell.precision}"
     vocabulary = f" vocabulary {cell.vocab}" if cell.vocab != 30522 else ""
-    return f"{cell.config} {cell.method} {cell.lengths} batch {cell.batch}{vocabulary} {cell.system}"
+    return f"{cell.config} {cell.method} {cell.lengths} batch {cell.batch}{vocabulary} {cell.system}{precision}"

@@ -59,6 +59,8 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         words += ["--target-mask-prob", 0]
     if cell.relative:
         words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
+    if cell.precision == "bfloat16":
+        words.append("--amp")
     if not cell.device.startswith("cuda"):
         words.append("--cpu")
     return [str(word) for word in words]

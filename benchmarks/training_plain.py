@@ -191,7 +191,9 @@ def plain(cell: Cell) -> System:
 
     def update(pairs: Sequence[Pair]) -> Outcome:
         batch = pad_batch(cell, pairs)
-        loss = smoothed_loss(model(batch), batch)
+        kind = torch.device(cell.device).type
+        with torch.autocast(kind, torch.bfloat16, enabled=cell.precision == "bfloat16"):
+            loss = smoothed_loss(model(batch), batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import gc
 import logging
+import os
 import random
 import signal
 import subprocess
@@ -113,6 +114,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The fastest matrix kernels are kept in a folder of this run, also by the processes that tests start.
+
+    They are timed while other tests run. matplotlib, which would look for fonts again, keeps its own folder.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        patch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR") or str(users / "matplotlib"))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp().parent / "s2sft_cache"))
+        yield
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.deltalm_start import open_start
 from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm_config import TransformerOptions, common_problems, default_sizes, size
+from s2sft_fairseq.modules.linear import speed_up
+from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 _FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "relu"}
@@ -211,6 +213,8 @@ class DeltaLMModel(TransformerModelBase):
         for module in model.modules():
             if type(module).__name__.endswith("LayerNorm"):  # PyTorch's, or NVIDIA's
                 module.eps = cfg.layer_norm_eps
+        use_matmul(str(getattr(cfg, "matmul", "auto")))
+        speed_up(model)
         model.has_random_weights = start is None  # until a checkpoint is loaded
         if start is not None:
             start.load_into(model, cfg.decoder_layers)

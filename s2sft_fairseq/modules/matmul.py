@@ -168,7 +168,7 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
+        return platform.machine()
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return " ".join(facts[name] for name in ("model name", "cpu family", "model", "stepping") if name in facts)
 

@@ -23,6 +23,8 @@ from s2sft_fairseq.modules.matmul import operand_type
 from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, is_near, sees
 
+softmax_gradient = torch.ops.aten._softmax_backward_data.out
+
 TILE = 1 << 22
 """Scores that are worked on at a time, all heads counted, so that each step finds them in a cache."""
 
@@ -95,21 +97,21 @@ class _TiledAttention(torch.autograd.Function):
         tiles, bits = _Tiles(query, key, blocks, biases, qkv.dtype), []
         for tile, weights in tiles:
             if dropout:
-                kept, of_tile = draw_kept(weights.shape, dropout, weights.dtype)
-                weights.mul_(kept)
+                kept, of_tile = draw_kept(weights.shape, dropout, dtype)
+                weights = weights.to(dtype).mul_(kept)
                 bits.append(of_tile)
             _multiply(weights, value[:, tile.keys], out=by_head[:, tile.queries])
         if dropout:
-            # Not before, for there are less numbers here: d for each query, not K.
+            # Not before, for there are fewer numbers here: d for each query, not K.
             attended.mul_(1 / (1 - dropout))
         ctx.blocks, ctx.dropout, ctx.dtype = blocks, dropout, dtype
-        ctx.save_for_backward(qkv, attended, at, *biases, *bits)
+        ctx.save_for_backward(qkv, at, *biases, *bits)
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, attended, at, *others = ctx.saved_tensors
+        qkv, at, *others = ctx.saved_tensors
         biases, bits = others[: len(ctx.blocks)], others[len(ctx.blocks) :]
         query, key, value = _factors(qkv, ctx.dtype, at)
         qkv_gradient = torch.zeros_like(qkv)
@@ -120,28 +122,33 @@ class _TiledAttention(torch.autograd.Function):
             torch.empty_like(bias) if needed else None
             for bias, needed in zip(biases, ctx.needs_input_grad[4:], strict=True)
         ]
-        # The mean of a softmax's gradient under its weights is that of its result (FlashAttention-2, section 3.1).
-        means = (gradient * attended).sum(dim=-1).t().unsqueeze(-1)
         gradient = (gradient / (1 - ctx.dropout)).transpose(0, 1).to(ctx.dtype)
         tiles = _Tiles(query, key, ctx.blocks, biases, qkv.dtype)
         for number, (tile, weights) in enumerate(tiles):
             queries, keys, outer = tile.queries, tile.keys, gradient[:, tile.queries]
             scores = tiles.scratch(weights.shape)
-            kept = kept_again(bits[number], weights.shape, weights.dtype) if bits else None
-            dropped = weights if kept is None else torch.mul(weights, kept, out=scores)
-            value_gradient[:, keys] += torch.bmm(dropped.to(ctx.dtype).transpose(1, 2), outer)
-            _multiply(outer, value[:, keys].transpose(1, 2), out=scores)
-            if kept is not None:
-                scores.mul_(kept)
-            scores.sub_(means[:, queries]).mul_(weights)
+            product = torch.bmm(
+                outer, value[:, keys].transpose(1, 2), out=scores if ctx.dtype == scores.dtype else None
+            )
+            dropped = weights.to(ctx.dtype)
+            if bits:
+                kept = kept_again(bits[number], weights.shape, ctx.dtype)
+                product.mul_(kept)
+                dropped = kept.mul_(dropped)
+            value_gradient[:, keys] += torch.bmm(dropped.transpose(1, 2), outer)
+            if product is not scores:
+                scores.copy_(product)
+            softmax_gradient(scores, weights, -1, scores.dtype, grad_input=scores)
             bias_gradient = bias_gradients[tile.block]
             if bias_gradient is not None:
                 # A bias of all heads has the sum of their gradients.
                 bias_gradient[:, tile.rows] = scores.sum_to_size(len(bias_gradient), *scores.shape[1:])
-            scores.mul_(tiles.scale)
             factor = scores.to(ctx.dtype)
             _multiply(factor, key[:, keys], out=query_gradient[:, queries])
             key_gradient[:, keys] += torch.bmm(factor.transpose(1, 2), query[:, queries])
+        # Not before, as with dropout.
+        query_gradient.mul_(tiles.scale)
+        key_gradient.mul_(tiles.scale)
         if at is not None:
             qkv_gradient[at, 0] = query_gradient.transpose(0, 1)
         return qkv_gradient, None, None, None, *bias_gradients
@@ -190,22 +197,24 @@ class _Tiles:
         self.tiles = list(_cut(blocks, max(1, TILE // heads)))
         sizes = [heads * (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
                  for tile in self.tiles]  # fmt: skip
+        self._no_bias = query.new_zeros(1, dtype=dtype)
         self._buffers = query.new_empty(2, max(sizes, default=0), dtype=dtype)
 
     def __iter__(self) -> Iterator[tuple[_Tile, Tensor]]:
         """Yield each tile with its weights (h, Q, K), which are gone at the next one."""
         for tile in self.tiles:
-            query, key = self.query[:, tile.queries], self.key[:, tile.keys]
-            shape = (len(query), query.size(1), key.size(1))
+            query, key = self.query[:, tile.queries], self.key[:, tile.keys].transpose(1, 2)
+            shape = (len(query), query.size(1), key.size(2))
             scores, weights = self.scratch(shape), self._view(1, shape)
-            if query.dtype == scores.dtype:
-                # What the buffer holds does not matter where it counts nothing.
-                torch.baddbmm(scores, query, key.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
-            else:
-                torch.mul(torch.bmm(query, key.transpose(1, 2)), scores.new_full((1,), self.scale), out=scores)
             bias = self.biases[tile.block]
-            if bias is not None:
-                scores.add_(bias[:, tile.rows])
+            bias = self._no_bias if bias is None else bias[:, tile.rows]
+            if query.dtype != scores.dtype:
+                torch.add(bias, torch.bmm(query, key), alpha=self.scale, out=scores)
+            else:
+                # What the buffer holds does not matter where it counts nothing.
+                torch.baddbmm(scores, query, key, beta=0, alpha=self.scale, out=scores)
+                if bias is not self._no_bias:
+                    scores.add_(bias)
             torch.softmax(scores, dim=-1, out=weights)
             yield tile, weights
 

@@ -2,8 +2,8 @@
 
 The C library gives every large block that PyTorch frees on the CPU back to the kernel at once, and the next one comes
 page by page and full of zeros: training spends up to a third of its time on that. Here glibc is told to keep what it
-has, but for blocks of 32 MiB and more: these, such as the gradient of an embedding, would leave holes that the small
-ones after them fill up.
+has, but for blocks of 256 MiB and more: these, such as the gradient of a large embedding, would leave holes that the
+small ones after them fill up.
 
 Batches differ in their sizes, and small blocks that stay (glibc and NumPy keep a few of each size for their own use)
 come to lie between the large ones. Then what is free is in pieces, more and more of it is too short for the next batch,
@@ -38,7 +38,7 @@ _NEEDS_A_GPU = ("fully_sharded", "slowmo")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 # Bytes.
-_NEVER, _GROWTH, _LARGE = (1 << 31) - 1, 64 << 20, 32 << 20
+_NEVER, _GROWTH, _LARGE = (1 << 31) - 1, 64 << 20, 256 << 20
 _SLACK = 1.5
 """Memory that steps may leave behind, as a multiple of what one step needs."""
 

@@ -107,9 +107,28 @@ def test_ratios_and_the_rate_that_counts():
     assert rows[4][-2:] == ["-", "-"], "another batch is another task"
 
 
+def test_the_rate_of_the_same_precision_and_plain_in_float32():
+    records = [
+        a_record(a_cell(), 2.0, bf16_flops_per_second=8e11),
+        a_record(a_cell(precision="bfloat16"), 1.0, bf16_flops_per_second=4e11),
+        a_record(a_cell(system="plain"), 5.0),
+        a_record(a_cell(system="plain", precision="bfloat16"), 4.0),
+    ]
+    *rows, last = table(records).splitlines()[1:]
+    assert [row.split("2.50  ", maxsplit=1)[1].split() for row in rows] == [
+        ["50.0", "%", "2.50", "100", "%"],
+        ["25.0", "%", "5.00", "100", "%"],
+        ["20.0", "%", "-", "-"],
+        ["6.2", "%", "1.25", "100", "%"],
+    ]
+    assert "ours bfloat16" in rows[1]
+    assert last == "matrix rate 200 to 200 GFLOP/s in float32, 400 to 800 GFLOP/s in bfloat16, load 1 to 1"
+
+
 def options(**changes):
     defaults = {"config": ["unilm_base"], "method": ["masked"], "lengths": None, "batch": None, "vocab": [99]}
     others = {"system": ["ours", "plain"], "updates": 3, "threads": 2, "device": "cpu", "seed": 1}
+    others["precision"] = ["float32"]
     return type("Options", (), {**defaults, **others, **changes})
 
 
@@ -120,6 +139,10 @@ def test_the_grid():
         ("60..464/8..48", 4),
         ("464/48", 4),
         ("squad_qg", 16),
+    ]
+    both = make_cells(options(precision=["float32", "bfloat16"], lengths=["464/48"]))
+    assert [(cell.system, cell.precision) for cell in both] == [
+        *(("ours", "float32"), ("plain", "float32"), ("ours", "bfloat16"), ("plain", "bfloat16")),
     ]
     assert [cell.batch for cell in make_cells(options(batch=[2, 3], lengths=["squad_qg"], system=["ours"]))] == [2, 3]
 

@@ -153,6 +153,20 @@ def test_scores_of_bfloat16_are_normalised_in_float32():
     assert all(gradient.dtype == torch.bfloat16 for gradient in torch.autograd.grad(losses.loss, coarse))
 
 
+@pytest.mark.usefixtures("chunks")
+def test_bfloat16_products():
+    """Under autocast factors alone are rounded: loss and gradients are float32, and near to the exact ones."""
+    factors, labels = case(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED)
+    expected = plain([factor.double() for factor in factors], labels, 0.1)
+    pairs = [(losses.loss, expected)]
+    pairs += zip(*(torch.autograd.grad(loss, factors) for loss in (losses.loss, expected)), strict=True)
+    for found, wanted in pairs:
+        assert found.dtype == torch.float32
+        assert 1e-5 < ((found - wanted).norm() / wanted.norm()).item() < 0.02
+
+
 def test_only_wanted_gradients():
     (features, weight, bias), labels = case()
     weight.requires_grad_(False)

@@ -8,7 +8,7 @@ import torch
 from s2sft_fairseq.modules import packed_attention as module
 from s2sft_fairseq.modules.packed_attention import flex_plan, flexible_attention, packed_attention
 from s2sft_fairseq.modules.positions import RelativePositionBias
-from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks
+from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks, blocks_at
 
 HEADS, SIZE = 3, 4
 # Two examples of 7 and 5 tokens: queries and keys of each block.
@@ -222,6 +222,45 @@ def test_half_precision(heads, bias_dtype):
     dropped = packed_attention(learning, blocks, 0.5)
     assert dropped.dtype == torch.bfloat16 and dropped.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(dropped.float().sum(), leaves(learning, blocks)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+def test_bfloat16_products(heads, dropout):
+    """Under autocast factors alone are rounded: the same numbers are dropped, and results are float32."""
+    qkv = random_qkv(dtype=torch.float32).requires_grad_()
+    blocks = with_gradients(blocks_of(SPANS, heads, dtype=torch.float32))
+    weight = torch.randn(TOKENS, HEADS, SIZE)
+
+    def result_and_gradients(enabled):
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found = packed_attention(qkv, blocks, dropout)
+        of_qkv, *of_biases = torch.autograd.grad((weight * found).sum(), leaves(qkv, blocks))
+        return [found, of_qkv, *([torch.cat([bias.flatten() for bias in of_biases])] if heads else [])]
+
+    for found, exact in zip(result_and_gradients(True), result_and_gradients(False), strict=True):
+        assert found.dtype == torch.float32
+        assert 1e-4 < ((found - exact).norm() / exact.norm()).item() < 0.02
+
+
+@pytest.mark.parametrize("at", [[0, 3, 4, 8, 11], [5], list(range(TOKENS)), []], ids=["some", "one", "all", "none"])
+@pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("spans", [SPANS, WINDOWS], ids=["examples", "windows"])
+def test_some_queries(spans, heads, at):
+    """They get what they get among all, and so do the gradients of a loss of them."""
+    qkv, blocks = random_qkv().requires_grad_(), with_gradients(blocks_of(spans, heads))
+    at = torch.tensor(at, dtype=torch.long)
+    found, expected = packed_attention(qkv, blocks_at(at, blocks), at=at), dense(qkv, blocks)[at]
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(packed_attention(qkv, blocks_at(at, blocks), at=at), expected)
+    of, weight = leaves(qkv, blocks), torch.randn(len(at), HEADS, SIZE, dtype=torch.float64)
+    ours, plain = (
+        torch.autograd.grad((weight * out).sum(), of, allow_unused=True, materialize_grads=True)
+        for out in (found, expected)
+    )
+    torch.testing.assert_close(ours, plain, atol=1e-12, rtol=1e-12)
 
 
 def test_tiles():

@@ -270,6 +270,24 @@ def test_logits_at_labels_are_those_at_all_positions():
     assert everywhere.shape == (*labelled.shape, VOCAB_SIZE)
 
 
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_the_last_layer_works_at_labels_alone(encoder):
+    """The gradients of all parameters are those of a loss of the same logits among all."""
+    model = tiny_model(3, **encoder).double()
+    batch = collate(random_examples(KINDS["three"], 9))
+    labelled = torch.from_numpy(batch.label != PAD)
+    weight = torch.randn(int(labelled.sum()), VOCAB_SIZE, dtype=torch.float64)
+    widths = []
+    handle = model.layers[-1].fc2.register_forward_hook(lambda layer, args, out: widths.append(len(out)))
+    ours, plain = (
+        torch.autograd.grad((weight * logits).sum(), list(model.parameters()))
+        for logits in (model(**model_inputs(batch), labelled=labelled), model(**model_inputs(batch))[labelled])
+    )
+    handle.remove()
+    torch.testing.assert_close(ours, plain, atol=1e-10, rtol=1e-10)
+    assert widths == [len(weight), len(labelled)]
+
+
 def layout(hypotheses, new, placeholder):
     return next_token_layout(hypotheses, new, placeholder=placeholder, device=torch.device("cpu"))
 

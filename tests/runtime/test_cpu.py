@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -189,10 +190,11 @@ def train(call_command, tiny_data, tiny_options):
         ("--memory-efficient-bf16", None),
         ("--fp16", "--fp16 on the CPU is slower than 32 bits: leave it out, or use --bf16"),
         ("--memory-efficient-fp16", None),
-        ("--amp", "--amp has no effect on the CPU, training runs in 32 bits: use --bf16 for 16 bits"),
+        ("--amp", None),
     ],
 )
-def test_trains(train, precision, warning):
+def test_trains(train, monkeypatch, precision, warning):
+    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: True)
     output = train(precision, 5)
     assert losses(output)[-1] < losses(output)[0]
     assert re.findall(rf"WARNING \| {cpu.__name__} \| (.*)", output) == ([warning] if warning else [])
@@ -200,7 +202,19 @@ def test_trains(train, precision, warning):
     assert all(value.dtype == torch.float32 for value in saved["model"].values() if value.is_floating_point())
 
 
-@pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
+def test_amp_multiplies_in_bfloat16(train, monkeypatch):
+    """Losses are near to those in float32, and not the same; a CPU that is slow at it is named."""
+    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: False)
+    output = train("--amp", 5)
+    shutil.rmtree("saved")
+    exact = losses(train("--seed=1", 5))  # the default
+    assert losses(output) != exact
+    assert losses(output) == pytest.approx(exact, rel=0.02)
+    (warning,) = re.findall(rf"WARNING \| {cpu.__name__} \| (.*)", output)
+    assert "--amp is slow on this CPU" in warning and "AVX512-BF16" in warning
+
+
+@pytest.mark.parametrize("precision", ["--bf16", "--fp16", "--amp"])
 def test_resumes_validates_and_generates(train, call_command, tiny_data, precision):
     train(precision, 2)
     resumed = train(precision, 4)
