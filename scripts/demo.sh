@@ -5,6 +5,7 @@
 #   bash scripts/demo.sh --full             the same for longer: ten epochs, longer texts, the whole test set
 #   bash scripts/demo.sh --data DIR         your own pairs: DIR/{train,valid,test}.{src,tgt}, one text a line
 #   bash scripts/demo.sh --from-scratch     without the pretrained weights, for comparison
+#   bash scripts/demo.sh --float32          train in 32 bits where the processor multiplies faster in 16
 #   bash scripts/demo.sh --output DIR       where to write (default: demo-out in the checkout)
 #
 # Stopped and started again it goes on where it was; remove the output folder to begin anew.
