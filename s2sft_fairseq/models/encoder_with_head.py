@@ -1,7 +1,7 @@
 """An encoder with the head of a task of understanding in place of its language model head, and these heads.
 
-All heads read the states of packed texts, (T, H), one text after the other without padding, and the lengths of the
-texts. T: tokens of all texts, H: width of the layers, B: texts.
+Texts are packed, one after the other without padding. A head says which tokens' states it reads (N, H); in the last
+layer no others are worked out. T: tokens of all texts, N: those that are read, H: width of the layers, B: texts.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_parts import initialize
 from s2sft_fairseq.modules.dropout import Dropout
+from s2sft_fairseq.modules.linear import Linear
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
@@ -28,13 +29,16 @@ class ClassificationHead(nn.Module):
         """Make the head; a regression has one output."""
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.dense = nn.Linear(width, width)
-        self.output = nn.Linear(width, outputs)
+        self.dense = Linear(width, width)
+        self.output = Linear(width, outputs)
 
-    def forward(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Score the classes, (T, H) -> (B, C). C: outputs."""
-        firsts = torch.tensor([0, *accumulate(lengths[:-1])], device=states.device)
-        pooled = torch.tanh(self.dense(self.dropout(states[firsts])))
+    def read_tokens(self, lengths: Sequence[int]) -> list[int]:
+        """Return the first token of each text, from the lengths of the texts."""
+        return [0, *accumulate(lengths[:-1])]
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Score the classes, (B, H) -> (B, C). C: outputs."""
+        pooled = torch.tanh(self.dense(self.dropout(states)))
         logits: Tensor = self.output(self.dropout(pooled))
         return logits
 
@@ -44,9 +48,12 @@ class SpanHead(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.output = nn.Linear(width, 2)
+        self.output = Linear(width, 2)
 
-    def forward(self, states: Tensor, lengths: Sequence[int]) -> Tensor:
+    def read_tokens(self, lengths: Sequence[int]) -> None:
+        """Return None: all tokens are read."""
+
+    def forward(self, states: Tensor) -> Tensor:
         """Score the tokens, (T, H) -> (T, 2)."""
         logits: Tensor = self.output(states)
         return logits
@@ -59,12 +66,12 @@ class EncoderWithHead(BaseFairseqModel):
     model head is neither trained nor kept.
     """
 
-    def __init__(self, encoder: UnilmModel, head: nn.Module) -> None:
+    def __init__(self, encoder: UnilmModel, head: ClassificationHead | SpanHead) -> None:
         """Put a head, which is initialised here, on an encoder.
 
         Args:
             encoder: loses its language model head.
-            head: from states (T, H) and the lengths of texts to logits; see `s2sft_fairseq.models.encoder_with_head`.
+            head: from states (N, H) to logits; see `s2sft_fairseq.models.encoder_with_head`.
         """
         super().__init__()
         encoder.lm_head = None
@@ -82,8 +89,10 @@ class EncoderWithHead(BaseFairseqModel):
         lengths: Sequence[Sequence[int]],
     ) -> Tensor:
         """Return the logits of a packed batch; arguments as for `UnilmModel.forward`."""
-        states = self.encoder.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths))
-        logits: Tensor = self.head(states, [sum(blocks) for blocks in lengths])
+        read = self.head.read_tokens([sum(blocks) for blocks in lengths])
+        at = None if read is None else torch.tensor(read, device=tokens.device)
+        columns = PackedColumns(tokens, positions, segments, steps, groups, lengths)
+        logits: Tensor = self.head(self.encoder.encode(columns, at=at))
         return logits
 
     def max_positions(self) -> int:

@@ -11,7 +11,6 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.tasks import register_task
-from torch import nn
 
 from s2sft_fairseq.data.binarized_text import load_text_dictionary, load_texts
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
@@ -47,7 +46,7 @@ class UnderstandingTask(PackedTask):
         return cls(cfg, load_text_dictionary(data_folder(cfg)))
 
     @abstractmethod
-    def make_head(self, cfg: UnilmConfig) -> nn.Module:
+    def make_head(self, cfg: UnilmConfig) -> ClassificationHead | SpanHead:
         """Make the head for an encoder with these options."""
 
     @abstractmethod
@@ -179,7 +178,7 @@ class UnilmClassificationTask(UnderstandingTask):
         """Return what a checkpoint keeps of the task."""
         return {**super().state_dict(), "classes": list(self.classes)}
 
-    def make_head(self, cfg: UnilmConfig) -> nn.Module:
+    def make_head(self, cfg: UnilmConfig) -> ClassificationHead | SpanHead:
         """Make the head, with the dropout of the model."""
         return ClassificationHead(cfg.encoder_embed_dim, len(self.classes) or 1, dropout=cfg.dropout)
 
@@ -230,7 +229,7 @@ class UnilmQuestionAnsweringTask(UnderstandingTask):
 
     criterion = "answer_span"
 
-    def make_head(self, cfg: UnilmConfig) -> nn.Module:
+    def make_head(self, cfg: UnilmConfig) -> ClassificationHead | SpanHead:
         """Make the head."""
         return SpanHead(cfg.encoder_embed_dim)
 
