@@ -32,8 +32,7 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.deltalm_start import open_start
 from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm_config import TransformerOptions, common_problems, default_sizes, size
-from s2sft_fairseq.modules.linear import speed_up
-from s2sft_fairseq.modules.matmul import use_matmul
+from s2sft_fairseq.modules.matmul import speed_up, use_matmul
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 _FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "relu"}

@@ -17,7 +17,7 @@ from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_parts import initialize
 from s2sft_fairseq.modules.dropout import Dropout
-from s2sft_fairseq.modules.linear import Linear
+from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 

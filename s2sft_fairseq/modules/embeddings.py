@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.dropout import Dropout
-from s2sft_fairseq.modules.linear import Linear
+from s2sft_fairseq.modules.matmul import Linear
 
 
 class TiedGradient:

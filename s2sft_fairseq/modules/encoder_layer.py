@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
-from s2sft_fairseq.modules.linear import Linear
+from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.packed_attention import FlexPlan, flex_plan, flexible_attention, packed_attention
 from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
 from s2sft_fairseq.modules.visibility import (

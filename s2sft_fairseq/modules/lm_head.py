@@ -17,8 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.cpu_linear import pack_weight
 from s2sft_fairseq.modules.embeddings import TiedGradient
-from s2sft_fairseq.modules.linear import Linear, linear
-from s2sft_fairseq.modules.matmul import multiply, operand_type
+from s2sft_fairseq.modules.matmul import Linear, linear, multiply, operand_type
 
 LARGEST_PACKED = 1 << 30
 """Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from s2sft_fairseq.modules.linear import linear
+from s2sft_fairseq.modules.matmul import linear
 
 ADAPTERS = ("lora_a", "lora_b")
 """Names of the two matrices in a layer."""

@@ -1,4 +1,4 @@
-"""Matrix products of training on CPUs, each by the fastest kernel that PyTorch ships for the machine.
+"""Matrix products and linear layers of training on CPUs, by the fastest kernels that PyTorch ships for the machine.
 
 PyTorch multiplies float32 matrices with MKL where it has it. On some processors, such as AMD's with AVX-512, the
 kernels of oneDNN take half of the time; on others, or for other layouts and sizes, they are slower. So the kernels are
@@ -22,9 +22,11 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.files import write_whole
 
@@ -63,6 +65,60 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 }
 # Rows, inputs and outputs of the linear layers that stand for their kind.
 _TRIED = {"few rows": (64, 768, 768), "layer": (1024, 768, 768), "vocabulary": (128, 384, 16384)}
+
+
+class Linear(nn.Linear):
+    """PyTorch's, with the fast way on CPUs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply, (..., I) -> (..., O)."""
+        return linear(x, self.weight, self.bias)
+
+
+def speed_up(model: nn.Module) -> None:
+    """Make a `Linear` of every linear layer of PyTorch's within a model, in place; its parameters stay."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Linear
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply with a weight and add a bias.
+
+    Under autocast to bfloat16 the factors of the product and of its gradients are rounded, and so are these products;
+    sums, bias and result stay in float32. What is kept for the backward pass is half as large then.
+
+    Shape:
+        x (..., I), weight (O, I), bias (O,) -> (..., O).
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling():
+        return nn.functional.linear(x, weight, bias)
+    dtype = operand_type(x)
+    if dtype == x.dtype and x.numel() * len(weight) < LEAST:
+        return nn.functional.linear(x, weight, bias)
+    # (..., I) -> (R, I)
+    product: Tensor = _Linear.apply(x.reshape(-1, x.size(-1)), weight, bias, dtype)
+    return product.view(*x.shape[:-1], len(weight))
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        x, weight = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(x, weight)
+        return multiply(x, weight.t(), bias).float()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        gradient = gradient.contiguous()
+        bias_gradient = gradient.sum(dim=0) if needs_bias else None
+        gradient = gradient.to(x.dtype)
+        x_gradient = multiply(gradient, weight).float() if needs_x else None
+        weight_gradient = multiply(gradient.t(), x).float() if needs_weight else None
+        return x_gradient, weight_gradient, bias_gradient, None
 
 
 def use_matmul(name: str) -> None:
