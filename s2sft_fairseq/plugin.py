@@ -5,13 +5,15 @@ package is imported already: everything that registers itself is therefore impor
 """
 
 import gc
+import os
 import sys
 
 from s2sft_fairseq import errors, runtime
 
 # What is imported stays. To look for garbage among it takes half a second, so it is left out of every later search; but
-# not where the process may have made objects of its own before, with PyTorch.
-_collects, _is_fresh = gc.isenabled(), "torch" not in sys.modules
+# not where the process may have made objects of its own before, with PyTorch, as fairseq's commands have not.
+_collects = gc.isenabled()
+_is_fresh = "torch" not in sys.modules or os.path.basename(sys.argv[0]).startswith("fairseq-")
 gc.disable()
 runtime.install()
 errors.install_excepthook()
