@@ -5,11 +5,16 @@ package is imported already: everything that registers itself is therefore impor
 """
 
 import gc
+import os
+import sys
 
 from s2sft_fairseq import errors, runtime
 
+# What is imported stays. To look for garbage among it takes half a second, so it is left out of every later search; but
+# not where the process may have made objects of its own before, with PyTorch, as fairseq's commands have not.
 _collects = gc.isenabled()
-gc.disable()  # looking for garbage among what is imported takes a quarter of a second
+_is_fresh = "torch" not in sys.modules or os.path.basename(sys.argv[0]).startswith("fairseq-")
+gc.disable()
 runtime.install()
 errors.install_excepthook()
 
@@ -17,6 +22,8 @@ from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (fairs
 from s2sft_fairseq.tokenization import fairseq_bpe  # noqa: E402
 
 if _collects:
+    if _is_fresh:
+        gc.freeze()
     gc.enable()
 
 __all__ = ["criterions", "fairseq_bpe", "models", "optim", "tasks"]

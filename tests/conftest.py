@@ -7,6 +7,7 @@ matters: what it prints on which stream, its exit status, signals, several ranks
 
 import contextlib
 import copy
+import functools
 import gc
 import logging
 import os
@@ -23,12 +24,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 from called import call, forget, prepared
+from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
 from processes import S2SFT, Guard, environment, run_in
 
 from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq
 from s2sft_fairseq.recipes import engine
 from s2sft_fairseq.runtime import warnings as warning_filters
+
+# isort: split
+from fairseq.dataclass import configs
+from fairseq.dataclass import utils as fairseq_options
 
 # rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
 # would be the file that pytest collects output in.
@@ -70,19 +78,31 @@ GUARD = Guard()
 GUARD.install()
 
 
-def parse_once(parse: Callable) -> Callable:
-    """Hydra's parser of overrides, which fairseq gives hundreds of them in each command, mostly the same."""
+def compose_once(compose: Callable) -> Callable:
+    """Hydra's composition of fairseq's options, which each command asks for, mostly with the same classes of options.
+
+    What `compose` makes of those classes is kept, and a copy of it gets the values of the command.
+    """
+    parse = functools.cache(OverridesParser.create().parse_override)  # one of the hundreds of values, many the same
     known = {}
 
-    def parse_rule(parser: OverridesParser, text: str, rule: str) -> object:
-        if (text, rule) not in known:
-            known[text, rule] = parse(parser, text, rule)
-        return copy.copy(known[text, rule])
+    def composed(config_name: str, overrides: list[str], strict: bool) -> DictConfig:
+        classes = tuple(override for override in overrides if "." not in override.partition("=")[0])
+        values = [copy.copy(parse(override)) for override in overrides if override not in classes]
+        if classes not in known:
+            folder = Path(configs.__file__).parents[1] / "config"
+            with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base="1.1"):
+                warning_filters.install()
+                known[classes] = compose(config_name, overrides=list(classes), strict=strict)
+        config = copy.deepcopy(known[classes])
+        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        return config
 
-    return parse_rule
+    return composed
 
 
-OverridesParser.parse_rule = parse_once(OverridesParser.parse_rule)
+fairseq_options.compose = compose_once(fairseq_options.compose)
+fairseq_options.initialize = lambda config_path: contextlib.nullcontext()  # `compose_once` does
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the marks
