@@ -64,6 +64,19 @@ def test_a_file_that_cannot_be_opened(call_raising):
     assert call_raising(Path("nothing").read_text, status=2).stderr == "error: nothing: No such file or directory\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, None)]
+)
+def test_threads_wait_a_little_unless_the_user_says_otherwise(call_raising, monkeypatch, given, spins):
+    for name in cli.WAITING:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    call_raising(UserError("wrong"), status=2)
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
 def test_interrupted(call_raising):
     assert call_raising(KeyboardInterrupt(), status=130).stderr == "s2sft raise: interrupted\n"
 
