@@ -40,8 +40,8 @@ _LOG_TO_STDERR = ("generate", "interactive", "evaluate", "score")
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 """Variables that tell OpenMP's threads how to wait for each other."""
 SPINS = "2000"
-"""Rounds that a thread waits before it sleeps. OpenMP's 300,000 keep a core from whatever else needs it: beside a busy
-process MiniLM's updates took 3.3 times as long, with this 2.5 times; on a quiet machine it costs up to 5 %."""
+"""Rounds that a thread waits before it sleeps. OpenMP's 300,000 keep a core from whatever else needs it (docs/training.md
+has the times)."""
 
 INTERRUPTED = 130  # what shells report for a command ended by Ctrl-C
 USER_ERROR = 2
