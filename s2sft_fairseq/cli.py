@@ -40,8 +40,8 @@ _LOG_TO_STDERR = ("generate", "interactive", "evaluate", "score")
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 """Variables that tell OpenMP's threads how to wait for each other."""
 SPINS = "2000"
-"""Rounds that a thread waits before it sleeps. OpenMP's 300,000 keep a core from whatever else needs it (docs/training.md
-has the times)."""
+"""Rounds that a thread waits before it sleeps. OpenMP's 300,000 keep a core from whatever else needs it: see
+docs/training.md."""
 
 INTERRUPTED = 130  # what shells report for a command ended by Ctrl-C
 USER_ERROR = 2
