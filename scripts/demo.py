@@ -28,6 +28,8 @@ RECORDED = ROOT / "scripts" / "demo_recorded.json"
 HELD_OUT = 200
 """Texts that the held-out loss is computed on: it is looked at often, and so takes seconds."""
 SHOWN_AT_FIRST = 4
+FIRST = 5
+"""After this part of the updates."""
 # Longest source and target, positions in a batch, updates, dropout. So short a run as the default one cannot overfit:
 # dropout would only slow it down.
 MODES = {"default": (64, 24, 1024, 1000, 0), "full": (192, 32, 4096, 8000, 0.1)}
@@ -66,7 +68,7 @@ class Demo(Stages):
         self.stage(self.work / "binarized", "fairseq-preprocess", self.preprocess)
         updates = self.lengths[3]
         if not (self.folder / "trained.pt").exists():
-            first = updates // 4
+            first = updates // FIRST
             self.stage(self.folder / "first.txt", f"fine-tune, the first {first} updates", self.fine_tune_at_first)
         self.stage(self.folder / "trained.pt", f"fine-tune, {updates} updates", self.fine_tune)
         self.stage(self.folder / "results", "generate with beam 5", self.generate)
@@ -91,8 +93,8 @@ class Demo(Stages):
             self.s2sft("preprocess", *words, **sets, srcdict=self.work / "encoder" / "dict.txt", destdir=made)
 
     def fine_tune_at_first(self, made: Path) -> None:
-        """Train a quarter, and show what it writes for a few of the texts that are shown at the end."""
-        self.train_until(self.lengths[3] // 4)
+        """Train a part, and show what it writes for a few of the texts that are shown at the end."""
+        self.train_until(self.lengths[3] // FIRST)
         sources, references = test_texts(self.corpus)
         few = shown(range(len(sources)))[:SHOWN_AT_FIRST]
         texts, log = self.folder / "first.src", (self.folder / "generate.log").open("w", encoding="utf-8")
