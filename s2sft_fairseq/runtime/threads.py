@@ -64,11 +64,11 @@ class Contention:
         share = waited / seconds / threads
         if share > WORTH_A_WARNING:
             self._has_warned = True
-            load = f"{os.getloadavg()[0]:.1f}"
+            cores, load = os.cpu_count(), f"{os.getloadavg()[0]:.1f}"
+            advice = ", or give this one fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
             logger.warning(
-                f"{threads} threads waited {share:.0%} of the last {seconds:.0f} s for one of {os.cpu_count()} cores, "
-                f"and for each other meanwhile: other processes need them too (load {load}). End those, or give this "
-                "process fewer threads (OMP_NUM_THREADS)"
+                f"{threads} threads waited {share:.0%} of the last {seconds:.0f} s for one of {cores} cores: other "
+                f"processes need them too (load {load}). This makes training slower than it is alone: end them{advice}"
             )
 
 

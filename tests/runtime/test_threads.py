@@ -26,6 +26,12 @@ def test_threads_that_waited(caplog, monkeypatch):
     assert "2 threads waited 38% of the last 20 s" in message and "OMP_NUM_THREADS" in message
 
 
+def test_one_thread(caplog, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    (message,) = warnings_of(caplog, [(0, 0), (INTERVAL, 10)])
+    assert "1 threads waited 50%" in message and "OMP_NUM_THREADS" not in message
+
+
 def test_threads_that_have_cores(caplog, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert not warnings_of(caplog, [(0, 50), (INTERVAL, 57), (2 * INTERVAL, 65)])
