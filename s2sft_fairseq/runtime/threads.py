@@ -67,7 +67,7 @@ class Contention:
             cores, load = os.cpu_count(), f"{os.getloadavg()[0]:.1f}"
             advice = ", or give this one fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
             logger.warning(
-                f"{threads} threads waited {share:.0%} of the last {seconds:.0f} s for one of {cores} cores: other "
+                f"{threads} thread{'s' if threads > 1 else ''} waited {share:.0%} of the last {seconds:.0f} s for one of {cores} cores: other "
                 f"processes need them too (load {load}). This makes training slower than it is alone: end them{advice}"
             )
 

@@ -29,7 +29,7 @@ def test_threads_that_waited(caplog, monkeypatch):
 def test_one_thread(caplog, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     (message,) = warnings_of(caplog, [(0, 0), (INTERVAL, 10)])
-    assert "1 threads waited 50%" in message and "OMP_NUM_THREADS" not in message
+    assert "1 thread waited 50%" in message and "OMP_NUM_THREADS" not in message
 
 
 def test_threads_that_have_cores(caplog, monkeypatch):
