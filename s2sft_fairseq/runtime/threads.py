@@ -64,11 +64,11 @@ class Contention:
         share = waited / seconds / threads
         if share > WORTH_A_WARNING:
             self._has_warned = True
-            cores, load = os.cpu_count(), f"{os.getloadavg()[0]:.1f}"
+            of = "1 thread" if threads == 1 else f"{threads} threads"
             advice = ", or give this one fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
             logger.warning(
-                f"{threads} thread{'s' if threads > 1 else ''} waited {share:.0%} of the last {seconds:.0f} s for one of {cores} cores: other "
-                f"processes need them too (load {load}). This makes training slower than it is alone: end them{advice}"
+                f"{of} waited {share:.0%} of the last {seconds:.0f} s for one of {os.cpu_count()} cores: other processes "
+                f"need them too (load {os.getloadavg()[0]:.1f}). This makes training slower: end them{advice}"
             )
 
 
