@@ -67,8 +67,8 @@ class Contention:
             of = "1 thread" if threads == 1 else f"{threads} threads"
             advice = ", or give this one fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
             logger.warning(
-                f"{of} waited {share:.0%} of the last {seconds:.0f} s for one of {os.cpu_count()} cores: other processes "
-                f"need them too (load {os.getloadavg()[0]:.1f}). This makes training slower: end them{advice}"
+                f"{of} waited {share:.0%} of the last {seconds:.0f} s for one of {os.cpu_count()} cores: other "
+                f"processes need them too (load {os.getloadavg()[0]:.1f}). This makes training slower: end them{advice}"
             )
 
 
