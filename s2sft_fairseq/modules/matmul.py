@@ -38,7 +38,7 @@ LEAST = 1 << 23
 """Multiplications of the smallest product for which kernels are chosen: a smaller one takes less than 0.1 ms."""
 FEW_ROWS, MANY_OUTPUTS = 128, 8192
 MARGIN = 1.03
-"""Another kernel than MKL's must be so many times as fast: times vary."""
+"""How many times as fast as MKL's another kernel must be to be taken, because measured times vary."""
 TRIALS = 5
 
 _settings = {"matmul": "auto"}

@@ -28,13 +28,12 @@ INTERVAL = 20.0
 
 def install() -> None:
     """Patch the training step of `FairseqTask` in fairseq/tasks/fairseq_task.py to watch the threads."""
-    if torch.cuda.is_available():
-        return
     contention = Contention(waited_seconds, time.monotonic)
 
-    def watch(step: Function, *args: Any, **options: Any) -> Any:
-        result = step(*args, **options)
-        contention.after_step()
+    def watch(step: Function, task: FairseqTask, sample: Any, model: Any, *args: Any, **options: Any) -> Any:
+        result = step(task, sample, model, *args, **options)
+        if next(model.parameters()).device.type == "cpu":
+            contention.after_step()
         return result
 
     wrap(FairseqTask, "train_step", watch)
@@ -65,10 +64,10 @@ class Contention:
         if share > WORTH_A_WARNING:
             self._has_warned = True
             of = "1 thread" if threads == 1 else f"{threads} threads"
-            advice = ", or give this one fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
+            advice = ", or train with fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
             logger.warning(
                 f"{of} waited {share:.0%} of the last {seconds:.0f} s for one of {os.cpu_count()} cores: other "
-                f"processes need them too (load {os.getloadavg()[0]:.1f}). This makes training slower: end them{advice}"
+                f"processes need them too (load {os.getloadavg()[0]:.1f}). Training is slower for it: end them{advice}"
             )
 
 

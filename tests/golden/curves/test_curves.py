@@ -160,3 +160,15 @@ def test_curve(name, data, monkeypatch, recording):
 
 def test_no_recording_without_its_curve():
     assert {path.stem for path in FOLDER.glob("*.json")} == set(CURVES)
+
+
+@pytest.mark.parametrize("name", ["classification", "deltalm_mixture", "question_answering", "unilmv2"])
+def test_bfloat16_products(name, data, monkeypatch):
+    """With ``--amp`` the curve is near to that in float32, from equal draws, and not the same."""
+    curves = []
+    for precision in ((), ("--amp",)):
+        with monkeypatch.context() as patch:
+            curves.append(curve(data, (*CURVES[name], *precision), patch))
+    exact, found = curves
+    assert found["loss"] != exact["loss"]
+    assert found["loss"] == pytest.approx(exact["loss"], rel=0.02)
