@@ -86,6 +86,10 @@ class TransformerOptions(FairseqDataclass):
             "one, measured once on a machine; mkl: what PyTorch takes by itself"
         },
     )
+    share_cores: bool = flag(
+        "train with fewer threads while other processes need cores of the CPU, and with all of them once cores are "
+        "idle; the number of threads changes roundings, so a run cannot be repeated to the last bit"
+    )
 
 
 def default_sizes(config: type[FairseqDataclass]) -> dict[str, Any]:

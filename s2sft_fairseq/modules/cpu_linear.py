@@ -12,6 +12,9 @@ from torch import Tensor, nn
 logger = logging.getLogger(__name__)
 
 LARGEST_INT8 = 127
+ZERO_POINT = 128
+"""Added to the input in 8 bits: without AMX, oneDNN has fast kernels for unsigned inputs alone, and takes a thousand
+times as long for signed ones."""
 PLAIN_OUTPUT: tuple[object, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
 """To the kernel: no bias, an output that is not quantized, no activation."""
 # The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
@@ -40,8 +43,8 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.out_features = len(weight)
         # Not buffers: this layout can neither be moved nor saved.
-        quantized, scales = quantize_rows(weight.detach())
-        self.packed = torch.ops.onednn.qlinear_prepack(quantized, None)
+        rows, scales = scaled_rows(weight.detach())
+        self.packed = torch.ops.onednn.qlinear_prepack(rows.to(torch.int8), None)
         self.scales, self.zero_points = scales.squeeze(1), torch.zeros(len(weight), dtype=torch.int64)
         self.bias = None if bias is None else bias.detach()
 
@@ -54,10 +57,11 @@ class QuantizedLinear(nn.Module):
         if not x.numel():
             return x.new_empty(*x.shape[:-1], self.out_features)
         # (..., I) -> (R, I), (R, 1)
-        rows, row_scales = quantize_rows(x.flatten(0, -2))
+        rows, row_scales = scaled_rows(x.flatten(0, -2))
+        rows = rows.add_(ZERO_POINT).to(torch.uint8)
         # The kernel knows one scale for all rows only: that of each row is applied behind it, and so is the bias.
         products: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows, 1.0, 0, self.packed, self.scales, self.zero_points, *PLAIN_OUTPUT
+            rows, 1.0, ZERO_POINT, self.packed, self.scales, self.zero_points, *PLAIN_OUTPUT
         ).mul_(row_scales)
         if self.bias is not None:
             products.add_(self.bias)
@@ -65,15 +69,15 @@ class QuantizedLinear(nn.Module):
         return products
 
 
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize each row with a scale of its own, by which its largest number becomes 127.
+def scaled_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to whole numbers, with a scale of its own by which its largest becomes 127 or -127.
 
     Shape:
-        (R, I) -> int8 (R, I), scales (R, 1).
+        (R, I) -> (R, I), scales (R, 1), both of the input's type.
     """
     # A row of zeros may have any scale but 0.
     scales = (x.abs().amax(dim=1, keepdim=True) / LARGEST_INT8).clamp_(min=torch.finfo(x.dtype).tiny)
-    return (x / scales).round_().to(torch.int8), scales
+    return (x / scales).round_(), scales
 
 
 def can_quantize(weight: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""How threads of the CPU wait for each other, and a warning where they wait for a core.
+"""How threads of the CPU wait for each other: a warning where they wait for a core, and fewer of them on request.
 
 A matrix product ends when its slowest thread does. The others wait in a loop (GNU's OpenMP: 300,000 rounds), which is
 fast while each thread has a core of its own. Where another process needs that core, the loop keeps it from the thread
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.tasks.fairseq_task import FairseqTask
+from fairseq.trainer import Trainer
 
 from s2sft_fairseq.runtime import Function, wrap
 
@@ -24,47 +24,72 @@ WORTH_A_WARNING = 0.2
 """Share of the time that the threads may wait for a core."""
 INTERVAL = 20.0
 """Seconds between two looks."""
+BUSY, FREE = 0.25, 0.75
+"""Cores: with ``--share-cores`` one thread less where the threads waited for more than the first, and one more, up to
+the number at the start, where more than the second were idle."""
 
 
 def install() -> None:
-    """Patch the training step of `FairseqTask` in fairseq/tasks/fairseq_task.py to watch the threads."""
-    contention = Contention(waited_seconds, time.monotonic)
+    """Patch the training step of `Trainer` in fairseq/trainer.py to watch the threads."""
+    contention = Contention(waited_seconds, idle_seconds, time.monotonic)
 
-    def watch(step: Function, task: FairseqTask, sample: Any, model: Any, *args: Any, **options: Any) -> Any:
-        result = step(task, sample, model, *args, **options)
-        if next(model.parameters()).device.type == "cpu":
-            contention.after_step()
+    def watch(step: Function, trainer: Trainer, *args: Any, **options: Any) -> Any:
+        result = step(trainer, *args, **options)
+        if not trainer.cuda:
+            contention.after_step(adapts=bool(getattr(trainer.cfg.model, "share_cores", False)))
         return result
 
-    wrap(FairseqTask, "train_step", watch)
+    wrap(Trainer, "train_step", watch)
 
 
 class Contention:
-    """Watches how long the threads wait for a core, and warns once."""
+    """Watches how long the threads wait for a core; it warns once, or has as many threads as there are free cores."""
 
-    def __init__(self, waited: Callable[[], float], clock: Callable[[], float]) -> None:
-        """Take the functions that tell how long all threads have waited, in seconds, and what time it is."""
-        self._waited, self._clock = waited, clock
-        self._last: tuple[float, float] | None = None
+    def __init__(self, waited: Callable[[], float], idle: Callable[[], float], clock: Callable[[], float]) -> None:
+        """Take the functions that tell, in seconds, how long all threads have waited, how long the cores of the machine
+        have been idle, added up, and what time it is."""
+        self._now = lambda: (clock(), waited(), idle())
+        self._clock = clock
+        self._last: tuple[float, float, float] | None = None
         self._has_warned = False
+        self._most = torch.get_num_threads()
 
-    def after_step(self) -> None:
-        """Look, once an interval, and warn where the threads waited too long since the last look."""
-        now = self._clock()
-        if self._has_warned or (self._last is not None and now - self._last[0] < INTERVAL):
+    def after_step(self, *, adapts: bool = False) -> None:
+        """Look, once an interval, at what happened since the last look.
+
+        Args:
+            adapts: change the number of threads, in place of a warning.
+        """
+        if self._last is not None and self._clock() - self._last[0] < INTERVAL:
             return
-        waited = self._waited()
-        if self._last is not None:
-            self._look(now - self._last[0], waited - self._last[1])
-        self._last = now, waited
+        now = self._now()
+        if self._last is None:
+            self._most = torch.get_num_threads()
+        else:
+            seconds, waited, idle = (after - before for after, before in zip(now, self._last, strict=True))
+            if adapts:
+                self._adapt(waited / seconds, idle / seconds)
+            elif not self._has_warned:
+                self._warn(seconds, waited)
+        self._last = now
 
-    def _look(self, seconds: float, waited: float) -> None:
+    def _adapt(self, waited: float, idle: float) -> None:
+        """Change the number of threads; both arguments are cores."""
+        threads = torch.get_num_threads()
+        if waited > BUSY and threads > 1:
+            torch.set_num_threads(threads - 1)
+            logger.info(f"--share-cores: {threads - 1} of {self._most} threads, for they waited for {waited:.1f} cores")
+        elif idle > FREE and threads < self._most:
+            torch.set_num_threads(threads + 1)
+            logger.info(f"--share-cores: {threads + 1} of {self._most} threads, for {idle:.1f} cores were idle")
+
+    def _warn(self, seconds: float, waited: float) -> None:
         threads = torch.get_num_threads()
         share = waited / seconds / threads
         if share > WORTH_A_WARNING:
             self._has_warned = True
             of = "1 thread" if threads == 1 else f"{threads} threads"
-            advice = ", or train with fewer threads (OMP_NUM_THREADS)" if threads > 1 else ""
+            advice = ", or give --share-cores, which trains with fewer threads meanwhile" if threads > 1 else ""
             logger.warning(
                 f"{of} waited {share:.0%} of the last {seconds:.0f} s for one of {os.cpu_count()} cores: other "
                 f"processes need them too (load {os.getloadavg()[0]:.1f}). Training is slower for it: end them{advice}"
@@ -81,3 +106,14 @@ def waited_seconds() -> float:
         with contextlib.suppress(OSError):  # the thread has ended
             waited += int(thread.read_text(encoding="ascii").split()[1])
     return waited / 1e9
+
+
+def idle_seconds() -> float:
+    """Return how long the cores of the machine were idle, added up; 0 where Linux does not say.
+
+    proc(5): the fourth number of the first line of ``stat``, in ticks.
+    """
+    with contextlib.suppress(OSError):
+        first = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
+        return int(first.split()[4]) / os.sysconf("SC_CLK_TCK")
+    return 0.0

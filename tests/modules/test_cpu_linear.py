@@ -123,6 +123,21 @@ def test_the_largest_numbers_do_not_overflow():
     torch.testing.assert_close(result, torch.full((5, 3), -2048.0))
 
 
+@needs_int8
+def test_no_reference_kernel(capfd):
+    """oneDNN falls back to one that is a thousand times slower, for signed inputs on CPUs without AMX."""
+    plain = nn.Linear(64, 32)
+    layers = [QuantizedLinear(plain.weight, plain.bias), PackedLinear(plain.weight, plain.bias)]
+    with torch.no_grad(), torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        for layer in layers:
+            layer(torch.randn(5, 64))
+    products = [
+        line for line in capfd.readouterr().out.splitlines() if ",exec,cpu,matmul," in line or "inner_product" in line
+    ]
+    assert len(products) == len(layers)
+    assert not [line for line in products if ",ref" in line]
+
+
 class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()
