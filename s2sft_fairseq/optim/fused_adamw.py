@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.optim.factored_adamw import LARGE, FactoredAdamW
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,14 @@ class FusedAdamWConfig(FairseqDataclass):
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "decay rates of the two moments"})
     adam_eps: float = field(default=1e-6, metadata={"help": "added to the root of the second moment"})
     weight_decay: float = field(default=0.01, metadata={"help": "decoupled decay; none on biases and layer norms"})
+    factored_moments: bool = field(
+        default=False,
+        metadata={
+            "help": f"keep the moments of matrices of {LARGE:,} and more elements, that is of token embeddings, in 2 "
+            "bytes an element in place of 8: the second as means of rows and columns, as in Adafactor, the first in "
+            "bfloat16"
+        },
+    )
     lr: Any = II("optimization.lr")
 
 
@@ -133,26 +142,39 @@ class FusedAdamW(FairseqOptimizer):
         """Take the parameters of the model that are trained.
 
         Raises:
-            UserError: if fairseq has flattened them, so that decay could not leave any out.
+            UserError: if fairseq has flattened them, so that decay could not leave any out; if the moments of weights
+                that are in 16 bits alone are to be factored.
         """
         super().__init__(cfg)
         decayed: list[nn.Parameter] = []
         exempt: list[nn.Parameter] = []
+        factored: list[nn.Parameter] = []
         for parameter in params:
-            (exempt if getattr(parameter, GROUP_ATTRIBUTE, None) == NO_DECAY else decayed).append(parameter)
+            if getattr(parameter, GROUP_ATTRIBUTE, None) == NO_DECAY:
+                exempt.append(parameter)
+            else:
+                is_large = parameter.ndim == 2 and parameter.numel() >= LARGE
+                (factored if cfg.factored_moments and is_large else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
             raise UserError(
                 "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened (--ddp-backend "
                 "fully_sharded): biases and layer norms cannot be left out of the decay then"
             )
-        kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt)}
+        kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt, *factored)}
         self._fused = all(has_fused_kernels(*kind) for kind in kinds)
         self._factor: float | Tensor = 1.0  # that the gradients are still to be multiplied by
         sixteen_bits = any(dtype in (torch.float16, torch.bfloat16) for _, dtype in kinds)
+        if factored and sixteen_bits:
+            raise UserError(
+                "--factored-moments needs weights of 32 bits: leave out --memory-efficient-bf16 and "
+                "--memory-efficient-fp16"
+            )
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
-        self._optimizer = (SixteenBitAdamW if sixteen_bits else torch.optim.AdamW)(
-            [group for group in groups if group["params"]], **self.optimizer_config
-        )
+        kind = SixteenBitAdamW if sixteen_bits else torch.optim.AdamW
+        if factored:
+            kind = FactoredAdamW
+            groups = [{**group, "factored": False} for group in groups] + [{"params": factored, "factored": True}]
+        self._optimizer = kind([group for group in groups if group["params"]], **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
@@ -229,7 +251,7 @@ class FusedAdamW(FairseqOptimizer):
             raise UserError(
                 f"the checkpoint's optimizer trains {_counted(found)}, but this run {_counted(needed)}: give the "
                 "options that it was trained with (--freeze-embeddings, --freeze-layers, --lora-rank, --lora-targets, "
-                "--weight-decay), or --reset-optimizer"
+                "--weight-decay, --factored-moments), or --reset-optimizer"
             )
         groups = [{**group, **self._kernels} for group in state_dict["param_groups"]]
         super().load_state_dict({**state_dict, "param_groups": groups}, optimizer_overrides)

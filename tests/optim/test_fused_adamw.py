@@ -296,8 +296,8 @@ def test_moments_of_other_parameters():
         part.load_state_dict(whole.state_dict())
     assert str(raised.value) == (
         "the checkpoint's optimizer trains 2 + 2 parameters, but this run 1 + 1 parameters: give the options that it "
-        "was trained with (--freeze-embeddings, --freeze-layers, --lora-rank, --lora-targets, --weight-decay), or "
-        "--reset-optimizer"
+        "was trained with (--freeze-embeddings, --freeze-layers, --lora-rank, --lora-targets, --weight-decay, "
+        "--factored-moments), or --reset-optimizer"
     )
 
 
