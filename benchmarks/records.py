@@ -57,7 +57,7 @@ def measure_cells(
 
 def measure(cell: Any, script: str) -> Record:
     """Run a cell in a process of its own, which finds the threads that it may use when it starts."""
-    threads, allocator = str(cell.threads), {} if cell.system == "ours" else AS_IT_IS
+    threads, allocator = str(cell.threads), {} if cell.system in ("ours", "factored") else AS_IT_IS
     done = subprocess.run(
         [sys.executable, str(FOLDER / script)],
         input=json.dumps(asdict(cell)),

@@ -12,7 +12,8 @@ AdamW, each in a process of its own, which also measures the matrix rate of the 
 * ours: `Trainer` of fairseq with the task, model, criterion and optimiser of this package, as ``s2sft train`` has them
 * plain: `transformers`, every example padded to the maximum, dense scores with a mask added, the loss as the original
   writes it; this package is not imported there (`training_plain.py`)
-* full_logits, where it is asked for: the same, but all positions pass the head, as `BertForMaskedLM` does by itself
+* factored, where it is asked for: ours with ``--factored-moments``
+* full_logits, where it is asked for: plain, but all positions pass the head, as `BertForMaskedLM` does by itself
 
 An update begins with ids: making the batch is part of it. The lengths of a batch stand for the whole distribution, and
 are the same in every update (`training_pairs.py`); ``squad_qg`` are the lengths of real question generation
@@ -37,6 +38,7 @@ from records import measure_cells
 from training_grid import (
     CONFIGURATIONS,
     DEFAULT_BATCH,
+    FACTORED,
     FULL_LOGITS,
     METHODS,
     PRECISIONS,
@@ -61,7 +63,7 @@ def main() -> None:
     add("--method", nargs="+", choices=METHODS, help="(default: all; with --scaling pseudo_masked)")
     add("--lengths", nargs="+", metavar="S/T", help=f"positions of sources / of targets (default: {' '.join(LENGTHS)})")
     add("--batch", nargs="+", type=int, metavar="N", help=f"examples of a batch (default: {BATCH}; 16 of squad_qg)")
-    add("--system", nargs="+", default=list(SYSTEMS), choices=(*SYSTEMS, FULL_LOGITS))
+    add("--system", nargs="+", default=list(SYSTEMS), choices=(*SYSTEMS, FULL_LOGITS, FACTORED))
     add("--precision", nargs="+", default=["float32"], choices=PRECISIONS, help="of the factors of products")
     add("--vocab", nargs="+", type=int, default=[30522], metavar="V")
     add("--updates", type=int, default=3, metavar="N", help="timed ones")

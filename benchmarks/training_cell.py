@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from process_facts import facts, memory
 from roofline import Sizes, measure_rates, synchronize
-from training_grid import Cell
+from training_grid import FACTORED, Cell
 from training_pairs import Outcome, System, draw_pairs, pair_lengths
 from training_work import block_scores, update_flops
 
 
 def make_system(cell: Cell) -> System:
     """Make the system of a cell; what only another one needs is not imported."""
-    if cell.system == "ours":
+    if cell.system in ("ours", FACTORED):
         from training_ours import ours
 
         return ours(cell)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 SYSTEMS = ("ours", "plain")
 FULL_LOGITS = "full_logits"  # plain, but with the logits of every position: measured where it is asked for
+FACTORED = "factored"  # ours, with --factored-moments: where it is asked for, too
 PRECISIONS = ("float32", "bfloat16")
 METHODS = ("causal", "masked", "pseudo_masked", "pseudo_masked_relative")
 RELATIVE_BINS, FURTHEST_DISTANCE = 32, 128

@@ -15,7 +15,7 @@ from fairseq.data import ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from torch import Tensor
-from training_grid import FURTHEST_DISTANCE, MASKED_SHARE, RELATIVE_BINS, Cell
+from training_grid import FACTORED, FURTHEST_DISTANCE, MASKED_SHARE, RELATIVE_BINS, Cell
 from training_pairs import (
     BETAS,
     CLIP_NORM,
@@ -61,6 +61,8 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
     if cell.precision == "bfloat16":
         words.append("--amp")
+    if cell.system == FACTORED:
+        words.append("--factored-moments")
     if not cell.device.startswith("cuda"):
         words.append("--cpu")
     return [str(word) for word in words]

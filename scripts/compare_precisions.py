@@ -1,10 +1,11 @@
-"""Compare trainings in float32 and with bfloat16 products (``--amp``): from the same start, on the same batches.
+"""Compare trainings in float32, with bfloat16 products (``--amp``) and with ``--factored-moments``.
 
     python scripts/compare_precisions.py DATA --pretrained ENCODER --output out --updates 1000 --seeds 1 2 3
 
-DATA is binarized (the demo has demo-out/docstrings-default/binarized, and the encoder beside it).
-Each run has its log in OUT; what is done is not done again. The table of held-out losses is written to
-OUT/precisions.md, with the mean distance of the training losses of equal seeds and that of different ones.
+All begin with the same weights, and those of one seed have the same batches. DATA is binarized (the demo has
+demo-out/docstrings-default/binarized, and the encoder beside it). Each run has its log in OUT; what is done is not done
+again. The table of held-out losses is written to OUT/precisions.md, with the mean distance of the training losses of
+equal seeds and that of different ones.
 """
 
 import argparse
@@ -20,7 +21,11 @@ from s2sft_fairseq.recipes.engine import Stages, options
 from s2sft_fairseq.recipes.training import NEVER
 from s2sft_fairseq.recipes.training_log import parse
 
-PRECISIONS = {"float32": False, "bfloat16": True}
+PRECISIONS: dict[str, dict[str, bool]] = {
+    "float32": {},
+    "bfloat16": {"amp": True},
+    "factored": {"factored_moments": True},
+}
 POINTS = 50
 """Training losses of a run that are compared, each the mean of an equal part of the updates."""
 
@@ -36,20 +41,22 @@ class Runs(Stages):
         """Train what is missing, and write the table."""
         curves = {}
         for seed in self.given.seeds:
-            for name, amp in PRECISIONS.items():
+            for name in self.given.precisions:
                 log = self.given.output / f"{name}-{seed}.log"
-                self.stage(log, f"{name}, seed {seed}", lambda made, seed=seed, amp=amp: self.fit(made, seed, amp))
+                self.stage(log, f"{name}, seed {seed}", lambda made, seed=seed, name=name: self.fit(made, seed, name))
                 curves[name, seed] = read_losses(log)
         write_table(table(curves), self.given.output / "precisions.md")
 
-    def fit(self, log: Path, seed: int, amp: bool) -> None:
+    def fit(self, log: Path, seed: int, precision: str) -> None:
         given, updates = self.given, self.given.updates
         words = [
             *(given.data, "--finetune-method", "pseudo_masked", "--no-save", "--num-workers", 0),
             *options(arch="unilm", pretrained=given.pretrained, criterion="mask_attention", label_smoothing=0.1),
             *options(max_source_positions=64, max_target_positions=24, max_tokens=given.max_tokens, seed=seed),
             *options(optimizer="fused_adamw", lr="3e-4", lr_scheduler="polynomial_decay", clip_norm="1.0"),
-            *options(warmup_updates=updates // 16, max_update=updates, total_num_update=updates, amp=amp),
+            *options(
+                warmup_updates=updates // 16, max_update=updates, total_num_update=updates, **PRECISIONS[precision]
+            ),
             *options(validate_interval_updates=updates // 4, validate_interval=NEVER, log_file=log),
             *options(log_interval=max(1, updates // POINTS), log_format="json", no_progress_bar=True, cpu=True),
         ]
@@ -73,12 +80,17 @@ def table(curves: dict[tuple[str, int], dict[str, list[float]]]) -> str:
         return mean(abs(a - b) for a, b in pairs)
 
     rows = ["| | held-out loss, bits a token |", "|---|---|"]
-    for name in PRECISIONS:
+    for name in dict.fromkeys(precision for precision, _ in curves):
         last = [losses["held out"][-1] for (precision, _), losses in curves.items() if precision == name]
         rows.append(f"| {name} | {spread(last)} |")
     pairs = list(combinations(curves, 2))
     kinds = {
-        "one seed, the two precisions": [(a, b) for a, b in pairs if a[1] == b[1]],
+        **{
+            f"one seed, {' and '.join(names)}": [
+                (a, b) for a, b in pairs if a[1] == b[1] and {a[0], b[0]} == set(names)
+            ]
+            for names in combinations(dict.fromkeys(precision for precision, _ in curves), 2)
+        },
         "float32, two seeds": [(a, b) for a, b in pairs if a[0] == b[0] == "float32"],
     }
     rows += ["", "| training losses of | mean distance, bits a token |", "|---|---|"]
@@ -94,6 +106,7 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=1000, metavar="N")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N")
     parser.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="positions of a batch")
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"], choices=PRECISIONS)
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     return cli.guarded("compare_precisions", Runs(given).run)

@@ -29,4 +29,4 @@ def test_table(compare):
     }
     rows = [line.strip("| ").split(" | ") for line in compare["table"](curves).splitlines()]
     assert ["float32", "6.50 (6.00 to 7.00)"] in rows and ["bfloat16", "6.60 (6.20 to 7.00)"] in rows
-    assert ["one seed, the two precisions", "0.1000"] in rows and ["float32, two seeds", "1.5000"] in rows
+    assert ["one seed, float32 and bfloat16", "0.1000"] in rows and ["float32, two seeds", "1.5000"] in rows
