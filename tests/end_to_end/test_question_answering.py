@@ -70,7 +70,7 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
     until_learned(train, learned, 200)
     predict = ("predict", data, "--path", "tuned/checkpoint_last.pt", "--cpu")
     words = ("--tokenizer-dir", letters.folder, "--to", "hugging_face")
-    told = call_command("export", "tuned/checkpoint_last.pt", *words).stdout
+    told = call_command("export", "--format", "hugging_face", "tuned/checkpoint_last.pt", *words).stdout
     assert "wrote hugging_face: BertForQuestionAnswering" in told
     told = call_command(*predict, "--output", "a.json", "--null-odds", "odds.json", "--n-best-file", "best.json").stdout
     assert "a.json: 8 answers, 2 of them empty\n" in told
