@@ -119,6 +119,11 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     log = call_command("validate", data, *path, "--task", "unilm_classification", "--batch-size", 3)
     assert last_value(log.stdout, "accuracy") == 100
 
+    call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", letters.folder, "--to", "model")
+    call_command("predict", data, "--path", "model", "--cpu", "--output", "folder.tsv")
+    assert (tmp_path / "folder.tsv").read_text() == (tmp_path / "whole.tsv").read_text()
+    assert "| classes | no, yes |" in (tmp_path / "model" / "README.md").read_text()
+
     words = ("--tokenizer-dir", letters.folder, "--format", "hugging_face", "--to", "hugging_face")
     call_command("export", "tuned/checkpoint_best.pt", *words)
     theirs = pytest.importorskip("transformers").AutoModelForSequenceClassification.from_pretrained("hugging_face")

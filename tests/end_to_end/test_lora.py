@@ -97,6 +97,10 @@ def test_exports_merged_weights(fine_tune, call_command, toy, encoder, tmp_path)
     call_command("export", *words, "--pretrained", "moved")
     call_command("convert", "exported", "--to", "again", "--finetune-method", "pseudo_masked")
     assert decoded(call_command, toy, "again/model.pt", *toy.layout) == expected
+    call_command("export", *words[:3], "--pretrained", "moved", "--to", "model")
+    (tmp_path / "moved").rename(tmp_path / "gone")
+    assert decoded(call_command, toy, "model") == expected
+    (tmp_path / "gone").rename(tmp_path / "moved")
     error = call_command("export", "moved", *theirs, "--to", "other", "--pretrained", "moved", status=2).stderr
     assert "error: --pretrained is for checkpoints with adapters (--lora-rank), but moved/model.pt has none" in error
 
