@@ -1,13 +1,29 @@
 """A fairseq plugin that turns pretrained bidirectional encoders into text generators.
 
-Give this folder to fairseq's commands as ``--user-dir``, or use the ``s2sft`` command, which does so itself. In Python,
-import `s2sft_fairseq.plugin` to patch fairseq and to register tasks, models and criterions. This package does so by
-itself where fairseq is imported before it, and else imports neither fairseq nor PyTorch, which take seconds.
+Give this folder to fairseq's commands as ``--user-dir``, use the ``s2sft`` command, which does so itself, or use models
+in Python: ``from s2sft_fairseq import Seq2Seq``. `s2sft_fairseq.plugin` patches fairseq and registers tasks, models and
+criterions when it is imported. This package does so by itself where fairseq is imported before it, and else imports
+neither fairseq nor PyTorch, which take seconds, until one of its classes is asked for.
 """
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Seq2Seq"]
+
+if TYPE_CHECKING:
+    from s2sft_fairseq.api.seq2seq import Seq2Seq
+
+_WHERE = {"Seq2Seq": "s2sft_fairseq.api.seq2seq"}
 
 if "fairseq" in sys.modules:  # which reads this folder as its --user-dir
     from s2sft_fairseq import plugin as plugin
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is exposed here when it is first used."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -115,11 +115,12 @@ class HypothesisLines:
             hypotheses: of each sentence, the best first, in fairseq's form.
         """
         if not self.json_lines:
-            return [_LINE_END.sub(" ", self._text(found[0])) if found else "" for found in hypotheses]
+            return [_LINE_END.sub(" ", self.text(found[0])) if found else "" for found in hypotheses]
         objects = ({"index": first + i, "hypotheses": list(map(self._object, h))} for i, h in enumerate(hypotheses))
         return [json.dumps(each, ensure_ascii=False) for each in objects]
 
-    def _text(self, hypothesis: dict[str, Any]) -> str:
+    def text(self, hypothesis: dict[str, Any]) -> str:
+        """Return the text of a hypothesis in fairseq's form."""
         dictionary = self.tokenizer.dictionary
         stripped = {*self.stripped, dictionary.bos(), dictionary.pad()}
         tokens = (token for token in hypothesis["tokens"].tolist() if token not in stripped)
@@ -128,7 +129,7 @@ class HypothesisLines:
     def _object(self, hypothesis: dict[str, Any]) -> dict[str, Any]:
         symbols = self.tokenizer.dictionary.symbols
         return {
-            "text": self._text(hypothesis),
+            "text": self.text(hypothesis),
             "score": round(hypothesis["score"].item(), 6),
             "tokens": [symbols[token] for token in hypothesis["tokens"].tolist()],
             "positional_scores": [round(score, 4) for score in hypothesis["positional_scores"].tolist()],

@@ -129,7 +129,7 @@ class TextGenerator:
         Raises:
             UserError: if the model gives NaN for a source, naming its line.
         """
-        torch.manual_seed(int(np.random.SeedSequence((self.seed, window.first)).generate_state(1)[0]))
+        torch.manual_seed(window_seed(self.seed, window.first))
         room = self.form.max_source - self.form.source_specials
         self.cut_sources += sum(len(source) > room for source in window.sources)
         rows = [torch.from_numpy(self.form.source(source)) for source in window.sources]
@@ -156,6 +156,11 @@ class TextGenerator:
         return {"net_input": {"src_tokens": source, "src_lengths": lengths}, "target": None}
 
 
+def window_seed(seed: int, first: int) -> int:
+    """Return the seed of the samples of a window, from that of all and the number of its first line."""
+    return int(np.random.SeedSequence((seed, first)).generate_state(1)[0])
+
+
 def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
     """Generate from a file of raw text to a file.
 
@@ -174,12 +179,12 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
     text = RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
     task = TASK_REGISTRY[cfg.task._name](cfg.task, tokenizer.dictionary)
     device = "cuda" if torch.cuda.is_available() and not cfg.common.cpu else "cpu"
-    models = _load_models(cfg, task, device)
+    models = load_models(cfg, task, device)
     generator = task.build_generator(models, cfg.generation)
     text_generator = TextGenerator(
         partial(task.inference_step, generator, models),
         task.form,
-        _batch_planner(cfg, models, task),
+        batch_planner(cfg, models, task),
         nbest=cfg.generation.nbest,
         seed=cfg.common.seed,
         device=device,
@@ -220,7 +225,7 @@ def _run(
     return time.perf_counter() - start
 
 
-def _load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
+def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
     """Load one model or an ensemble, as fairseq-generate does."""
     models: Sequence[BaseFairseqModel]
     models, _ = checkpoint_utils.load_model_ensemble(
@@ -239,7 +244,7 @@ def _load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[Ba
     return models
 
 
-def _batch_planner(
+def batch_planner(
     cfg: DictConfig, models: Sequence[BaseFairseqModel], task: FairseqTask
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Return the function from the lengths of sources to the indices of each batch."""

@@ -1,0 +1,131 @@
+"""Load a model for use in Python, as ``s2sft generate`` loads it."""
+
+import contextlib
+import os
+import sys
+import warnings
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from s2sft_fairseq.errors import UserError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+GENERATION_TASKS = ("unilm_seq2seq", "deltalm_seq2seq")
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Within it, imports leave the hook for uncaught exceptions and the warnings of this program as they are."""
+    hook, filters = sys.excepthook, warnings.filters[:]
+    try:
+        yield
+    finally:
+        sys.excepthook = hook
+        warnings.filters[:] = filters  # type: ignore[index]
+
+
+with _as_it_was():
+    from s2sft_fairseq import plugin  # noqa: F401  (patches fairseq, and therefore comes first)
+
+    # isort: split
+    from fairseq import options as fairseq_options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.models import BaseFairseqModel
+    from fairseq.tasks import TASK_REGISTRY, FairseqTask
+    from omegaconf import DictConfig
+
+    from s2sft_fairseq.checkpoints.model_folder import is_model_folder
+    from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+    from s2sft_fairseq.inference.generator import load_models
+    from s2sft_fairseq.models.pretrained_checkpoint import plain_options
+    from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
+
+
+@dataclass
+class Loaded:
+    """A model with everything that belongs to it."""
+
+    models: Sequence[BaseFairseqModel]
+    task: FairseqTask
+    tokenizer: Tokenizer
+    cfg: DictConfig
+    """fairseq's configuration, with the defaults of ``s2sft generate`` and the search of a model folder."""
+    search: Mapping[str, Any]
+    """Of a model folder, by the names of the options."""
+    device: str
+    state: Mapping[str, Any]
+    """What the checkpoint says of its task."""
+
+
+def load(
+    path: str | os.PathLike[str],
+    tokenizer: str | os.PathLike[str] | None,
+    device: str,
+    dtype: str,
+    quantize: str | None,
+    tasks: Sequence[str] = GENERATION_TASKS,
+) -> Loaded:
+    """Load a model.
+
+    Args:
+        path: a model folder, or the file of a checkpoint.
+        tokenizer: the folder of the tokenizer; None: the model folder itself.
+        device: ``cpu``, ``cuda``, or ``auto``, the GPU where there is one.
+        dtype: of the weights and products; ``auto``: bfloat16 on GPUs that have it, otherwise float32.
+        quantize: ``int8`` or None.
+        tasks: names of those that the model may have been trained for.
+
+    Raises:
+        UserError: naming every argument that is wrong, or what is wrong with the files.
+    """
+    if problems := list(_problems(path, tokenizer, device, dtype, quantize)):
+        raise UserError.of(problems)
+    path, folder = Path(path), Path(tokenizer or path)
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" and torch.cuda.get_device_capability()[0] >= 8 else "float32"
+    state = load_checkpoint(path, lazily=True)
+    name = str(plain_options((state.get("cfg") or {}).get("task")).get("_name"))
+    if name not in tasks:
+        raise UserError(f"{path} must be a model of the task {' or '.join(tasks)}, but is one of {name}")
+    languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
+    words = [str(folder), "--path", str(path), "--task", name, "--bpe", "pretrained", "--tokenizer-dir", str(folder)]
+    words += ["--cpu"] if device == "cpu" else []
+    words += {"bfloat16": ["--bf16"], "float16": ["--fp16"]}.get(dtype, [])
+    words += ["--quantize", quantize] if quantize else []
+    words += ["-t", languages[0]] if languages else []
+    cfg = configuration(name, words)
+    opened = open_tokenizer(folder)
+    task = TASK_REGISTRY[name](cfg.task, opened.dictionary)
+    models = load_models(cfg, task, device)
+    kept = dict(state.get("task_state") or {})
+    return Loaded(models, task, opened, cfg, state.get("search") or {}, device, kept)
+
+
+def configuration(task: str, words: Sequence[str]) -> DictConfig:
+    """Return fairseq's configuration of a command line of ``fairseq-generate``."""
+    parser = fairseq_options.get_generation_parser(default_task=task)
+    args: Namespace = fairseq_options.parse_args_and_arch(parser, list(words))
+    return convert_namespace_to_omegaconf(args)
+
+
+def _problems(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize: Any) -> Iterator[str]:
+    if not isinstance(path, str | os.PathLike):
+        yield f"path must be that of a model folder or of a checkpoint, but is {path!r:.60}"
+    elif not Path(path).exists():
+        yield f"path must be a model folder or the file of a checkpoint, but {path} does not exist"
+    elif tokenizer is None and not is_model_folder(path):
+        yield f"tokenizer is needed, for {path} is no model folder: the folder of the encoder that it was trained from"
+    for name, value, known in (("device", device, DEVICES), ("dtype", dtype, DTYPES)):
+        if value not in known:
+            yield f"{name} must be one of {', '.join(known)}, but is {value!r:.60}"
+    if device == "cuda" and not torch.cuda.is_available():
+        yield "device is cuda, but PyTorch finds no GPU"
+    if quantize not in (None, "int8"):
+        yield f"quantize must be 'int8' or None, but is {quantize!r:.60}"

@@ -1,0 +1,94 @@
+"""The arguments of a search in Python, and the options of ``s2sft generate`` that they stand for."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+
+from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.inference.options import EARLY_STOPS, LENGTH_PENALTIES
+
+
+class Argument(NamedTuple):
+    """What an argument stands for, and what it may be."""
+
+    option: str
+    """A field of fairseq's ``generation``, or of the task."""
+    kind: type | tuple[str, ...]
+    """A type, or the words that are allowed."""
+    least: float = -math.inf
+
+
+ARGUMENTS: Mapping[str, Argument] = {
+    "beam": Argument("beam", int, 1),
+    "num_return": Argument("nbest", int, 1),
+    "max_len": Argument("max_len_b", int, 0),
+    "max_len_ratio": Argument("max_len_a", float, 0),
+    "min_len": Argument("min_len", int, 0),
+    "length_penalty": Argument("lenpen", float),
+    "length_penalty_form": Argument("length_penalty", LENGTH_PENALTIES),
+    "no_repeat_ngram": Argument("no_repeat_ngram_size", int, 0),
+    "no_repeat_ngram_ignore": Argument("no_repeat_ngram_ignore", str),
+    "early_stop": Argument("early_stop", EARLY_STOPS),
+    "keep_unfinished": Argument("keep_unfinished", bool),
+    "draft_placeholders": Argument("draft_placeholders", int, 0),
+    "draft_source": Argument("draft_source", int, 0),
+    "sampling": Argument("sampling", bool),
+    "top_k": Argument("sampling_topk", int, 1),
+    "top_p": Argument("sampling_topp", float, 0),
+    "temperature": Argument("temperature", float, 0),
+}
+
+
+def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Set options in fairseq's configuration.
+
+    Args:
+        cfg: the configuration, changed in place.
+        search: what a model folder suggests, by the names of the options.
+        given: by the names of `ARGUMENTS`; None leaves an option as it is.
+
+    Raises:
+        UserError: naming every argument that is unknown, or of a wrong type or out of range.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    if problems := list(_problems(cfg, given)):
+        raise UserError.of(problems)
+    for option, value in {**search, **{ARGUMENTS[name].option: value for name, value in given.items()}}.items():
+        part = cfg.generation if option in cfg.generation else cfg.task
+        if option not in part:
+            raise UserError(f"the search of the model folder names {option}, which is no option of this model")
+        part[option] = value
+
+
+def named(error: UserError) -> UserError:
+    """Return an error of the options with the names of the arguments."""
+    text = str(error)
+    for name, argument in sorted(ARGUMENTS.items(), key=lambda item: -len(item[1].option)):
+        text = text.replace(as_option(argument.option), name)
+    return UserError(text)
+
+
+def _problems(cfg: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        if name not in ARGUMENTS:
+            yield f"{name} is no argument of the search: {', '.join(ARGUMENTS)}"
+            continue
+        option, kind, least = ARGUMENTS[name]
+        if option not in cfg.generation and option not in cfg.task:
+            yield f"{name} is not supported by this kind of model"
+        elif isinstance(kind, tuple):
+            if value not in kind:
+                yield f"{name} must be one of {', '.join(kind)}, but is {value!r:.60}"
+        elif not _is_a(value, kind):
+            what = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[kind]
+            yield f"{name} must be {what}, but is {value!r:.60}"
+        elif kind in (int, float) and not least <= value < math.inf:
+            yield f"{name} must be at least {least:g}, but is {value}"
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if kind in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)

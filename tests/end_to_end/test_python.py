@@ -1,0 +1,233 @@
+"""`Seq2Seq` on models that learned the toy task: the same as the command lines, and as the naive ways."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from s2sft_fairseq import Seq2Seq
+from s2sft_fairseq.api.seq2seq import _stable_part
+from s2sft_fairseq.errors import UserError
+
+SOURCES = ["a b c d", "D E F G", "", "h h", "zebra . d", "b " * 40, "   ", "e, f", "a b c", "c"]
+
+
+@pytest.fixture(scope="module", params=["causal", "pseudo_masked", "infilling"])
+def method(request):
+    return request.param
+
+
+@pytest.fixture
+def model(trained, toy, method):
+    return Seq2Seq.from_pretrained(trained(method).best, toy.folder, device="cpu")
+
+
+def of_command(call_command, tmp_path, best, folder, *words, lines=SOURCES):
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    files = ("--path", best, "--tokenizer-dir", folder, "--input", "in.txt", "--output", "out.jsonl", "--overwrite")
+    call_command("generate", *files, "--cpu", *words)
+    return [json.loads(line)["hypotheses"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+
+
+def assert_same(found, expected):
+    assert [[each.text for each in best] for best in found] == [[each["text"] for each in best] for best in expected]
+    assert [[each.tokens for each in best] for best in found] == [
+        [each["tokens"] for each in best] for best in expected
+    ]
+    for best, others in zip(found, expected, strict=True):
+        for one, other in zip(best, others, strict=True):
+            assert one.score == pytest.approx(other["score"], abs=1e-6)
+            assert one.log_probs == pytest.approx(other["positional_scores"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {}),
+        (("--beam", 3, "--nbest", 3, "--lenpen", 0.5), {"beam": 3, "num_return": 3, "length_penalty": 0.5}),
+        (
+            (
+                "--length-penalty",
+                "gnmt",
+                "--max-len-b",
+                3,
+                "--min-len",
+                2,
+                "--no-repeat-ngram-size",
+                1,
+                "--batch-size",
+                2,
+            ),
+            {"length_penalty_form": "gnmt", "max_len": 3, "min_len": 2, "no_repeat_ngram": 1, "batch_size": 2},
+        ),
+        (("--beam", 1, "--draft-source", 2), {"beam": 1, "draft_source": 2}),
+        (
+            ("--sampling", "--beam", 4, "--nbest", 2, "--sampling-topp", 0.9, "--temperature", 2, "--seed", 7),
+            {"sampling": True, "beam": 4, "num_return": 2, "top_p": 0.9, "temperature": 2.0, "seed": 7},
+        ),
+    ],
+)
+def test_equals_the_command(model, trained, toy, method, call_command, tmp_path, words, options):
+    expected = of_command(call_command, tmp_path, trained(method).best, toy.folder, *words)
+    before = torch.get_rng_state()
+    found = model.hypotheses(SOURCES, **options)
+    assert_same(found, expected)
+    assert torch.equal(torch.get_rng_state(), before)
+    texts = model.generate(SOURCES, **options)
+    many = options.get("num_return", 1) > 1
+    assert texts == [[each.text for each in best] if many else best[0].text for best in found]
+
+
+def test_fields(model, trained, toy, method, call_command, tmp_path):
+    """A dict and a list of fields are what JSON lines and --source make of them."""
+    (tmp_path / "in.jsonl").write_text('{"one": "a b", "two": "c d"}\n{"one": "e", "two": ""}\n')
+    files = (
+        "--path",
+        trained(method).best,
+        "--tokenizer-dir",
+        toy.folder,
+        "--input",
+        "in.jsonl",
+        "--output",
+        "out.txt",
+    )
+    call_command("generate", *files, "--source", "one", "two", "--cpu")
+    expected = (tmp_path / "out.txt").read_text().splitlines()
+    dicts = [{"one": "a b", "two": "c d"}, {"one": "e", "two": ""}]
+    assert model.generate(dicts) == expected
+    assert model.generate([list(fields.values()) for fields in dicts]) == expected
+    assert model.generate(dicts[0]) == expected[0]
+
+
+def test_a_model_folder(trained, toy, method, call_command, tmp_path):
+    """It needs no tokenizer, and its search is used where nothing else is asked for."""
+    pytest.importorskip("safetensors")
+    call_command("export", trained(method).best, "--tokenizer-dir", toy.folder, "--to", "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["search"] = {"beam": 2, "nbest": 2, "lenpen": 0.3}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    model = Seq2Seq.from_pretrained(tmp_path / "model", device="cpu", dtype="float32")
+    expected = of_command(
+        *(call_command, tmp_path, trained(method).best, toy.folder, "--beam", 2, "--nbest", 2, "--lenpen", 0.3)
+    )
+    assert_same(model.hypotheses(SOURCES), expected)
+    assert len(model.hypotheses("a b", num_return=1)[0]) == 1
+    config["search"] = {"chant": 2}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="names chant"):
+        Seq2Seq.from_pretrained(tmp_path / "model", device="cpu").generate("a")
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": True, "temperature": 3.0, "seed": 5}, {"max_len": 2}])
+def test_streams(model, options):
+    for source in SOURCES:
+        pieces = list(model.stream(source, **options))
+        assert "".join(pieces) == model.generate(source, beam=1, **options)
+    assert len(list(model.stream("a b c d"))) > 1
+
+
+def test_the_stable_part_of_a_text():
+    table = {"": "", "un": "", "un chief": "un", "un chief ": "un", "un chief vis": "un chief"}
+    assert {text: _stable_part(text) for text in table} == table
+
+
+def test_scores_are_those_of_the_search(model):
+    """What was generated has the log-probabilities that decoding gave; a wrong target is less probable."""
+    (found,) = model.hypotheses("a b c d")
+    right, wrong = model.score(["a b c d", "a b c d"], [found[0].text, "a a a a"])
+    assert right.tokens == found[0].tokens
+    assert right.log_probs == pytest.approx(found[0].log_probs, abs=1e-4)
+    assert right.total == pytest.approx(sum(found[0].log_probs), abs=1e-4) and wrong.total < right.total
+    (one,) = model.score("a b c d", found[0].text)
+    assert one.total == pytest.approx(right.total, abs=1e-5)
+
+
+def test_states(model):
+    """They do not depend on other sources; special symbols have one too."""
+    (alone,) = model.encode("a b c")
+    beside = model.encode(["a b c", "d e f g h"])
+    torch.testing.assert_close(beside[0], alone)
+    assert beside[1].shape == (len(alone) + 2, alone.size(1)) and alone.dtype == torch.float32
+
+
+def test_attention(model):
+    """Shares of at most 1; the model that reverses letters looks at the letter that it writes."""
+    attention = model.attention("a b c d", "d c b a")
+    assert attention.target[:4] == ["d", "c", "b", "a"] and attention.target[4] == "[SEP]"
+    assert attention.source[:5] == ["[CLS]", "a", "b", "c", "d"]
+    assert attention.weights.shape == (5, len(attention.source))
+    assert (attention.weights >= 0).all() and (attention.weights.sum(1) <= 1 + 1e-5).all()
+    torch.testing.assert_close(model.attention("a b c d", "d c b a", layer=1).weights, attention.weights)
+    assert not torch.equal(model.attention("a b c d", "d c b a", layer=0).weights, attention.weights)
+    # What comes later in the target changes nothing.
+    shorter = model.attention("a b c d", "d c")
+    torch.testing.assert_close(shorter.weights[:2], attention.weights[:2])
+
+
+def test_threads(model):
+    """Several at once get what one alone gets, samples too."""
+    sampled = {"sampling": True, "temperature": 2.0, "beam": 2}
+    expected = [model.generate(SOURCES, **options) for options in ({}, sampled)]
+    found = {}
+
+    def run(number):
+        found[number] = model.generate(SOURCES, **(sampled if number % 2 else {}))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: expected[number % 2] for number in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"beam": 0}, ["beam must be at least 1, but is 0"]),
+        ({"beam": 2.5, "chant": 1}, ["beam must be a whole number, but is 2.5", "chant is no argument"]),
+        ({"beam": True}, ["beam must be a whole number, but is True"]),
+        ({"length_penalty": "gnmt"}, ["length_penalty must be a number"]),
+        ({"length_penalty_form": "x"}, ["length_penalty_form must be one of length, gnmt"]),
+        ({"num_return": 3, "beam": 2}, ["num_return must not exceed beam (2), but is 3"]),
+        ({"top_k": 5}, ["top_k needs sampling"]),
+        ({"temperature": float("nan")}, ["temperature must be at least 0"]),
+        ({"temperature": 0.0}, ["temperature must be positive"]),
+        ({"batch_size": 0}, ["batch_size must be", "0"]),
+        ({"target_lang": "de"}, ["target_lang must be a language of the model (it has none)", "de"]),
+    ],
+)
+def test_wrong_arguments(model, options, named):
+    with pytest.raises(UserError) as raised:
+        model.generate("a", **options)
+    assert all(each in str(raised.value) for each in named), str(raised.value)
+
+
+def test_wrong_sources(model):
+    with pytest.raises(UserError, match=r"sources\[1\] must be a text.*7"):
+        model.generate(["a", 7])
+    with pytest.raises(UserError, match="targets must be as many as sources, 1, but are 2"):
+        model.score(["a"], ["b", "c"])
+    with pytest.raises(UserError, match="beam must be 1, but is 3"):
+        model.stream("a", beam=3)
+    with pytest.raises(UserError, match="layer must be from -2 to 1, but is 2"):
+        model.attention("a", "b", layer=2)
+
+
+def test_what_cannot_be_loaded(trained, toy, tmp_path):
+    best = trained("causal").best
+    with pytest.raises(UserError) as raised:
+        Seq2Seq.from_pretrained(best, device="tpu", dtype="int4", quantize="int3")
+    for named in ("tokenizer is needed", "device must be one of", "tpu", "dtype must be one of", "quantize must be"):
+        assert named in str(raised.value)
+    with pytest.raises(UserError, match="missing does not exist"):
+        Seq2Seq.from_pretrained(tmp_path / "missing")
+    with pytest.raises(UserError, match="path must be that of a model folder"):
+        Seq2Seq.from_pretrained(7)
+    torch.save({"model": {}, "cfg": {"model": {}, "task": {"_name": "unilm_classification"}}}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"other\.pt must be a model of the task unilm_seq2seq.*unilm_classification"):
+        Seq2Seq.from_pretrained(tmp_path / "other.pt", toy.folder)
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="device is cuda"):
+            Seq2Seq.from_pretrained(best, toy.folder, device="cuda")
