@@ -1,0 +1,63 @@
+"""Pairs that a Python program holds, as files for `s2sft_fairseq.recipes.finetune`."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq.corpora.pairs import Fields
+from s2sft_fairseq.data.text_files import write_lines
+from s2sft_fairseq.errors import UserError
+
+_SHOWN = 10
+
+
+def to_files(data: Mapping[str, Any], folder: Path, fields: Fields) -> dict[str, list[Path]]:
+    """Return the files of each set, and write those of sets that are no files.
+
+    Args:
+        data: of each set a path, two paths of line-aligned files, an iterable of ``(source, target)`` or of dicts, or
+            None.
+        folder: for what is written, ``NAME.jsonl``.
+        fields: keys of the dicts.
+
+    Raises:
+        UserError: naming the examples that are neither pairs of texts nor dicts.
+    """
+    files: dict[str, list[Path]] = {}
+    problems: list[str] = []
+    for name, examples in data.items():
+        if examples is None:
+            continue
+        paths = [examples] if _is_path(examples) else examples
+        if isinstance(paths, list | tuple) and paths and all(map(_is_path, paths)):
+            files[name] = [Path(path) for path in paths]
+        elif not isinstance(examples, Iterable):
+            problems.append(f"{name} must be pairs or the path of a file, but is a {type(examples).__name__}")
+        else:
+            wrong: list[str] = []
+            files[name] = [folder / f"{name}.jsonl"]
+            write_lines(files[name][0], _lines(name, examples, fields, wrong))
+            more = [f"and {len(wrong) - _SHOWN} more of {name}"] if len(wrong) > _SHOWN else []
+            problems += [*wrong[:_SHOWN], *more]
+    if problems:
+        raise UserError.of(problems)
+    return files
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _lines(name: str, examples: Iterable[Any], fields: Fields, wrong: list[str]) -> Iterator[str]:
+    for number, example in enumerate(examples):
+        if isinstance(example, Mapping):
+            wanted = {*fields.source, fields.target, "refs"}
+            record = {key: value for key, value in example.items() if key in wanted}
+        elif isinstance(example, list | tuple) and len(example) == 2 and len(fields.source) == 1:
+            record = {fields.source[0]: example[0], fields.target: example[1]}
+        else:
+            wrong.append(f"{name}[{number}] must be a pair (source, target) or a dict, but is {example!r:.60}")
+            continue
+        yield json.dumps(record, ensure_ascii=False, default=str)
