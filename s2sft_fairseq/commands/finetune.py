@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s2sft_fairseq.cli import call
-from s2sft_fairseq.corpora.pairs import Fields
+from s2sft_fairseq.corpora.pairs import USUAL, Fields
 from s2sft_fairseq.recipes.finetune import Finetuning
 from s2sft_fairseq.recipes.settings import read_values
 
-_FORMATS = (
-    "a .jsonl file (objects with src and tgt), a .tsv file of two columns, or two line-aligned files; or with .gz"
-)
+_FORMATS = "a .jsonl file (objects with src and tgt), a .tsv file of two columns, or two line-aligned files; with .gz"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -24,8 +22,7 @@ def main(arguments: Sequence[str]) -> None:
     end = words.index("--") if "--" in words else len(words)
     texts = vars(_parser().parse_args(_joined(words[:end])))
     files = {name: texts.pop(name, []) for name in ("train", "valid", "test")}
-    usual = Fields()
-    fields = Fields(tuple(texts.pop("source", usual.source)), texts.pop("target", usual.target))
+    fields = Fields(tuple(texts.pop("source", USUAL.source)), texts.pop("target", USUAL.target))
     given = read_values({**Finetuning.run_options, **Finetuning.declared}, texts)
     Finetuning(files, fields, given, words[end + 1 :], call).run()
 

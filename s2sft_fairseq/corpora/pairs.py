@@ -38,6 +38,9 @@ class Fields(NamedTuple):
     target: str = "tgt"
 
 
+USUAL = Fields()
+
+
 def file_problems(option: str, paths: Sequence[Path]) -> Iterator[str]:
     """Yield what is wrong with the names of the files of an option."""
     yield from (f"{option} {path}: no such file" for path in paths if not path.exists())
@@ -59,8 +62,8 @@ def read_pairs(paths: Sequence[Path], fields: Fields, malformed: Malformed) -> I
         UserError: if a file cannot be read, or two have different numbers of lines.
     """
     if len(paths) > 1:
-        for number, (source, target) in aligned_lines(paths, malformed):
-            yield Example(paths[0], number, _fields(source), (target,), tuple(paths))
+        for number, (text, target) in aligned_lines(paths, malformed):
+            yield Example(paths[0], number, _fields(text), (target,), tuple(paths))
         return
     (path,) = paths
     read = _from_json if is_json_lines(path) else _from_table
@@ -77,7 +80,7 @@ def _from_json(line: str, fields: Fields) -> tuple[tuple[str, ...], tuple[str, .
     except (ValueError, RecursionError):
         raise MalformedRecordError("is not valid JSON") from None
     source = tuple(take(record, key, str) for key in fields.source)
-    key = "refs" if fields == Fields() and "tgt" not in record and "refs" in record else fields.target
+    key = "refs" if fields == USUAL and "tgt" not in record and "refs" in record else fields.target
     if isinstance(record.get(key), list):
         references = record[key]
         if not all(isinstance(text, str) for text in references):
@@ -100,7 +103,7 @@ def _fields(*texts: str) -> tuple[str, ...]:
 def write_pairs(
     files: Mapping[str, Sequence[Path]],
     folder: Path,
-    fields: Fields = Fields(),
+    fields: Fields = USUAL,
     *,
     skip_malformed: bool = False,
     limit: int | None = None,
@@ -156,7 +159,7 @@ def hold_out(examples: Iterable[Example]) -> Callable[[Example], bool]:
     held_out = min(max(count // HELD_OUT_SHARE, HELD_OUT_LEAST), HELD_OUT_MOST, count // HELD_OUT_OF_FEW)
     if not held_out:
         raise UserError(
-            f"--valid is needed: to hold out a part, --train must have at least {HELD_OUT_OF_FEW} pairs, but has {count}"
+            f"--valid is needed: a part of --train is held out where it has {HELD_OUT_OF_FEW} pairs, but it has {count}"
         )
     last = hashes[held_out - 1]
     return lambda example: _hash(example) <= last

@@ -1,6 +1,6 @@
 """How ``s2sft finetune`` chooses a checkpoint and a search: metrics, searches to try, and how texts are compared."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,10 +51,14 @@ def metric_problems(metric: str) -> Iterator[str]:
             yield from error.problems
 
 
-def search_choices(beam: int, best: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the searches to try, one after the other; the last one goes on from the best of those before."""
-    choices: list[dict[str, Any]] = [{"beam": beam, "lenpen": value} for value in LENGTH_PENALTIES]
-    return [*choices, {**best, "no_repeat_ngram_size": NO_REPEAT}]
+Search = dict[str, Any]
+"""Options of ``s2sft generate`` by name."""
+
+
+def search_choices(beam: int) -> list[Callable[[Search], Search]]:
+    """Return the searches to try, one after the other; each may go on from the best one of those before."""
+    penalties = [lambda _, value=value: {"beam": beam, "lenpen": value} for value in LENGTH_PENALTIES]
+    return [*penalties, lambda best: {**best, "no_repeat_ngram_size": NO_REPEAT}]
 
 
 def held_out_losses(log: Path) -> dict[int, float]:
