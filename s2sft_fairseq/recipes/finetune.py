@@ -25,7 +25,7 @@ from s2sft_fairseq.recipes.engine import Call, is_converted, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
 from s2sft_fairseq.recipes.finetune_data import to_files
 from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
-from s2sft_fairseq.recipes.finetune_trials import Trials
+from s2sft_fairseq.recipes.finetune_trials import Trials, show
 from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
 from s2sft_fairseq.recipes.recipe import Benchmark
 from s2sft_fairseq.recipes.settings import Settings, read_values
@@ -208,12 +208,9 @@ class Finetuning(Trials):
 
     def report(self) -> None:
         """Show examples, the scores, and where everything is."""
-        for example in self.record["examples"]:
-            print()
-            for name, text in example.items():
-                print(f"  {name:10} {text[:200]}{'...' if len(text) > 200 else ''}")
+        show(self.record["examples"])
         is_test = self.record["data"]["scored"] == "test"
-        print(f"\n{'test' if is_test else 'validation'} set:")
+        print(f"{'test' if is_test else 'validation'} set:")
         print((self.output / "scored.scores").read_text(encoding="utf-8"), end="")
         if not is_test:
             print("checkpoint and search were chosen on a part of this set: only a test set tells how good they are")

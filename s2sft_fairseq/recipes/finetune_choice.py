@@ -57,8 +57,9 @@ Search = dict[str, Any]
 
 def search_choices(beam: int) -> list[Callable[[Search], Search]]:
     """Return the searches to try, one after the other; each may go on from the best one of those before."""
-    penalties = [lambda _, value=value: {"beam": beam, "lenpen": value} for value in LENGTH_PENALTIES]
-    return [*penalties, lambda best: {**best, "no_repeat_ngram_size": NO_REPEAT}]
+    penalties = LENGTH_PENALTIES if beam > 1 else ()
+    with_penalties = [lambda _, value=value: {"beam": beam, "lenpen": value} for value in penalties]
+    return [*with_penalties, lambda best: {**best, "no_repeat_ngram_size": NO_REPEAT}]
 
 
 def held_out_losses(log: Path) -> dict[int, float]:

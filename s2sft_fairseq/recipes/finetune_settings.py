@@ -1,12 +1,10 @@
 """The options of ``s2sft finetune``, and what their defaults are."""
 
-from collections.abc import Mapping
-
 from s2sft_fairseq.recipes.finetune_choice import METRICS
 from s2sft_fairseq.recipes.generation import METHODS, Generation
 from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting
 
-RUN_OPTIONS: Mapping[str, Setting] = {
+RUN_OPTIONS: dict[str, Setting] = {
     "encoder": Setting(
         "",
         "a pretrained encoder as it is published, the folder of a conversion or a model, or a checkpoint",
@@ -18,7 +16,7 @@ RUN_OPTIONS: Mapping[str, Setting] = {
     **{name: RUN[name] for name in ("workers", "cpu")},
     "skip_malformed": Setting(False, "leave malformed lines out; otherwise they are an error"),
 }
-SETTINGS: Mapping[str, Setting] = {
+SETTINGS: dict[str, Setting] = {
     "method": Setting("pseudo_masked", "of fine-tuning", choices=[name for name in METHODS if name != "deltalm"]),
     # How the model is chosen.
     "metric": Setting(

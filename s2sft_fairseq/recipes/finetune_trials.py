@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.recipes.engine import like_a_process, options
-from s2sft_fairseq.recipes.finetune_choice import METRICS, computed, held_out_losses, search_choices
+from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, held_out_losses, search_choices
 from s2sft_fairseq.recipes.generation import Generation
 
 AVERAGED = 3
@@ -51,6 +52,7 @@ class Trials(Generation):
         own = [
             *options(validate_interval_updates=every, save_interval_updates=every, num_workers=0),
             *options(attention_dropout=s.dropout, amp=s.amp == "on", lora_rank=s.lora_rank),
+            *options(log_interval=s.updates // 40 or 1),
             *options(total_num_update=None if "--lr-scheduler" in self.further else s.updates),
         ]
         end = len(words) - len(self.further)  # which win
@@ -69,13 +71,13 @@ class Trials(Generation):
         best = max(scores, key=lambda name: metric.of(scores[name]) if metric else -scores[name]["loss"])
         self.say(f"the best checkpoint by {s.metric} is {best}")
         self.note(candidates=scores, chosen=best)
-        search = self.choose_search(best) if metric and s.beam > 1 else {"beam": s.beam, "lenpen": 1.0}
+        search = self.choose_search(best, metric.of(scores[best])) if metric else {"beam": s.beam}
         self.note(search=search)
         made, model = self.output / "scored.txt", self.trials / f"{best}.pt"
         self.stage(made, "generate what is scored", lambda _: self.write_text(model, "scored", made, search))
         self.scores(made, "scored")
         (system,) = read_json_object(made.with_suffix(".json"))["systems"].values()
-        self.note(scores=system["scores"], examples=self.examples())
+        self.note(scores=system["scores"], examples=self.examples(made, "scored"))
 
     def try_checkpoints(self) -> dict[str, dict[str, float]]:
         """Train, and return the held-out loss and the scores of each checkpoint, and of an average of the last ones."""
@@ -87,6 +89,7 @@ class Trials(Generation):
             scores[name] = {"loss": held_out_losses(self.output / "train.log")[update]}
             if metric:
                 scores[name] |= self.try_out(name, name, beam=1)
+                show(self.examples(self.trials / f"{name}.txt", "choosing")[:1])
         last = [self.trials / f"update-{update}.pt" for update in points[-AVERAGED:]]
         if metric and len(last) > 1:
             what = f"average the last {len(last)}"
@@ -94,17 +97,17 @@ class Trials(Generation):
             scores["average"] = self.try_out("average", "average", beam=1)
         return scores
 
-    def choose_search(self, checkpoint: str) -> dict[str, Any]:
-        """Return the options of the search that gives a checkpoint the best score."""
+    def choose_search(self, checkpoint: str, greedily: float) -> Search:
+        """Return the search that gives a checkpoint the best score; `greedily` is the score of greedy search."""
         s, metric = self.settings, METRICS[self.settings.metric]
         assert metric is not None
-        tried: list[tuple[float, dict[str, Any]]] = []
+        tried: list[tuple[float, Search]] = [(greedily, {"beam": 1})] if s.beam == 1 or "beam" not in s.given else []
         for choose in search_choices(s.beam):
-            choice = choose(max(tried, key=lambda one: one[0])[1] if tried else {})
+            choice = choose(max(tried, key=itemgetter(0))[1] if tried else {})
             trial = "-".join([checkpoint, *(f"{name}{value}" for name, value in choice.items())])
             tried.append((metric.of(self.try_out(checkpoint, trial, **choice)), choice))
         self.note(searches=[{**choice, s.metric: score} for score, choice in tried])
-        return max(tried, key=lambda one: one[0])[1]
+        return max(tried, key=itemgetter(0))[1]
 
     def try_out(self, checkpoint: str, trial: str, **search: object) -> dict[str, float]:
         """Generate from a part of the validation set and return the scores, in percent."""
@@ -117,22 +120,29 @@ class Trials(Generation):
     def write_text(self, model: Path, name: str, made: Path, search: Mapping[str, object]) -> None:
         """Generate from the sources of a set."""
         files = {"path": model, "tokenizer_dir": self.encoder, "input": self.corpus / f"{name}.src", "output": made}
+        with self.logged():
+            self.s2sft("generate", **files, separator=FIELD_SEPARATOR, cpu=self.settings.cpu, **search)
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Write into a file what is printed."""
         log = (self.output / "generate.log").open("a", encoding="utf-8")
         with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-            self.s2sft("generate", **files, separator=FIELD_SEPARATOR, cpu=self.settings.cpu, **search)
+            yield
 
     def scores(self, made: Path, name: str) -> dict[str, float]:
         """Return the scores of generated text; ``.scores`` and ``.json`` beside it have their signatures."""
         of, json_file = self.corpus / name, made.with_suffix(".json")
         words = [*self.evaluation, "--metrics", *computed(self.settings.metric)]
-        table = self.printed("evaluate", *words, hyp=made, src=f"{of}.src", ref=f"{of}.refs.jsonl", json=json_file)
+        with self.logged():
+            table = self.printed("evaluate", *words, hyp=made, src=f"{of}.src", ref=f"{of}.refs.jsonl", json=json_file)
         made.with_suffix(".scores").write_text(table, encoding="utf-8")
         (system,) = read_json_object(json_file)["systems"].values()
         return {score["name"]: score["value"] for score in system["scores"]}
 
-    def examples(self) -> list[dict[str, str]]:
-        """Return a few sources with their first reference and what was generated."""
-        files = (self.corpus / "scored.src", self.corpus / "scored.refs.jsonl", self.output / "scored.txt")
+    def examples(self, made: Path, name: str) -> list[dict[str, str]]:
+        """Return a few sources of a set with their first reference and what was generated."""
+        files = (self.corpus / f"{name}.src", self.corpus / f"{name}.refs.jsonl", made)
         rows = list(zip(*(path.read_text(encoding="utf-8").split("\n")[:-1] for path in files), strict=True))
         few = rows[:: -(-len(rows) // SHOWN)]
         return [{"source": a, "reference": json.loads(b)["refs"][0], "generated": c} for a, b, c in few]
@@ -148,6 +158,14 @@ class Trials(Generation):
     def facts(self) -> dict[str, Any]:
         """Return what is known for the card of the model."""
         raise NotImplementedError
+
+
+def show(examples: Iterable[Mapping[str, str]]) -> None:
+    """Print examples, with the beginning of long texts."""
+    for example in examples:
+        for name, text in example.items():
+            print(f"  {name:10} {text[:200]}{'...' if len(text) > 200 else ''}")
+        print(flush=True)
 
 
 def average(checkpoints: list[Path], made: Path) -> None:
