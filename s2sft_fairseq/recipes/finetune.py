@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from s2sft_fairseq import Seq2Seq
 
 DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto", False)
+TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
 HEAD = {"fit_head": ("lm_head.dense.weight", "src"), "output_prior": ("lm_head.bias", "tgt")}
 """Of an option of ``s2sft convert`` the parameter that it computes, and from which tokenized texts."""
 
@@ -66,7 +67,9 @@ class Finetuning(Trials):
         settings = Settings({**self.run_options, **self.declared})
         settings.give({GIVEN: {name: value for name, value in given.items() if value not in UNSET}})
         if not settings.target_mask_prob:
-            settings.take({DEFAULT: {"target_mask_prob": "0.5" if settings.method == "masked" else "0"}})
+            settings.take({DEFAULT: {"target_mask_prob": TARGET_MASK_PROB.get(settings.method, "")}})
+        if settings.output:  # checkpoints name the encoder by its path
+            settings.output = Path(settings.output).resolve()
         # Recipes can set these, too.
         vars(settings).update(separator=FIELD_SEPARATOR, run="", added_token="", fit_head=False, dry_run=False)
         super().__init__("finetune", _PAIRS, settings, further, call)
