@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from s2sft_fairseq import __version__
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
 from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
+from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.data.text_files import open_bytes, read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import locked
@@ -32,6 +33,7 @@ from s2sft_fairseq.recipes.settings import Settings, read_values
 
 if TYPE_CHECKING:
     from s2sft_fairseq import Seq2Seq
+    from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 
 DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto", False)
 TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
@@ -179,15 +181,15 @@ class Finetuning(Trials):
         """Return the options of ``s2sft convert`` that compute what the encoder lacks of a language model head."""
         if self.encoder.is_symlink() or is_model_folder(self.encoder):  # it is not converted here
             return {}
-        missing = open_encoder(self.encoder).newly_initialized
+        missing = describe(self.encoder).newly_initialized
         return {option: self.tokens / f"train.{side}" for option, (name, side) in HEAD.items() if name in missing}
 
     def fit_head(self, made: Path) -> None:
         self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **self.lacking())
 
     def write_plan(self, made: Path) -> None:
-        plan = finetune_plan.choose(self.settings, self.tokens, open_encoder(self.encoder).sizes)
-        plan["evaluation"] = evaluation_options(self.corpus / "valid.tgt")
+        plan = finetune_plan.choose(self.settings, self.tokens, describe(self.encoder).sizes)
+        plan["evaluation"] = evaluation_options(self.corpus / "valid.tgt", self.encoder / DICTIONARY)
         made.write_text(json.dumps(plan, indent=1), encoding="utf-8")
 
     def take_plan(self) -> None:
@@ -211,23 +213,32 @@ class Finetuning(Trials):
 
     def report(self) -> None:
         """Show examples, the scores, and where everything is."""
-        show(self.record["examples"])
-        is_test = self.record["data"]["scored"] == "test"
+        show(self.record.get("examples", []))
+        is_test = "test" in self.files
         print(f"{'test' if is_test else 'validation'} set:")
         print((self.output / "scored.scores").read_text(encoding="utf-8"), end="")
         if not is_test:
             print("checkpoint and search were chosen on a part of this set: only a test set tells how good they are")
-        self.say(f"the model is {self.model}; settings, seconds and scores are in {self.output / 'finetune.json'}")
+        seconds = sum(self.record["seconds"].values())
+        self.say(f"{seconds:,.0f} s in all; settings, seconds and scores are in {self.output / 'finetune.json'}")
+        self.say(f"the model is {self.model}")
 
 
 _PAIRS = Benchmark("Pairs of the user's own.", "", lambda options, malformed: {}, {}, Finetuning)
 
 
-def open_encoder(folder: Path) -> Any:
-    """Return what describes the encoder in a folder."""
-    from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
+def describe(encoder: Path) -> "PretrainedEncoder":
+    """Return what describes an encoder.
 
-    return PretrainedEncoder.open(folder)
+    Raises:
+        UserError: if it cannot be read, or is an encoder-decoder.
+    """
+    from s2sft_fairseq.models.pretrained_checkpoint import open_encoder  # imports PyTorch
+    from s2sft_fairseq.models.unilm_config import UnilmConfig
+
+    found = open_encoder(UnilmConfig(pretrained=str(encoder)))
+    assert found is not None
+    return found
 
 
 def is_model_folder(folder: Path) -> bool:

@@ -68,18 +68,24 @@ def held_out_losses(log: Path) -> dict[int, float]:
     return {int(each[1]["num_updates"]): float(each[1]["loss"]) for each in records if each and each[0] == "held out"}
 
 
-def evaluation_options(targets: Path, lines: int = 1000) -> list[str]:
-    """Return the options of ``s2sft evaluate`` for the script that texts are written in.
+def evaluation_options(targets: Path, dictionary: Path, lines: int = 1000) -> list[str]:
+    """Return the options of ``s2sft evaluate`` for what texts are written in, and what a model can write.
 
     ROUGE's own tokenizer knows the letters a to z and digits only. Where others are more than one of 50 letters, words
-    are those of all scripts; where most are of scripts without spaces, every character is a word.
+    are those of all scripts; where most are of scripts without spaces, every character is a word. If no symbol of the
+    dictionary has a capital, those of the references do not count.
     """
+    with dictionary.open(encoding="utf-8") as file:
+        symbols = [line.split(" ")[0] for line in file]
+    words = ["--task", "rouge"]
+    if not any(letter.isupper() for symbol in symbols if symbol[0] not in "[<" for letter in symbol):
+        words.append("--lowercase")
     with targets.open(encoding="utf-8") as file:
         text = "".join(line for _, line in zip(range(lines), file, strict=False))
     letters = [letter for letter in text if letter.isalpha()]
     without_spaces = sum("\u2e80" <= letter <= "\ua4cf" or "\u0e00" <= letter <= "\u0eff" for letter in letters)
     if 2 * without_spaces > len(letters):
-        return ["--task", "rouge", "--characters", "--rouge-tokenizer", "space"]
+        return [*words, "--characters", "--rouge-tokenizer", "space"]
     if 50 * sum(not letter.isascii() for letter in letters) > len(letters):
-        return ["--task", "rouge", "--rouge-tokenizer", "unicode"]
-    return ["--task", "rouge"]
+        return [*words, "--rouge-tokenizer", "unicode"]
+    return words

@@ -16,7 +16,7 @@ from s2sft_fairseq.recipes.generation import Generation
 
 AVERAGED = 3
 """The last so many checkpoints, whose average is tried too."""
-SAVED_AFTER = 500
+SAVED_AFTER = 250
 """Updates that are lost at most when a training is stopped."""
 SHOWN = 3
 """Examples that are shown."""

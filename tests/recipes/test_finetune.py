@@ -12,10 +12,10 @@ import torch
 from called import call
 from fairseq.trainer import Trainer
 from hugging_face import VOCAB_SIZE, initial_model, save
+from safetensors.torch import load_file
 
 import s2sft_fairseq
 from s2sft_fairseq import cli
-from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.corpora.pairs import USUAL
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models import model_folder
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(model: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(model / "model.pt")["model"]
+    return load_file(model / "model.safetensors")
 
 
 def started(folder: Path, output: Path, run=cli.call, **settings: object) -> Finetuning:

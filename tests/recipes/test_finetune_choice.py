@@ -61,4 +61,8 @@ def test_held_out_losses(tmp_path):
 )
 def test_scripts(tmp_path, text, words):
     (tmp_path / "valid.tgt").write_text(f"{text}\n")
-    assert evaluation_options(tmp_path / "valid.tgt") == ["--task", "rouge", *words]
+    (tmp_path / "dict.txt").write_text("[CLS] 1\nword 1\nWord 1\n")
+    assert evaluation_options(tmp_path / "valid.tgt", tmp_path / "dict.txt") == ["--task", "rouge", *words]
+    (tmp_path / "dict.txt").write_text("[CLS] 1\n<Name> 1\nword 1\n")
+    uncased = evaluation_options(tmp_path / "valid.tgt", tmp_path / "dict.txt")
+    assert uncased == ["--task", "rouge", "--lowercase", *words]
