@@ -5,7 +5,6 @@ model generates from a part of the validation set, and its scores choose the che
 """
 
 import contextlib
-import hashlib
 import json
 import shlex
 import shutil
@@ -18,13 +17,13 @@ from s2sft_fairseq import __version__
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
 from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.data.text_files import open_bytes, read_json_object
+from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import locked
 from s2sft_fairseq.recipes import finetune_plan
 from s2sft_fairseq.recipes.engine import Call, is_converted, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
-from s2sft_fairseq.recipes.finetune_data import to_files
+from s2sft_fairseq.recipes.finetune_data import fingerprint, to_files
 from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
 from s2sft_fairseq.recipes.finetune_trials import Trials, show
 from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
@@ -142,7 +141,7 @@ class Finetuning(Trials):
         named: dict[str, Any] = {name: getattr(s, name) for name in self.declared}
         named |= {name: Path(value).resolve() for name in ("encoder", "tokenizer_dir") if (value := getattr(s, name))}
         for name in ("train", "valid", "test"):
-            named[name] = ", ".join(f"{path.resolve()} ({_digest(path)})" for path in self.files.get(name, ()))
+            named[name] = ", ".join(f"{path.resolve()} ({fingerprint(path)})" for path in self.files.get(name, ()))
         named |= {"source": ", ".join(self.fields.source), "target": self.fields.target}
         named |= {"limit": s.limit, "skip_malformed": s.skip_malformed, "further": shlex.join(self.further)}
         made = ("corpus", "encoder", "tokens", "fitted", "plan.json", "binarized", "candidates", "model")
@@ -208,8 +207,17 @@ class Finetuning(Trials):
         self.note(package_version=__version__, settings=told, device=plan["device"], cut=plan["cut"])
 
     def facts(self) -> dict[str, Any]:
-        known = {name: value for name, value in self.record.items() if name != "examples"}
-        return {**known, "encoder": Path(self.settings.encoder).name, "seconds": sum(self.record["seconds"].values())}
+        s, record = self.settings, self.record
+        return {
+            "encoder": Path(s.encoder).resolve().name,
+            **{name: getattr(s, name) for name in ("method", "updates", "batch", "lr", "max_source", "max_target")},
+            "pairs": read_json_object(self.corpus / "stats.json")["lines"],
+            "seconds": round(sum(record["seconds"].values())),
+            "hardware": read_json_object(self.output / "plan.json")["device"],
+            "chosen": f"{record['chosen']}, by {s.metric}",
+            "scored": "test set" if "test" in self.files else "validation set",
+            "scores": record["scores"],
+        }
 
     def report(self) -> None:
         """Show examples, the scores, and where everything is."""
@@ -247,11 +255,6 @@ def is_model_folder(folder: Path) -> bool:
     if not config.is_file() or is_converted(folder):
         return False
     return bool(read_json_object(config).get("format") == "s2sft_fairseq model")
-
-
-def _digest(path: Path) -> str:
-    with open_bytes(path) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:12]
 
 
 def finetune(

@@ -1,5 +1,6 @@
-"""Pairs that a Python program holds, as files for `s2sft_fairseq.recipes.finetune`."""
+"""Files of pairs: those of a Python program, written for `s2sft_fairseq.recipes.finetune`."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.pairs import Fields
-from s2sft_fairseq.data.text_files import write_lines
+from s2sft_fairseq.data.text_files import open_bytes, write_lines
 from s2sft_fairseq.errors import UserError
 
 _SHOWN = 10
@@ -44,6 +45,12 @@ def to_files(data: Mapping[str, Any], folder: Path, fields: Fields) -> dict[str,
     if problems:
         raise UserError.of(problems)
     return files
+
+
+def fingerprint(path: Path) -> str:
+    """Return a few characters that tell the contents of a file from others."""
+    with open_bytes(path) as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:12]
 
 
 def _is_path(value: object) -> bool:

@@ -16,8 +16,7 @@ SOURCE_SPECIALS, TARGET_SPECIALS = 2, 1
 START = 1
 """Of a target, with --method infilling; kept free with all methods."""
 
-CPU = "on a CPU"
-GPU = "on a GPU"
+CPU, GPU = "on a CPU", "on a GPU"
 # Pairs of an update, passes over the training set, fewest and most updates.
 USUAL = {CPU: (16, 4, 100, 5000), GPU: (64, 10, 500, 100_000)}
 # The learning rate of encoders of at least this width: the demo's, and those of s2s-ft's appendix A.

@@ -163,6 +163,9 @@ def chosen(folder, tmp_path, monkeypatch):
         monkeypatch.setattr(Finetuning, "stage", lambda self, made, what, work: None)
         monkeypatch.setattr(Finetuning, "scores", lambda self, made, name: {"BLEU": scores[made.stem]})
         monkeypatch.setattr(Finetuning, "examples", lambda self, made, name: [])
+        (tmp_path / "corpus").mkdir()
+        (tmp_path / "corpus" / "stats.json").write_text('{"lines": {"train": 48, "valid": 12}}')
+        (tmp_path / "plan.json").write_text('{"device": "on a CPU"}')
         (tmp_path / "scored.json").write_text('{"systems": {"x": {"scores": []}}}')
         stages = started(folder, tmp_path, **settings)
         stages.train_and_choose()
@@ -187,7 +190,8 @@ def test_the_best_checkpoint_and_the_best_search(chosen, monkeypatch, best):
     stages.export(Path("made"))
     ((words, named),) = exported
     assert words == (stages.trials / f"{best}.pt", Path("made"), stages.encoder)
-    assert named["search"] == record["search"] and named["facts"]["chosen"] == best
+    assert named["search"] == record["search"] and named["facts"]["chosen"] == f"{best}, by bleu"
+    assert named["facts"]["pairs"] == {"train": 48, "valid": 12}
 
 
 @pytest.mark.parametrize(("losses", "best"), [({3: 1.5, 6: 2.0}, "update-3"), ({3: 1.5, 6: 1.0}, "update-6")])
