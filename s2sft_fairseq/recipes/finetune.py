@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from s2sft_fairseq import Seq2Seq
     from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 
-DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto", False)
+DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto")
 TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
 HEAD = {"fit_head": ("lm_head.dense.weight", "src"), "output_prior": ("lm_head.bias", "tgt")}
 """Of an option of ``s2sft convert`` the parameter that it computes, and from which tokenized texts."""
@@ -119,8 +119,7 @@ class Finetuning(Trials):
             self.stage(self.encoder, "convert the encoder", self.make_encoder)
             self.stage(self.tokens, "tokenize", self.tokenize_pairs)
             if self.lacking():
-                self.say("the encoder has no language model head: it is computed from the training texts")
-                self.stage(self.output / "fitted", "compute the head", self.fit_head)
+                self.complete_head()
             self.stage(self.output / "plan.json", "choose the settings", self.write_plan)
             self.take_plan()
             self.stage(self.binarized, "binarize", self.binarize)
@@ -178,10 +177,16 @@ class Finetuning(Trials):
 
     def lacking(self) -> dict[str, Path]:
         """Return the options of ``s2sft convert`` that compute what the encoder lacks of a language model head."""
-        if self.encoder.is_symlink() or is_model_folder(self.encoder):  # it is not converted here
-            return {}
         missing = describe(self.encoder).newly_initialized
         return {option: self.tokens / f"train.{side}" for option, (name, side) in HEAD.items() if name in missing}
+
+    def complete_head(self) -> None:
+        what = "the encoder has no language model head of its own"
+        if self.encoder.is_symlink():
+            self.say(f"{what}, and begins with a random one: give the folder that it was converted from")
+        else:
+            self.say(f"{what}: it is computed from the training texts")
+            self.stage(self.output / "fitted", "compute the head", self.fit_head)
 
     def fit_head(self, made: Path) -> None:
         self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **self.lacking())
@@ -205,19 +210,6 @@ class Finetuning(Trials):
         for side, share in plan["cut"].items():
             print(f"  {100 * share:.1f} % of the {side}s are longer, and are cut", flush=True)
         self.note(package_version=__version__, settings=told, device=plan["device"], cut=plan["cut"])
-
-    def facts(self) -> dict[str, Any]:
-        s, record = self.settings, self.record
-        return {
-            "encoder": Path(s.encoder).resolve().name,
-            **{name: getattr(s, name) for name in ("method", "updates", "batch", "lr", "max_source", "max_target")},
-            "pairs": read_json_object(self.corpus / "stats.json")["lines"],
-            "seconds": round(sum(record["seconds"].values())),
-            "hardware": read_json_object(self.output / "plan.json")["device"],
-            "chosen": f"{record['chosen']}, by {s.metric}",
-            "scored": "test set" if "test" in self.files else "validation set",
-            "scores": record["scores"],
-        }
 
     def report(self) -> None:
         """Show examples, the scores, and where everything is."""

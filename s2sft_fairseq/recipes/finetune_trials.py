@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -86,7 +87,7 @@ class Trials(Generation):
         for update in points:
             name, what = f"update-{update}", f"train to update {update} of {self.settings.updates}"
             self.stage(self.trials / f"{name}.pt", what, lambda made, update=update: self.train_until(update, made))  # type: ignore[misc]
-            scores[name] = {"loss": held_out_losses(self.output / "train.log")[update]}
+            scores[name] = {"loss": held_out_losses(self.output / "train.log").get(update, math.inf)}
             if metric:
                 scores[name] |= self.try_out(name, name, beam=1)
                 show(self.examples(self.trials / f"{name}.txt", "choosing")[:1])
@@ -157,7 +158,17 @@ class Trials(Generation):
 
     def facts(self) -> dict[str, Any]:
         """Return what is known for the card of the model."""
-        raise NotImplementedError
+        s, record = self.settings, self.record
+        return {
+            "encoder": Path(s.encoder).resolve().name,
+            **{name: getattr(s, name) for name in ("method", "updates", "batch", "lr", "max_source", "max_target")},
+            "pairs": read_json_object(self.corpus / "stats.json")["lines"],
+            "seconds": round(sum(record["seconds"].values())),
+            "hardware": read_json_object(self.output / "plan.json")["device"],
+            "chosen": f"{record['chosen']}, by {s.metric}",
+            "scored": "test set" if (self.corpus / "test.src").exists() else "validation set",
+            "scores": record["scores"],
+        }
 
 
 def show(examples: Iterable[Mapping[str, str]]) -> None:

@@ -246,6 +246,21 @@ def test_encoders(folder, tmp_path, monkeypatch, name):
         assert (tmp_path / "made").readlink() == encoder and called == []
 
 
+def test_zero_is_given_too(folder, tmp_path):
+    settings = started(folder, tmp_path, seed=0, warmup=0).settings
+    assert (settings.seed, settings.warmup) == (0, 0) and {"seed", "warmup"} <= settings.given
+
+
+def test_a_converted_encoder_without_a_head(folder, whole, tmp_path, capsys):
+    """It is told that the folder that it was converted from would be better."""
+    stages = started(folder, tmp_path, encoder=whole[0] / "encoder")
+    stages.make_encoder(stages.encoder)
+    stages.complete_head()
+    assert set(stages.lacking()) == {"fit_head", "output_prior"}
+    assert "begins with a random one: give the folder that it was converted from" in capsys.readouterr().out
+    assert not (tmp_path / "fitted").exists()
+
+
 def test_a_checkpoint_as_encoder(folder, tmp_path):
     (tmp_path / "best.pt").touch()
     called = []
