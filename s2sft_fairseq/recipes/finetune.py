@@ -23,7 +23,7 @@ from s2sft_fairseq.files import locked
 from s2sft_fairseq.recipes import finetune_plan
 from s2sft_fairseq.recipes.engine import Call, is_converted, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
-from s2sft_fairseq.recipes.finetune_data import fingerprint, to_files
+from s2sft_fairseq.recipes.finetune_data import PINNED, fingerprint, output_problems, to_files
 from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
 from s2sft_fairseq.recipes.finetune_trials import Trials, show
 from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
@@ -86,6 +86,8 @@ class Finetuning(Trials):
         s = self.settings
         if not s.output:
             yield "--output is needed: the folder to write"
+        else:
+            yield from output_problems(self.output)
         if not s.encoder or not Path(s.encoder).exists():
             yield f"--encoder must be a folder or a checkpoint, but is {s.encoder or 'not given'}"
         elif Path(s.encoder).is_file() and not s.tokenizer_dir:
@@ -144,7 +146,7 @@ class Finetuning(Trials):
         named |= {"source": ", ".join(self.fields.source), "target": self.fields.target}
         named |= {"limit": s.limit, "skip_malformed": s.skip_malformed, "further": shlex.join(self.further)}
         made = ("corpus", "encoder", "tokens", "fitted", "plan.json", "binarized", "candidates", "model")
-        self.pin(self.output / "settings", made, **named)
+        self.pin(self.output / PINNED, made, **named)
 
     def prepare_corpus(self, made: Path) -> None:
         s = self.settings

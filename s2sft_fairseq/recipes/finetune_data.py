@@ -1,4 +1,4 @@
-"""Files of pairs: those of a Python program, written for `s2sft_fairseq.recipes.finetune`."""
+"""Files and folders that `s2sft_fairseq.recipes.finetune` is given, and pairs of a Python program as files."""
 
 import hashlib
 import json
@@ -10,7 +10,10 @@ from typing import Any
 from s2sft_fairseq.corpora.pairs import Fields
 from s2sft_fairseq.data.text_files import open_bytes, write_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import LOCK
 
+PINNED = "finetune.settings"
+"""A file of an output folder, which other folders do not have."""
 _SHOWN = 10
 
 
@@ -45,6 +48,17 @@ def to_files(data: Mapping[str, Any], folder: Path, fields: Fields) -> dict[str,
     if problems:
         raise UserError.of(problems)
     return files
+
+
+def output_problems(output: Path) -> Iterator[str]:
+    """Yield what is wrong with a folder that is to be written: files are removed from it at the end."""
+    if output.exists() and not output.is_dir():
+        yield f"--output must be a folder, but {output} is not one"
+    elif output.is_dir() and not (output / PINNED).exists():
+        found = sorted({path.name for path in output.iterdir()} - {"pairs", LOCK})
+        if found:
+            names = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+            yield f"--output must be new, empty or of this command, but {output} holds {names}"
 
 
 def fingerprint(path: Path) -> str:

@@ -167,6 +167,7 @@ def chosen(folder, tmp_path, monkeypatch):
         (tmp_path / "corpus" / "stats.json").write_text('{"lines": {"train": 48, "valid": 12}}')
         (tmp_path / "plan.json").write_text('{"device": "on a CPU"}')
         (tmp_path / "scored.json").write_text('{"systems": {"x": {"scores": []}}}')
+        (tmp_path / "finetune.settings").touch()
         stages = started(folder, tmp_path, **settings)
         stages.train_and_choose()
         return stages
@@ -244,6 +245,16 @@ def test_encoders(folder, tmp_path, monkeypatch, name):
         assert called == [("convert", [str(encoder), "--to", str(tmp_path / "made"), "--max-positions", "665"])]
     else:
         assert (tmp_path / "made").readlink() == encoder and called == []
+
+
+def test_outputs_that_are_refused(folder, tmp_path):
+    """Checkpoints of another training would be gone on with, and removed at the end."""
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"--output must be new, empty or of this command, but .* holds checkpoints$"):
+        started(folder, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--output must be a folder, but .*/file is not one$"):
+        started(folder, tmp_path / "file")
 
 
 def test_zero_is_given_too(folder, tmp_path):
