@@ -80,10 +80,12 @@ def _text(value: Any) -> str:
 
 
 def _scores(scores: Any) -> list[str]:
+    """Return a table of scores: a list of ``name``, ``value`` and ``signature``, or values by name."""
     if not scores:
         return []
-    rows = scores.items() if isinstance(scores, Mapping) else enumerate(scores, 1)
-    return ["", "## Scores", "", "| | |", "|---|---|", *(f"| {name} | {_text(value)} |" for name, value in rows)]
+    rows = [{"name": name, "value": value} for name, value in scores.items()] if isinstance(scores, Mapping) else scores
+    lines = [f"| {row['name']} | {_text(row['value'])} | {row.get('signature', '')} |" for row in rows]
+    return ["", "## Scores", "", "| | | signature |", "|---|---|---|", *lines]
 
 
 def _usage(task: str, search: Mapping[str, Any]) -> list[str]:

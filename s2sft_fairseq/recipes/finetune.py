@@ -1,0 +1,292 @@
+"""``s2sft finetune``: from an encoder and pairs to a model folder, in stages that can be resumed.
+
+These are: read the pairs, convert, tokenize, choose the settings, binarize, train. After each part of the training the
+model generates from a part of the validation set, and its scores choose the checkpoint and the search.
+"""
+
+import contextlib
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from s2sft_fairseq import __version__
+from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
+from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
+from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import locked
+from s2sft_fairseq.recipes import finetune_plan
+from s2sft_fairseq.recipes.engine import Call, options
+from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
+from s2sft_fairseq.recipes.finetune_data import PINNED, fingerprint, output_problems, to_files
+from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
+from s2sft_fairseq.recipes.finetune_trials import Trials, show
+from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
+from s2sft_fairseq.recipes.recipe import Benchmark
+from s2sft_fairseq.recipes.settings import Settings, read_values
+
+if TYPE_CHECKING:
+    from s2sft_fairseq import Seq2Seq
+    from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
+
+DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto")
+TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
+HEAD = {"fit_head": ("lm_head.dense.weight", "src"), "output_prior": ("lm_head.bias", "tgt")}
+"""Of an option of ``s2sft convert`` the parameter that it computes, and from which tokenized texts."""
+
+
+class Finetuning(Trials):
+    """The stages."""
+
+    run_options: ClassVar = RUN_OPTIONS
+    declared: ClassVar = SETTINGS
+
+    def __init__(
+        self,
+        files: Mapping[str, Sequence[Path]],
+        fields: Fields,
+        given: Mapping[str, Any],
+        further: Sequence[str],
+        call: Call,
+    ) -> None:
+        """
+        Args:
+            files: of ``train``, and maybe ``valid`` and ``test``; see `s2sft_fairseq.corpora.pairs.read_pairs`.
+            fields: of JSON objects.
+            given: values of settings.
+            further: options of ``s2sft train``, which win.
+            call: runs a command.
+
+        Raises:
+            UserError: naming everything that is wrong with files and settings.
+        """
+        settings = Settings({**self.run_options, **self.declared})
+        settings.give({GIVEN: {name: value for name, value in given.items() if value not in UNSET}})
+        if not settings.target_mask_prob:
+            settings.take({DEFAULT: {"target_mask_prob": TARGET_MASK_PROB.get(settings.method, "")}})
+        if settings.output:  # checkpoints name the encoder by its path
+            settings.output = Path(settings.output).resolve()
+        # Recipes can set these, too.
+        vars(settings).update(separator=FIELD_SEPARATOR, run="", added_token="", fit_head=False, dry_run=False)
+        super().__init__("finetune", _PAIRS, settings, further, call)
+        self.files, self.fields = {name: paths for name, paths in files.items() if paths}, fields
+        if problems := list(self.problems()):
+            raise UserError.of(problems)
+        self.model, self.record = self.output / "model", {"seconds": {}}
+
+    def run_name(self) -> str:
+        return ""
+
+    def problems(self) -> Iterator[str]:
+        s = self.settings
+        if not s.output:
+            yield "--output is needed: the folder to write"
+        else:
+            yield from output_problems(self.output)
+        if not s.encoder or not Path(s.encoder).exists():
+            yield f"--encoder must be a folder or a checkpoint, but is {s.encoder or 'not given'}"
+        elif Path(s.encoder).is_file() and not s.tokenizer_dir:
+            yield f"--tokenizer-dir is needed for {s.encoder}: the folder of the encoder that it was trained from"
+        if "train" not in self.files:
+            yield "--train is needed: a .jsonl file, a .tsv file, or two line-aligned files"
+        for name, paths in self.files.items():
+            yield from file_problems(f"--{name}", paths)
+        yield from metric_problems(s.metric)
+
+    def stage(self, made: Path, what: str, work: Callable[[Path], object]) -> None:
+        """Make a file or a folder, unless it is there; its seconds, with those of earlier tries, are noted."""
+        if made.exists():
+            return super().stage(made, what, work)
+        start = time.monotonic()
+        try:
+            super().stage(made, what, work)
+        finally:
+            seconds = self.record["seconds"]
+            seconds[what] = round(seconds.get(what, 0) + time.monotonic() - start, 1)
+            self.note()
+        return None
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        with locked(self.output):
+            self.pin_everything()
+            with contextlib.suppress(UserError):
+                self.record |= read_json_object(self.output / "finetune.json")
+            self.stage(self.corpus, "read the pairs", self.prepare_corpus)
+            self.stage(self.encoder, "convert the encoder", self.make_encoder)
+            self.stage(self.tokens, "tokenize", self.tokenize_pairs)
+            if self.lacking():
+                self.complete_head()
+            self.stage(self.output / "plan.json", "choose the settings", self.write_plan)
+            self.take_plan()
+            self.stage(self.binarized, "binarize", self.binarize)
+            if not self.model.exists():
+                self.train_and_choose()
+            self.stage(self.model, "export", self.export)
+            for no_longer_needed in (self.output / "checkpoints", self.trials):
+                shutil.rmtree(no_longer_needed, ignore_errors=True)
+            self.report()
+
+    def pin_everything(self) -> None:
+        """Note all settings and the contents of the pairs.
+
+        Raises:
+            UserError: if the output holds files that were made with others.
+        """
+        s = self.settings
+        named: dict[str, Any] = {name: getattr(s, name) for name in self.declared}
+        named |= {name: Path(value).resolve() for name in ("encoder", "tokenizer_dir") if (value := getattr(s, name))}
+        for name in ("train", "valid", "test"):
+            named[name] = ", ".join(f"{path.resolve()} ({fingerprint(path)})" for path in self.files.get(name, ()))
+        named |= {"source": ", ".join(self.fields.source), "target": self.fields.target}
+        named |= {"limit": s.limit, "skip_malformed": s.skip_malformed, "further": shlex.join(self.further)}
+        made = ("corpus", "encoder", "tokens", "fitted", "plan.json", "binarized", "candidates", "model")
+        self.pin(self.output / PINNED, made, **named)
+
+    def prepare_corpus(self, made: Path) -> None:
+        s = self.settings
+        stats = write_pairs(self.files, made, self.fields, skip_malformed=s.skip_malformed, limit=s.limit)
+        scored = "test" if "test" in self.files else "dev"
+        for kind in ("src", "refs.jsonl"):
+            keep_evenly(s.chosen_on, made / f"dev.{kind}", made / f"choosing.{kind}")
+            keep_evenly(s.scored_on, made / f"{scored}.{kind}", made / f"scored.{kind}")
+        held_out, lines = stats["settings"]["held out"], stats["lines"]
+        validation = "held out for validation" if held_out else "for validation"
+        self.say(f"{lines['train']:,} pairs to train on, {lines['valid']:,} {validation}")
+        self.note(data={"lines": lines, "valid is held out": held_out, "scored": scored})
+
+    def positions(self) -> int:
+        s = self.settings
+        return (s.max_source or 64) + (s.max_target or 64) + finetune_plan.START
+
+    def conversion(self) -> list[str]:
+        needed = self.positions()
+        return options(max_positions=needed if needed > POSITIONS else None)
+
+    def make_encoder(self, made: Path) -> None:
+        from s2sft_fairseq.checkpoints.model_folder import is_model_folder  # imports PyTorch
+
+        encoder = Path(self.settings.encoder)
+        if encoder.is_file():
+            self.s2sft("export", encoder, to=made, tokenizer_dir=self.settings.tokenizer_dir)
+        elif is_model_folder(encoder):
+            made.symlink_to(encoder.resolve())
+        else:
+            self.convert(encoder, made, *self.conversion())
+
+    def lacking(self) -> dict[str, Path]:
+        """Return the options of ``s2sft convert`` that compute what the encoder lacks of a language model head."""
+        missing = describe(self.encoder).newly_initialized
+        return {option: self.tokens / f"train.{side}" for option, (name, side) in HEAD.items() if name in missing}
+
+    def complete_head(self) -> None:
+        what = "the encoder has no language model head of its own"
+        if self.encoder.is_symlink():
+            self.say(f"{what}, and begins with a random one: give the folder that it was converted from")
+        else:
+            self.say(f"{what}: it is computed from the training texts")
+            self.stage(self.output / "fitted", "compute the head", self.fit_head)
+
+    def fit_head(self, made: Path) -> None:
+        self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **self.lacking())
+
+    def write_plan(self, made: Path) -> None:
+        plan = finetune_plan.choose(self.settings, self.tokens, describe(self.encoder).sizes)
+        plan["evaluation"] = evaluation_options(self.corpus / "valid.tgt", self.encoder / DICTIONARY)
+        made.write_text(json.dumps(plan, indent=1), encoding="utf-8")
+
+    def take_plan(self) -> None:
+        """Take the settings that were chosen, maybe on another machine, and show all."""
+        s, plan = self.settings, read_json_object(self.output / "plan.json")
+        s.take(plan["settings"])
+        s.fit_head = (self.output / "fitted").exists()
+        self.evaluation = plan["evaluation"]
+        names = [name for name in self.declared if getattr(s, name) not in UNSET]
+        told = {name: {"value": getattr(s, name), "why": s.source_of[name] or DEFAULT} for name in names}
+        self.say("settings:")
+        for name, each in told.items():
+            print(f"  {name:18} {each['value']!s:15} {each['why']}")
+        for side, share in plan["cut"].items():
+            print(f"  {100 * share:.1f} % of the {side}s are longer, and are cut", flush=True)
+        self.note(package_version=__version__, settings=told, device=plan["device"], cut=plan["cut"])
+
+    def report(self) -> None:
+        """Show examples, the scores, and where everything is."""
+        show(self.record.get("examples", []))
+        is_test = "test" in self.files
+        print(f"{'test' if is_test else 'validation'} set:")
+        print((self.output / "scored.scores").read_text(encoding="utf-8"), end="")
+        if not is_test:
+            print("checkpoint and search were chosen on a part of this set: only a test set tells how good they are")
+        seconds = sum(self.record["seconds"].values())
+        self.say(f"{seconds:,.0f} s in all; settings, seconds and scores are in {self.output / 'finetune.json'}")
+        self.say(f"the model is {self.model}")
+
+
+_PAIRS = Benchmark("Pairs of the user's own.", "", lambda options, malformed: {}, {}, Finetuning)
+
+
+def describe(encoder: Path) -> "PretrainedEncoder":
+    """Return what describes an encoder.
+
+    Raises:
+        UserError: if it cannot be read, or is an encoder-decoder.
+    """
+    from s2sft_fairseq.models.pretrained_checkpoint import open_encoder  # imports PyTorch
+    from s2sft_fairseq.models.unilm_config import UnilmConfig
+
+    found = open_encoder(UnilmConfig(pretrained=str(encoder)))
+    assert found is not None
+    return found
+
+
+def finetune(
+    encoder: str | Path,
+    train: Any,
+    valid: Any = None,
+    test: Any = None,
+    *,
+    output: str | Path,
+    source: Iterable[str] = USUAL.source,
+    target: str = USUAL.target,
+    further: Sequence[str] = (),
+    **settings: Any,
+) -> "Seq2Seq":
+    """Fine-tune an encoder to write targets for sources: ``s2sft finetune`` in Python.
+
+    Called again with the same arguments, it goes on where it was stopped; when all is done it only loads the model.
+
+    Args:
+        encoder: a folder or a checkpoint; see ``s2sft finetune --help``.
+        train: pairs: the path of a file, two paths of line-aligned files, or any iterable of ``(source, target)`` or of
+            dicts, such as a list, a generator or a data set of the package ``datasets``.
+        valid: the same of the validation set; None: a part of `train` is held out.
+        test: the same of a test set, if there is one.
+        output: the folder to write.
+        source: keys of dicts that make up a source.
+        target: the key of the target, a text or a list of references.
+        further: options of ``s2sft train``, which win.
+        settings: the options of ``s2sft finetune``, with ``_`` for ``-``: ``method``, ``metric``, ``epochs``,
+            ``updates``, ``batch``, ``lr``, ``max_source``, ``max_target``, ``beam``, ``lora_rank``, ``seed``, ``cpu``
+            and so on.
+
+    Returns:
+        The model of the best checkpoint.
+
+    Raises:
+        UserError: naming what is wrong with the arguments or the pairs, or which differ from those of an earlier call.
+    """
+    from s2sft_fairseq import Seq2Seq
+    from s2sft_fairseq.cli import call
+
+    given = read_values({**RUN_OPTIONS, **SETTINGS}, {"encoder": encoder, "output": output, **settings})
+    fields = Fields(tuple(source), target)
+    files = to_files({"train": train, "valid": valid, "test": test}, Path(output) / "pairs", fields)
+    finetuning = Finetuning(files, fields, given, further, call)
+    finetuning.run()
+    return Seq2Seq.from_pretrained(finetuning.model)

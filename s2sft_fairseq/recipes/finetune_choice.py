@@ -1,0 +1,91 @@
+"""How ``s2sft finetune`` chooses a checkpoint and a search: metrics, searches to try, and how texts are compared."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.evaluation.evaluate import METRICS as ALL
+from s2sft_fairseq.evaluation.examples import Example
+from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.recipes.training_log import parse
+
+REPORTED = ("rouge", "sacrebleu")
+LENGTH_PENALTIES = (1.0, 0.6, 1.6)
+NO_REPEAT = 3
+"""An n-gram of this size, blocked, is tried with the best length penalty."""
+
+
+class Metric(NamedTuple):
+    """One of the scores of a metric of ``s2sft evaluate``."""
+
+    name: str
+    score: str
+
+    def of(self, scores: Mapping[str, float]) -> float:
+        return scores[self.score]
+
+
+METRICS: dict[str, Metric | None] = {
+    "rouge-l": Metric("rouge", "ROUGE-L"),
+    "rouge-1": Metric("rouge", "ROUGE-1"),
+    "rouge-2": Metric("rouge", "ROUGE-2"),
+    "bleu": Metric("sacrebleu", "BLEU"),
+    "meteor": Metric("meteor", "METEOR"),
+    "loss": None,
+}
+
+
+def computed(metric: str) -> list[str]:
+    """Return the metrics of ``s2sft evaluate`` that are computed: ROUGE and BLEU always."""
+    chosen = METRICS[metric]
+    return list(dict.fromkeys((*REPORTED, *([chosen.name] if chosen else []))))
+
+
+def metric_problems(metric: str) -> Iterator[str]:
+    """Yield the packages that are missing: texts are scored after hours, and this is told before."""
+    for name in computed(metric):
+        try:
+            ALL[name]([Example("a", ("a",))], Settings())
+        except UserError as error:
+            yield from error.problems
+
+
+Search = dict[str, Any]
+"""Options of ``s2sft generate`` by name."""
+
+
+def search_choices(beam: int) -> list[Callable[[Search], Search]]:
+    """Return the searches to try, one after the other; each may go on from the best one of those before."""
+    penalties = LENGTH_PENALTIES if beam > 1 else ()
+    with_penalties = [lambda _, value=value: {"beam": beam, "lenpen": value} for value in penalties]
+    return [*with_penalties, lambda best: {**best, "no_repeat_ngram_size": NO_REPEAT}]
+
+
+def held_out_losses(log: Path) -> dict[int, float]:
+    """Return the held-out loss by the number of updates, from the log of a training."""
+    records = map(parse, log.read_text(encoding="utf-8").splitlines())
+    return {int(each[1]["num_updates"]): float(each[1]["loss"]) for each in records if each and each[0] == "held out"}
+
+
+def evaluation_options(targets: Path, dictionary: Path, lines: int = 1000) -> list[str]:
+    """Return the options of ``s2sft evaluate`` for what texts are written in, and what a model can write.
+
+    ROUGE's own tokenizer knows the letters a to z and digits only. Where others are more than one of 50 letters, words
+    are those of all scripts; where most are of scripts without spaces, every character is a word. If no symbol of the
+    dictionary has a capital, those of the references do not count.
+    """
+    with dictionary.open(encoding="utf-8") as file:
+        symbols = [line.split(" ")[0] for line in file]
+    words = ["--task", "rouge"]
+    if not any(letter.isupper() for symbol in symbols if symbol[0] not in "[<" for letter in symbol):
+        words.append("--lowercase")
+    with targets.open(encoding="utf-8") as file:
+        text = "".join(line for _, line in zip(range(lines), file, strict=False))
+    letters = [letter for letter in text if letter.isalpha()]
+    without_spaces = sum("\u2e80" <= letter <= "\ua4cf" or "\u0e00" <= letter <= "\u0eff" for letter in letters)
+    if 2 * without_spaces > len(letters):
+        return [*words, "--characters", "--rouge-tokenizer", "space"]
+    if 50 * sum(not letter.isascii() for letter in letters) > len(letters):
+        return [*words, "--rouge-tokenizer", "unicode"]
+    return words

@@ -1,0 +1,148 @@
+"""What ``s2sft finetune`` chooses where the user does not: lengths, batches, updates, learning rate, precision."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.settings import Settings
+from s2sft_fairseq.recipes.training import devices
+
+QUANTILE = 0.99
+SOURCE_SPECIALS, TARGET_SPECIALS = 2, 1
+"""``[CLS] source [SEP] target [SEP]``."""
+START = 1
+"""Of a target, with --method infilling; kept free with all methods."""
+
+CPU, GPU = "on a CPU", "on a GPU"
+# Pairs of an update, passes over the training set, fewest and most updates.
+USUAL = {CPU: (16, 4, 100, 5000), GPU: (64, 10, 500, 100_000)}
+# The learning rate of encoders of at least this width: the demo's, and those of s2s-ft's appendix A.
+LEARNING_RATES = {1024: "2e-5", 512: "1e-4", 0: "3e-4"}
+
+
+class Lengths(NamedTuple):
+    """Positions, special symbols included, and the share of the texts that is longer."""
+
+    source: int
+    target: int
+    source_cut: float
+    target_cut: float
+
+
+def choose_lengths(
+    source: Mapping[int, int],
+    target: Mapping[int, int],
+    positions: int,
+    max_source: int | None = None,
+    max_target: int | None = None,
+) -> Lengths:
+    """Return lengths that leave 99 % of the texts whole, as far as the encoder has positions for them.
+
+    Where it has not, targets get half of the positions, or what sources leave of them if that is more.
+
+    Args:
+        source: how many sources have so many tokens, special symbols not included.
+        target: the same of targets.
+        positions: of the encoder, for source and target together.
+        max_source: the length of sources, where it is given.
+        max_target: the same of targets.
+
+    Raises:
+        UserError: if the encoder has too few positions for the lengths that are given.
+    """
+    room = positions - START
+    given = (max_source or SOURCE_SPECIALS + 1) + (max_target or TARGET_SPECIALS + 1)
+    if given > room:
+        raise UserError(
+            f"--max-source and --max-target must leave room for each other in the {room} positions of the encoder, "
+            f"but are {max_source} and {max_target}"
+        )
+    wanted = max_source or quantile(source) + SOURCE_SPECIALS
+    chosen = max_target or min(
+        quantile(target) + TARGET_SPECIALS, room - max_source if max_source else max(room // 2, room - wanted)
+    )
+    kept = min(wanted, room - chosen)
+    return Lengths(kept, chosen, _longer(source, kept - SOURCE_SPECIALS), _longer(target, chosen - TARGET_SPECIALS))
+
+
+def quantile(lengths: Mapping[int, int], share: float = QUANTILE) -> int:
+    """Return the smallest length that is at least as long as this share of the texts."""
+    left = math.ceil(share * sum(lengths.values()))
+    for length in sorted(lengths):
+        left -= lengths[length]
+        if left <= 0:
+            return length
+    raise ValueError("there must be at least one text")
+
+
+def _longer(lengths: Mapping[int, int], kept: int) -> float:
+    return sum(number for length, number in lengths.items() if length > kept) / sum(lengths.values())
+
+
+def count_tokens(path: Path) -> Counter[int]:
+    """Return how many lines of tokenized text have so many tokens."""
+    with path.open(encoding="utf-8") as lines:
+        return Counter(len(line.split()) for line in lines)
+
+
+def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that hang on data, encoder and machine, with the reasons for them.
+
+    Args:
+        settings: those that are given stay.
+        tokens: folder of the tokenized pairs.
+        sizes: of the encoder, by the names of the options of the model.
+
+    Returns:
+        ``settings``, values by the reason and then by name, ready for `Settings.take`; ``device``; and ``cut``, the
+        shares of sources and targets that are longer than what is kept of them.
+
+    Raises:
+        UserError: if the encoder has too few positions.
+    """
+    s, given = settings, settings.given
+    source, target = (count_tokens(tokens / f"train.{side}") for side in ("src", "tgt"))
+    fixed = {name: getattr(s, name) if name in given else None for name in ("max_source", "max_target")}
+    lengths = choose_lengths(source, target, sizes["max_positions"], **fixed)
+    device = CPU if s.cpu or not _has_gpu() else GPU
+    batch, epochs, least, most = USUAL[device]
+    batch = s.batch or batch
+    pairs = source.total()
+    an_epoch = -(-pairs // batch)
+    updates = s.updates or (s.epochs or epochs) * an_epoch
+    if s.updates:
+        reason = f"{updates * batch / pairs:.1f} passes over {pairs:,} pairs, {batch} an update"
+    else:
+        reason = f"{s.epochs or epochs} passes over {pairs:,} pairs, {batch} an update"
+        if not s.epochs and not least <= updates <= most:
+            updates = min(max(updates, least), most)
+            reason += f"; at least {least:,}, at most {most:,} {device}"
+    lr = next(rate for width, rate in LEARNING_RATES.items() if sizes["encoder_embed_dim"] >= width)
+    chosen: dict[str, dict[str, Any]] = {
+        "99 % of the texts, as far as the encoder has positions": {
+            "max_source": lengths.source,
+            "max_target": lengths.target,
+        },
+        device: {"batch": batch, "amp": _multiplies_in_16_bits(device)},
+        reason: {"updates": updates},
+        "a tenth of the updates": {"warmup": updates // 10},
+        f"for encoders of width {sizes['encoder_embed_dim']}": {"lr": lr},
+    }
+    own = {why: {name: value for name, value in named.items() if name not in given} for why, named in chosen.items()}
+    cut = {"source": round(lengths.source_cut, 4), "target": round(lengths.target_cut, 4)}
+    return {"settings": {why: named for why, named in own.items() if named}, "device": device, "cut": cut}
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and devices() > 0
+
+
+def _multiplies_in_16_bits(device: str) -> str:
+    from s2sft_fairseq.modules.cpu_linear import multiplies_bf16
+
+    return "on" if device == GPU or multiplies_bf16() else "off"

@@ -1,0 +1,50 @@
+"""The options of ``s2sft finetune``, and what their defaults are."""
+
+from s2sft_fairseq.recipes.finetune_choice import METRICS
+from s2sft_fairseq.recipes.generation import METHODS, Generation
+from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting
+
+RUN_OPTIONS: dict[str, Setting] = {
+    "encoder": Setting(
+        "",
+        "a pretrained encoder as it is published, the folder of a conversion or a model, or a checkpoint",
+        "PATH",
+    ),
+    "tokenizer_dir": Setting("", "where the tokenizer's files are, if --encoder is a checkpoint", "DIR"),
+    "output": Setting("", "where to write", "DIR"),
+    "limit": Setting(None, "the first N pairs of each file only", least=1),
+    **{name: RUN[name] for name in ("workers", "cpu")},
+    "skip_malformed": Setting(False, "leave malformed lines out; otherwise they are an error"),
+}
+SETTINGS: dict[str, Setting] = {
+    "method": Setting("pseudo_masked", "of fine-tuning", choices=[name for name in METHODS if name != "deltalm"]),
+    # How the model is chosen.
+    "metric": Setting(
+        "rouge-l", "by which checkpoint and search are chosen; loss: without text", choices=list(METRICS)
+    ),
+    "candidates": Setting(5, "checkpoints to choose from, evenly spread over the training", least=1),
+    "chosen_on": Setting(200, "validation sources that each of these generates from, greedily", least=1),
+    "scored_on": Setting(1000, "sources of --test, or else --valid, that the model generates from", least=1),
+    "held_out": Setting(200, "validation pairs that the held-out loss is computed on", least=1),
+    "beam": Setting(5, "of the search", least=1),
+    # These are chosen by data, encoder and machine, see `finetune_plan`.
+    "max_source": Setting(None, "positions of a source, special symbols included (that of 99 %%)", least=3),
+    "max_target": Setting(None, "positions of a target, special symbols included (that of 99 %%)", least=2),
+    "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
+    "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),
+    "batch": Setting(None, "pairs of an update, of all GPUs (CPU 16, GPU 64)", least=1),
+    "lr": Setting("", "learning rate (by the encoder's width: 3e-4, from 512 on 1e-4, from 1024 on 2e-5)", "X"),
+    "warmup": Setting(None, "warm-up updates (a tenth of all)", least=0),
+    "amp": Setting("auto", "products with 16-bit factors; auto: where these are fast", choices=("auto", "on", "off")),
+    # The rest of the training.
+    "device_batch": TRAINING["device_batch"],
+    "lora_rank": Setting(None, "train adapters of this rank in place of all weights", least=1),
+    "label_smoothing": Setting("0.1", "share of the probability that goes to other tokens", "X"),
+    "dropout": TRAINING["dropout"],
+    "weight_decay": Setting("0.01", "of the optimizer", "X"),
+    "target_mask_prob": Setting("", "share of the target tokens that are masked (masked 0.5, pseudo_masked 0)", "P"),
+    "noise_prob": Generation.declared["noise_prob"],
+    "noise_symbol": Generation.declared["noise_symbol"],
+    "layout": TRAINING["layout"],
+    "seed": TRAINING["seed"],
+}

@@ -1,0 +1,187 @@
+"""The stages of ``s2sft finetune`` that make a model: train, generate, choose, score, export."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
+from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.recipes.engine import like_a_process, options
+from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, held_out_losses, search_choices
+from s2sft_fairseq.recipes.generation import Generation
+
+AVERAGED = 3
+"""The last so many checkpoints, whose average is tried too."""
+SAVED_AFTER = 250
+"""Updates that are lost at most when a training is stopped."""
+SHOWN = 3
+"""Examples that are shown."""
+
+
+class Trials(Generation):
+    """From binarized pairs to a model, with the settings that `s2sft_fairseq.recipes.finetune` has chosen."""
+
+    evaluation: list[str]
+    """Options of ``s2sft evaluate``."""
+    record: dict[str, Any]
+    """What ``finetune.json`` holds."""
+
+    @property
+    def trials(self) -> Path:
+        """The folder of the checkpoints to choose from, and of what they generated."""
+        return self.output / "candidates"
+
+    def note(self, **facts: object) -> None:
+        """Add facts to ``finetune.json``."""
+        self.record |= facts
+        text = json.dumps(self.record, indent=1, ensure_ascii=False, default=str)
+        write_whole(self.output / "finetune.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+    def points(self) -> list[int]:
+        """Return the updates after which the model is tried."""
+        updates, parts = self.settings.updates, min(self.settings.candidates, self.settings.updates)
+        return [updates * part // parts for part in range(1, parts + 1)]
+
+    def training(self) -> list[str]:
+        s, every = self.settings, min(SAVED_AFTER, self.points()[0])
+        words = super().training()
+        own = [
+            *options(validate_interval_updates=every, save_interval_updates=every, num_workers=0),
+            *options(attention_dropout=s.dropout, amp=s.amp == "on", lora_rank=s.lora_rank),
+            *options(log_interval=s.updates // 40 or 1),
+            *options(total_num_update=None if "--lr-scheduler" in self.further else s.updates),
+        ]
+        end = len(words) - len(self.further)  # which win
+        return [*words[:end], *own, *words[end:]]
+
+    def train_until(self, update: int, made: Path) -> None:
+        """Train, or go on training, up to an update, and keep the weights."""
+        self.train(self.output, [*self.training(), *options(max_update=update)], self.settings.updates)
+        average([self.output / "checkpoints" / "checkpoint_last.pt"], made)
+
+    def train_and_choose(self) -> None:
+        """Train, choose the checkpoint and the search, and generate with them what is scored."""
+        s, metric = self.settings, METRICS[self.settings.metric]
+        scores = self.try_checkpoints()
+        # Of equal ones the first.
+        best = max(scores, key=lambda name: metric.of(scores[name]) if metric else -scores[name]["loss"])
+        self.say(f"the best checkpoint by {s.metric} is {best}")
+        self.note(candidates=scores, chosen=best)
+        search = self.choose_search(best, metric.of(scores[best])) if metric else {"beam": s.beam}
+        self.note(search=search)
+        made, model = self.output / "scored.txt", self.trials / f"{best}.pt"
+        self.stage(made, "generate what is scored", lambda _: self.write_text(model, "scored", made, search))
+        self.scores(made, "scored")
+        (system,) = read_json_object(made.with_suffix(".json"))["systems"].values()
+        self.note(scores=system["scores"], examples=self.examples(made, "scored"))
+
+    def try_checkpoints(self) -> dict[str, dict[str, float]]:
+        """Train, and return the held-out loss and the scores of each checkpoint, and of an average of the last ones."""
+        points, metric = self.points(), METRICS[self.settings.metric]
+        scores: dict[str, dict[str, float]] = {}
+        for update in points:
+            name, what = f"update-{update}", f"train to update {update} of {self.settings.updates}"
+            self.stage(self.trials / f"{name}.pt", what, lambda made, update=update: self.train_until(update, made))  # type: ignore[misc]
+            scores[name] = {"loss": held_out_losses(self.output / "train.log").get(update, math.inf)}
+            if metric:
+                scores[name] |= self.try_out(name, name, beam=1)
+                show(self.examples(self.trials / f"{name}.txt", "choosing")[:1])
+        last = [self.trials / f"update-{update}.pt" for update in points[-AVERAGED:]]
+        if metric and len(last) > 1:
+            what = f"average the last {len(last)}"
+            self.stage(self.trials / "average.pt", what, lambda made: average(last, made))
+            scores["average"] = self.try_out("average", "average", beam=1)
+        return scores
+
+    def choose_search(self, checkpoint: str, greedily: float) -> Search:
+        """Return the search that gives a checkpoint the best score; `greedily` is the score of greedy search."""
+        s, metric = self.settings, METRICS[self.settings.metric]
+        assert metric is not None
+        tried: list[tuple[float, Search]] = [(greedily, {"beam": 1})] if s.beam == 1 or "beam" not in s.given else []
+        for choose in search_choices(s.beam):
+            choice = choose(max(tried, key=itemgetter(0))[1] if tried else {})
+            trial = "-".join([checkpoint, *(f"{name}{value}" for name, value in choice.items())])
+            tried.append((metric.of(self.try_out(checkpoint, trial, **choice)), choice))
+        self.note(searches=[{**choice, s.metric: score} for score, choice in tried])
+        return max(tried, key=itemgetter(0))[1]
+
+    def try_out(self, checkpoint: str, trial: str, **search: object) -> dict[str, float]:
+        """Generate from a part of the validation set and return the scores, in percent."""
+        made, model = self.trials / f"{trial}.txt", self.trials / f"{checkpoint}.pt"
+        self.stage(made, f"generate with {trial}", lambda _: self.write_text(model, "choosing", made, search))
+        scores = self.scores(made, "choosing")
+        self.say(f"{trial}: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
+        return scores
+
+    def write_text(self, model: Path, name: str, made: Path, search: Mapping[str, object]) -> None:
+        """Generate from the sources of a set."""
+        files = {"path": model, "tokenizer_dir": self.encoder, "input": self.corpus / f"{name}.src", "output": made}
+        with self.logged():
+            self.s2sft("generate", **files, separator=FIELD_SEPARATOR, cpu=self.settings.cpu, **search)
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Write into a file what is printed."""
+        log = (self.output / "generate.log").open("a", encoding="utf-8")
+        with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            yield
+
+    def scores(self, made: Path, name: str) -> dict[str, float]:
+        """Return the scores of generated text; ``.scores`` and ``.json`` beside it have their signatures."""
+        of, json_file = self.corpus / name, made.with_suffix(".json")
+        words = [*self.evaluation, "--metrics", *computed(self.settings.metric)]
+        with self.logged():
+            table = self.printed("evaluate", *words, hyp=made, src=f"{of}.src", ref=f"{of}.refs.jsonl", json=json_file)
+        made.with_suffix(".scores").write_text(table, encoding="utf-8")
+        (system,) = read_json_object(json_file)["systems"].values()
+        return {score["name"]: score["value"] for score in system["scores"]}
+
+    def examples(self, made: Path, name: str) -> list[dict[str, str]]:
+        """Return a few sources of a set with their first reference and what was generated."""
+        files = (self.corpus / f"{name}.src", self.corpus / f"{name}.refs.jsonl", made)
+        rows = list(zip(*(path.read_text(encoding="utf-8").split("\n")[:-1] for path in files), strict=True))
+        few = rows[:: -(-len(rows) // SHOWN)]
+        return [{"source": a, "reference": json.loads(b)["refs"][0], "generated": c} for a, b, c in few]
+
+    def export(self, made: Path) -> None:
+        """Write the model folder, with what is known for its card."""
+        from s2sft_fairseq.models.model_folder import export_folder
+
+        checkpoint = self.trials / f"{self.record['chosen']}.pt"
+        with like_a_process():
+            export_folder(checkpoint, made, self.encoder, search=self.record["search"], facts=self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known for the card of the model."""
+        s, record = self.settings, self.record
+        return {
+            "encoder": Path(s.encoder).resolve().name,
+            **{name: getattr(s, name) for name in ("method", "updates", "batch", "lr", "max_source", "max_target")},
+            "pairs": read_json_object(self.corpus / "stats.json")["lines"],
+            "seconds": round(sum(record["seconds"].values())),
+            "hardware": read_json_object(self.output / "plan.json")["device"],
+            "chosen": f"{record['chosen']}, by {s.metric}",
+            "scored": "test set" if (self.corpus / "test.src").exists() else "validation set",
+            "scores": record["scores"],
+        }
+
+
+def show(examples: Iterable[Mapping[str, str]]) -> None:
+    """Print examples, with the beginning of long texts."""
+    for example in examples:
+        for name, text in example.items():
+            print(f"  {name:10} {text[:200]}{'...' if len(text) > 200 else ''}")
+        print(flush=True)
+
+
+def average(checkpoints: list[Path], made: Path) -> None:
+    """Write the average of checkpoints, or one alone, without the state of the optimizer."""
+    from s2sft_fairseq.checkpoints.averaging import average_checkpoints
+    from s2sft_fairseq.checkpoints.saving import save_checkpoint
+
+    save_checkpoint(average_checkpoints(checkpoints), made)

@@ -1,0 +1,284 @@
+"""``s2sft finetune`` with a tiny encoder: its stages, what stops them, and which checkpoint is chosen."""
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from called import call
+from fairseq.trainer import Trainer
+from hugging_face import VOCAB_SIZE, initial_model, save
+from safetensors.torch import load_file
+
+import s2sft_fairseq
+from s2sft_fairseq import cli
+from s2sft_fairseq.corpora.pairs import USUAL
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models import model_folder
+from s2sft_fairseq.recipes import engine, finetune_trials
+from s2sft_fairseq.recipes.finetune import Finetuning, finetune
+from s2sft_fairseq.recipes.settings import read_values
+
+SHORT = {"updates": 6, "candidates": 2, "batch": 8, "lr": "1e-3", "cpu": True, "workers": 1}
+STAGES = ["read the pairs", "convert the encoder", "tokenize", "compute the head", "choose the settings", "binarize",
+          "train to update 3 of 6", "generate with update-3", "train to update 6 of 6", "generate with update-6",
+          "average the last 2", "generate with average"]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Without looking for memory to free after each command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_free_memory", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder without a head, and 60 pairs of words and the same words backwards."""
+    folder = tmp_path_factory.mktemp("finetune")
+    save("bert-no-head", initial_model("bert-no-head"), folder / "encoder")
+    draw = random.Random(0)
+    sources = [[f"w{draw.randrange(5, VOCAB_SIZE)}" for _ in range(draw.randint(2, 6))] for _ in range(60)]
+    (folder / "pairs.tsv").write_text("".join(f"{' '.join(words)}\t{' '.join(words[::-1])}\n" for words in sources))
+    return folder
+
+
+def weights(model: Path) -> dict[str, torch.Tensor]:
+    return load_file(model / "model.safetensors")
+
+
+def started(folder: Path, output: Path, run=cli.call, **settings: object) -> Finetuning:
+    given = {"encoder": folder / "encoder", "output": output, **SHORT, **settings}
+    values = read_values({**Finetuning.run_options, **Finetuning.declared}, given)
+    return Finetuning({"train": [folder / "pairs.tsv"]}, USUAL, values, ["--log-interval", "1"], run)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> tuple[Path, str]:
+    """The output of the command line, which nothing stopped, and what it printed."""
+    options = [word for name, value in SHORT.items() for word in (f"--{name}", *([value] if value is not True else []))]
+    words = ("--encoder", "encoder", "--train", "pairs.tsv", "--output", "whole", *options)
+    done = call(folder, "finetune", *words, "--", "--log-interval", 1)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder / "whole", done.stdout
+
+
+def test_stages(whole):
+    output, printed = whole
+    begun = [
+        line.removeprefix("finetune: ").removesuffix(" ...") for line in printed.splitlines() if line.endswith(" ...")
+    ]
+    assert begun[: len(STAGES)] == STAGES
+    assert [stage.startswith("generate with ") for stage in begun[len(STAGES) : -2]] == [True] * 4
+    assert begun[-2:] == ["generate what is scored", "export"]
+    record = json.loads((output / "finetune.json").read_text())
+    assert list(record["seconds"]) == begun
+    assert record["data"]["lines"] == {"train": 48, "valid": 12, "dev": 12}
+    assert record["settings"]["updates"] == {"value": 6, "why": "given"}
+    assert record["settings"]["max_source"]["value"] == 8 and record["settings"]["max_target"]["value"] == 7
+    assert record["settings"]["label_smoothing"] == {"value": "0.1", "why": "default"}
+    assert record["cut"] == {"source": 0.0, "target": 0.0}
+    assert set(record["candidates"]) == {"update-3", "update-6", "average"}
+    assert record["chosen"] == max(record["candidates"], key=lambda name: record["candidates"][name]["ROUGE-L"])
+    assert record["searches"][0] == {"beam": 1, "rouge-l": record["candidates"][record["chosen"]]["ROUGE-L"]}
+    assert record["searches"][1].items() >= {"beam": 5, "lenpen": 1.0}.items()
+    assert record["search"].items() <= max(record["searches"], key=lambda search: search["rouge-l"]).items()
+    assert {score["name"] for score in record["scores"]} >= {"ROUGE-L", "BLEU"}
+    assert all("rouge-score" in score["signature"] for score in record["scores"] if score["name"] == "ROUGE-L")
+    assert set(record["examples"][0]) == {"source", "reference", "generated"}
+    assert (output / "scored.txt").read_text().count("\n") == 12
+    assert (output / "scored.scores").read_text() in printed
+    assert not (output / "candidates").exists() and not (output / "checkpoints").exists()
+
+
+def test_done_is_done(folder, whole, capsys):
+    """Nothing is called; other settings, options and pairs are refused."""
+    output, _ = whole
+
+    def refuse(name, words):
+        raise AssertionError(name)
+
+    before = (output / "finetune.json").read_text()
+    started(folder, output, refuse).run()
+    assert "the model is" in capsys.readouterr().out
+    assert json.loads((output / "finetune.json").read_text()) == json.loads(before)
+    with pytest.raises(UserError, match=r"holds files of other settings.*\n  metric: before rouge-l, now bleu\n"
+                                        r"  lr: before 1e-3, now 2e-3$"):  # fmt: skip
+        started(folder, output, lr="2e-3", metric="bleu").run()
+    other = started(folder, output)
+    (folder / "other.tsv").write_text("a\tb\n")
+    other.files["valid"] = [folder / "other.tsv"]
+    with pytest.raises(UserError, match=r"\n  valid: before , now .*other.tsv \([0-9a-f]{12}\)$"):
+        other.run()
+
+
+def test_a_run_that_is_stopped_again_and_again(folder, whole, monkeypatch):
+    """After each command, before what it made has its name, and within an update: the model is the same."""
+    output, done = folder / "stopped", set()
+    monkeypatch.setattr(finetune_trials, "SAVED_AFTER", 1)
+    step, steps = Trainer.train_step, []
+
+    def train_step(self, *args, **options):
+        steps.append(1)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return step(self, *args, **options)
+
+    def stopped(name, words):
+        cli.call(name, words)
+        command = (name, *(word for word in words if not word.endswith(".partial")))
+        if name != "evaluate" and command not in done:
+            done.add(command)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    tries = 0
+    while not (output / "model").exists():
+        tries += 1
+        with contextlib.suppress(KeyboardInterrupt):
+            started(folder, output, stopped).run()
+    assert tries == len(done) + 2 and len(steps) == 7
+    assert (output / "scored.txt").read_text() == (whole[0] / "scored.txt").read_text()
+    one, other = (weights(each / "model") for each in (whole[0], output))
+    assert one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    found, expected = (json.loads((each / "finetune.json").read_text()) for each in (output, whole[0]))
+    assert list(found["seconds"]) == list(expected["seconds"])
+    assert all(found[name] == expected[name] for name in ("settings", "candidates", "chosen", "search", "examples"))
+
+
+LOSSES = {3: 1.5, 6: 1.25}
+
+
+@pytest.fixture
+def chosen(folder, tmp_path, monkeypatch):
+    """Return what is noted where texts have these scores, by their names; nothing is trained or generated."""
+
+    def choose(scores, **settings):
+        monkeypatch.setattr(finetune_trials, "held_out_losses", lambda log: LOSSES)
+        monkeypatch.setattr(Finetuning, "stage", lambda self, made, what, work: None)
+        monkeypatch.setattr(Finetuning, "scores", lambda self, made, name: {"BLEU": scores[made.stem]})
+        monkeypatch.setattr(Finetuning, "examples", lambda self, made, name: [])
+        (tmp_path / "corpus").mkdir()
+        (tmp_path / "corpus" / "stats.json").write_text('{"lines": {"train": 48, "valid": 12}}')
+        (tmp_path / "plan.json").write_text('{"device": "on a CPU"}')
+        (tmp_path / "scored.json").write_text('{"systems": {"x": {"scores": []}}}')
+        (tmp_path / "finetune.settings").touch()
+        stages = started(folder, tmp_path, **settings)
+        stages.train_and_choose()
+        return stages
+
+    return choose
+
+
+@pytest.mark.parametrize("best", ["update-3", "update-6", "average"])
+def test_the_best_checkpoint_and_the_best_search(chosen, monkeypatch, best):
+    scores = {"update-3": 20.0, "update-6": 20.5, "average": 20.5, "scored": 1.0} | {best: 30.0}
+    scores |= {f"{best}-beam5-lenpen{value}": score for value, score in ((1.0, 30.0), (0.6, 31.0), (1.6, 29.0))}
+    stages = chosen({**scores, f"{best}-beam5-lenpen0.6-no_repeat_ngram_size3": 30.5}, metric="bleu")
+    record = stages.record
+    assert (record["chosen"], record["search"]) == (best, {"beam": 5, "lenpen": 0.6})
+    assert record["candidates"]["update-3"] == {"loss": 1.5, "BLEU": scores["update-3"]}
+    assert record["candidates"]["average"] == {"BLEU": scores["average"]}
+    assert [search["bleu"] for search in record["searches"]] == [30.0, 30.0, 31.0, 29.0, 30.5]
+    assert record["searches"][0] == {"beam": 1, "bleu": 30.0}
+    exported = []
+    monkeypatch.setattr(model_folder, "export_folder", lambda *words, **named: exported.append((words, named)))
+    stages.export(Path("made"))
+    ((words, named),) = exported
+    assert words == (stages.trials / f"{best}.pt", Path("made"), stages.encoder)
+    assert named["search"] == record["search"] and named["facts"]["chosen"] == f"{best}, by bleu"
+    assert named["facts"]["pairs"] == {"train": 48, "valid": 12}
+
+
+@pytest.mark.parametrize(("losses", "best"), [({3: 1.5, 6: 2.0}, "update-3"), ({3: 1.5, 6: 1.0}, "update-6")])
+def test_by_the_held_out_loss_alone(chosen, monkeypatch, losses, best):
+    monkeypatch.setitem(LOSSES, 6, losses[6])
+    record = chosen({"scored": 1.0}, metric="loss").record
+    assert record["chosen"] == best
+    assert record["candidates"] == {"update-3": {"loss": 1.5}, "update-6": {"loss": losses[6]}}
+    assert record["search"] == {"beam": 5}
+
+
+def test_a_beam_that_is_given_is_taken(chosen):
+    scores = {"update-3": 9.0, "update-6": 8.0, "average": 8.0, "scored": 1.0}
+    scores |= {f"update-3-beam2-lenpen{value}": value for value in (1.0, 0.6, 1.6)}
+    record = chosen({**scores, "update-3-beam2-lenpen1.6-no_repeat_ngram_size3": 1.0}, metric="bleu", beam=2).record
+    assert (record["chosen"], record["search"]) == ("update-3", {"beam": 2, "lenpen": 1.6})
+
+
+def test_python(folder, tmp_path, monkeypatch):
+    """Pairs of a generator become a file; all else is as on the command line, and the model is loaded."""
+    monkeypatch.setattr(s2sft_fairseq, "Seq2Seq", SimpleNamespace(from_pretrained=str), raising=False)
+    ran = []
+    monkeypatch.setattr(Finetuning, "run", lambda self: ran.append(self))
+    pairs = [line.split("\t") for line in (folder / "pairs.tsv").read_text().splitlines()]
+    further = ["--log-interval", "1"]
+    made = finetune(folder / "encoder", (pair for pair in pairs), output=tmp_path, further=further, **SHORT)
+    assert made == str(tmp_path / "model")
+    (stages,) = ran
+    (file,) = stages.files["train"]
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [{"src": a, "tgt": b} for a, b in pairs]
+    assert vars(stages.settings) == vars(started(folder, tmp_path).settings) and stages.further == further
+    with pytest.raises(UserError) as error:
+        finetune("none", pairs, output=tmp_path, epoch=3, beam=0)
+    assert error.value.problems[0].startswith("there is no setting epoch: known are encoder, ")
+    assert error.value.problems[1] == "--beam must be a whole number of at least 1, but is 0"
+
+
+@pytest.mark.parametrize("name", ["made by another program", "converted", "a model"])
+def test_encoders(folder, tmp_path, monkeypatch, name):
+    """What is converted, or a model, is linked to."""
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    (encoder / "config.json").write_text('{"format": "s2sft_fairseq model"}' if name == "a model" else "{}")
+    if name == "converted":
+        (encoder / "model.pt").touch()
+    called = []
+    stages = started(folder, tmp_path / "out", lambda *words: called.append(words), encoder=encoder, max_source=600)
+    stages.make_encoder(tmp_path / "made")
+    if name == "made by another program":
+        assert called == [("convert", [str(encoder), "--to", str(tmp_path / "made"), "--max-positions", "665"])]
+    else:
+        assert (tmp_path / "made").readlink() == encoder and called == []
+
+
+def test_outputs_that_are_refused(folder, tmp_path):
+    """Checkpoints of another training would be gone on with, and removed at the end."""
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"--output must be new, empty or of this command, but .* holds checkpoints$"):
+        started(folder, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--output must be a folder, but .*/file is not one$"):
+        started(folder, tmp_path / "file")
+
+
+def test_zero_is_given_too(folder, tmp_path):
+    settings = started(folder, tmp_path, seed=0, warmup=0).settings
+    assert (settings.seed, settings.warmup) == (0, 0) and {"seed", "warmup"} <= settings.given
+
+
+def test_a_converted_encoder_without_a_head(folder, whole, tmp_path, capsys):
+    """It is told that the folder that it was converted from would be better."""
+    stages = started(folder, tmp_path, encoder=whole[0] / "encoder")
+    stages.make_encoder(stages.encoder)
+    stages.complete_head()
+    assert set(stages.lacking()) == {"fit_head", "output_prior"}
+    assert "begins with a random one: give the folder that it was converted from" in capsys.readouterr().out
+    assert not (tmp_path / "fitted").exists()
+
+
+def test_a_checkpoint_as_encoder(folder, tmp_path):
+    (tmp_path / "best.pt").touch()
+    called = []
+    with pytest.raises(UserError, match=r"--tokenizer-dir is needed for .*best.pt"):
+        started(folder, tmp_path / "out", encoder=tmp_path / "best.pt")
+    named = {"encoder": tmp_path / "best.pt", "tokenizer_dir": tmp_path}
+    started(folder, tmp_path / "out", lambda *words: called.append(words), **named).make_encoder(tmp_path / "made")
+    assert called == [
+        ("export", [str(tmp_path / "best.pt"), "--to", str(tmp_path / "made"), "--tokenizer-dir", str(tmp_path)])
+    ]
