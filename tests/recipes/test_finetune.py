@@ -236,8 +236,8 @@ def test_encoders(folder, tmp_path, monkeypatch, name):
     encoder = tmp_path / "encoder"
     encoder.mkdir()
     (encoder / "config.json").write_text('{"format": "s2sft_fairseq model"}' if name == "a model" else "{}")
-    if name == "converted":
-        (encoder / "model.pt").touch()
+    if name != "made by another program":
+        (encoder / ("model.pt" if name == "converted" else "model.safetensors")).touch()
     called = []
     stages = started(folder, tmp_path / "out", lambda *words: called.append(words), encoder=encoder, max_source=600)
     stages.make_encoder(tmp_path / "made")
