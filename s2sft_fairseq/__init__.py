@@ -11,13 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Seq2Seq", "finetune"]
+__all__ = ["Classifier", "Reader", "Seq2Seq", "finetune"]
 
 if TYPE_CHECKING:
     from s2sft_fairseq.api.seq2seq import Seq2Seq
+    from s2sft_fairseq.api.understanding import Classifier, Reader
     from s2sft_fairseq.recipes.finetune import finetune
 
-_WHERE = {"Seq2Seq": "s2sft_fairseq.api.seq2seq", "finetune": "s2sft_fairseq.recipes.finetune"}
+_WHERE = {
+    "Seq2Seq": "s2sft_fairseq.api.seq2seq",
+    "Classifier": "s2sft_fairseq.api.understanding",
+    "Reader": "s2sft_fairseq.api.understanding",
+    "finetune": "s2sft_fairseq.recipes.finetune",
+}
 
 if "fairseq" in sys.modules:  # which reads this folder as its --user-dir
     from s2sft_fairseq import plugin as plugin

@@ -84,12 +84,9 @@ def load(
     Raises:
         UserError: naming every argument that is wrong, or what is wrong with the files.
     """
-    if problems := list(_problems(path, tokenizer, device, dtype, quantize)):
-        raise UserError.of(problems)
+    check_arguments(path, tokenizer, device, dtype, quantize)
+    device, dtype = settled(device, dtype)
     path, folder = Path(path), Path(tokenizer or path)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    if dtype == "auto":
-        dtype = "bfloat16" if device == "cuda" and torch.cuda.get_device_capability()[0] >= 8 else "float32"
     state = load_checkpoint(path, lazily=True)
     name = str(plain_options((state.get("cfg") or {}).get("task")).get("_name"))
     if name not in tasks:
@@ -106,6 +103,25 @@ def load(
     models = load_models(cfg, task, device)
     kept = dict(state.get("task_state") or {})
     return Loaded(models, task, opened, cfg, state.get("search") or {}, device, kept)
+
+
+def settled(device: str, dtype: str) -> tuple[str, str]:
+    """Return the device and the data type that ``auto`` stands for on this machine."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" and torch.cuda.get_device_capability()[0] >= 8 else "float32"
+    return device, dtype
+
+
+def check_arguments(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize: Any = None) -> None:
+    """Check the arguments of ``from_pretrained``.
+
+    Raises:
+        UserError: naming every one that is wrong.
+    """
+    if problems := list(_problems(path, tokenizer, device, dtype, quantize)):
+        raise UserError.of(problems)
 
 
 def configuration(task: str, words: Sequence[str]) -> DictConfig:

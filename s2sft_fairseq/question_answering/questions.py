@@ -130,6 +130,10 @@ class Answer:
     text: str
     score: float
     """The logit of its first token as first and of its last as last, added up."""
+    start: int
+    """Its first character in the passage."""
+    end: int
+    """The character behind its last one."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,8 @@ def find_answers(question: Question, logits: Sequence[np.ndarray], max_tokens: i
             begin, more = divmod(place, max_tokens)
             found.append((float(flat[place]), start + begin, start + begin + more))
     found.sort(key=lambda span: (-span[0], *span[1:]))
+    spans = [(score, offsets[begin][0], offsets[end][1]) for score, begin, end in found[:count]]
     return Answers(
-        [Answer(passage[offsets[begin][0] : offsets[end][1]], score) for score, begin, end in found[:count]],
+        [Answer(passage[start:end], score, start, end) for score, start, end in spans],
         min(float(of_window[0].sum()) for of_window in logits),
     )

@@ -13,6 +13,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
+from s2sft_fairseq.data.text_datasets import LabelledDataset
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.files import sentence_progress
@@ -41,7 +42,10 @@ def predict(options: argparse.Namespace) -> None:
     if options.fp16 or options.bf16:
         model.to(torch.float16 if options.fp16 else torch.bfloat16)
         check_half_precision(model)
-    logits = logits_of(task, model.to(device).eval(), options.subset, options.max_tokens, options.batch_size)
+    task.load_dataset(options.subset)
+    where = f"text {{}} of --subset {options.subset}, counted from 0"
+    dataset, model = task.dataset(options.subset), model.to(device).eval()
+    logits = logits_of(task, model, dataset, options.max_tokens, options.batch_size, where=where)
     if isinstance(task, UnilmQuestionAnsweringTask):
         _write_answers(task, logits, options)
     else:
@@ -68,18 +72,31 @@ def load(path: Path, overrides: dict[str, Any]) -> tuple[EncoderWithHead, Unders
 
 @torch.no_grad()
 def logits_of(
-    task: UnderstandingTask, model: EncoderWithHead, subset: str, max_tokens: int, batch_size: int | None
+    task: UnderstandingTask,
+    model: EncoderWithHead,
+    dataset: LabelledDataset,
+    max_tokens: int,
+    batch_size: int | None = None,
+    *,
+    where: str,
+    bar: bool = True,
 ) -> list[np.ndarray]:
-    """Return the logits, float32, of each text of a split, in the order of the data.
+    """Return the logits, float32, of each text of a data set, in its order.
+
+    Args:
+        task: that the model was trained for.
+        model: on its device.
+        dataset: the texts.
+        max_tokens: positions of a batch together.
+        batch_size: most texts of a batch.
+        where: what messages call a text; its number stands for {}.
+        bar: show progress.
 
     Raises:
-        UserError: if the files of the split are missing or damaged, a text alone has more than `max_tokens`, or the
-            model gives NaN or infinite logits for a text.
+        UserError: if a text alone has more than `max_tokens`, or the model gives NaN or infinite logits for a text.
     """
-    task.load_dataset(subset)
-    dataset = task.dataset(subset)
     found: dict[int, np.ndarray] = {}
-    with sentence_progress(len(dataset), 0) as progress:
+    with sentence_progress(len(dataset), 0, bar=bar) as progress:
         for indices in dataset.batch_by_size(dataset.ordered_indices(), max_tokens, batch_size):
             sample = dataset.collater([dataset[index] for index in indices.tolist()])
             net_input = sample["net_input"]
@@ -91,7 +108,7 @@ def logits_of(
             for place, index in enumerate(indices.tolist()):
                 if not np.isfinite(found[index]).all():
                     dtype = next(model.parameters()).dtype
-                    raise NotANumberError(place, dtype, f"text {index} of --subset {subset}, counted from 0")
+                    raise NotANumberError(place, dtype, where.format(index))
             progress.update(len(indices))
     return [found[index] for index in range(len(dataset))]
 

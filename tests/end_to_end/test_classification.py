@@ -7,9 +7,11 @@ import torch
 from command_output import last_value
 from omegaconf import OmegaConf
 
+from s2sft_fairseq import Classifier, Reader
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 from s2sft_fairseq.tasks.understanding import UnilmClassificationConfig, UnilmClassificationTask
@@ -124,6 +126,19 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     assert (tmp_path / "folder.tsv").read_text() == (tmp_path / "whole.tsv").read_text()
     assert "| classes | no, yes |" in (tmp_path / "model" / "README.md").read_text()
 
+    classifier = Classifier.from_pretrained("model")
+    pairs = [tuple(pair.split(" [SEP] ")) for pair in PAIRS]
+    assert [each.label for each in classifier(pairs)] == CLASSES
+    one = classifier(pairs[0])
+    assert one.label == "yes" and sum(one.probabilities.values()) == pytest.approx(1) and one.probabilities["yes"] > 0.5
+    assert classifier([]) == []
+    with pytest.raises(UserError, match=r"texts\[1\] must be a text or a tuple of texts"):
+        classifier(["a", ("b", 7)])
+    with pytest.raises(UserError, match="must be a model for a Reader, but its task is unilm_classification"):
+        Reader.from_pretrained("model")
+    half = Classifier.from_pretrained("tuned/checkpoint_best.pt", letters.folder, dtype="bfloat16")
+    assert [each.label for each in half(pairs)] == CLASSES
+
     words = ("--tokenizer-dir", letters.folder, "--format", "hugging_face", "--to", "hugging_face")
     call_command("export", "tuned/checkpoint_best.pt", *words)
     theirs = pytest.importorskip("transformers").AutoModelForSequenceClassification.from_pretrained("hugging_face")
@@ -158,7 +173,7 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
 
 
 @pytest.mark.rounding
-def test_numbers(train, call_command, data, until_learned, tmp_path):
+def test_numbers(train, call_command, data, letters, until_learned, tmp_path):
     write_labels(data, NUMBERS)
     log = train(*MODEL, "--regression", "--max-source-positions", 5, updates=2)
     assert "train: 5 of 8 texts are cut to 5 positions (--max-source-positions)" in log.stdout
@@ -172,6 +187,9 @@ def test_numbers(train, call_command, data, until_learned, tmp_path):
     assert call_command("predict", data, *path).stdout.endswith("\nnumbers.tsv: 8 predictions\n")
     found = [float(value) for value in predictions(tmp_path / "numbers.tsv")]
     assert found == pytest.approx([float(value) for value in NUMBERS], abs=0.5)
+    classifier = Classifier.from_pretrained("whole/checkpoint_last.pt", letters.folder)
+    numbers = classifier([tuple(pair.split(" [SEP] ")) for pair in PAIRS])
+    assert [each.label for each in numbers] == pytest.approx(found, abs=1e-3) and numbers[0].probabilities == {}
     call_command("predict", data, *path, "--clip", 1, 4)
     clipped = [float(value) for value in predictions(tmp_path / "numbers.tsv")]
     assert clipped == [min(max(value, 1), 4) for value in found]

@@ -5,6 +5,9 @@ import json
 import pytest
 from command_output import last_value
 
+from s2sft_fairseq import Reader
+from s2sft_fairseq.errors import UserError
+
 MODEL = (
     *("--task", "unilm_question_answering", "--arch", "unilm_tiny", "--random-init", "--encoder-layers", "2"),
     *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64", "--max-positions", "32", "--dropout", "0"),
@@ -83,6 +86,21 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
     assert {letter: always[letter] for letter, text in ANSWERS.items() if text} == {
         k: v for k, v in ANSWERS.items() if v
     }
+    reader = Reader.from_pretrained("model")
+    windows = {"max_positions": 16, "stride": 4, "max_query": 2}
+    for letter, text in ANSWERS.items():
+        answer = reader(f"{letter} {letter}", PASSAGE, null_threshold=0, **windows)
+        assert answer.text == (text or "") == PASSAGE[answer.start : answer.end]
+    assert reader("e e", PASSAGE, **windows).text == always["e"]
+    assert reader("a", "", **windows).text == ""
+    with pytest.raises(UserError) as raised:
+        reader(7, PASSAGE, max_answer=0, max_positions=5, max_query=2)
+    for named in (
+        "question must be a text, but is 7",
+        "max_answer must be at least 1",
+        "max_positions must be more than",
+    ):
+        assert named in str(raised.value)
     odds = json.loads((tmp_path / "odds.json").read_text())
     assert {letter: value > 0 for letter, value in odds.items()} == {k: not text for k, text in ANSWERS.items()}
     best = json.loads((tmp_path / "best.json").read_text())

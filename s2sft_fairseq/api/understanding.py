@@ -1,0 +1,192 @@
+"""`Classifier` and `Reader`: models that are fine-tuned for understanding, in Python."""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from s2sft_fairseq.api.loading import check_arguments, settled
+
+# isort: split
+from fairseq.data import ListDataset
+
+from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
+from s2sft_fairseq.corpora.squad import SquadQuestion
+from s2sft_fairseq.data.text_datasets import LabelledDataset
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
+from s2sft_fairseq.question_answering.questions import find_answers
+from s2sft_fairseq.question_answering.squad_windows import WindowMaker
+from s2sft_fairseq.tasks.prediction import load, logits_of
+from s2sft_fairseq.tasks.understanding import UnderstandingTask, UnilmClassificationTask, UnilmQuestionAnsweringTask
+from s2sft_fairseq.tokenization.folder import open_tokenizer
+from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
+
+MAX_TOKENS = 8192
+"""Positions of a batch together, as in ``s2sft predict``."""
+
+Fields = str | Sequence[str]
+"""A text, or the fields of one, such as the two sentences of a pair."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a classifier says of a text."""
+
+    label: str | float
+    """The likeliest class; of a regression the number."""
+    probabilities: dict[str, float]
+    """Of each class; none of a regression."""
+
+
+@dataclass(frozen=True)
+class FoundAnswer:
+    """A span of a passage."""
+
+    text: str
+    """Empty where the model finds it likelier that there is no answer."""
+    score: float
+    """The logit of its first token as first and of its last as last, added up."""
+    start: int
+    """Its first character in the passage."""
+    end: int
+    """The character behind its last one."""
+    null_odds: float
+    """How much likelier no answer is than this one, as a difference of scores."""
+
+
+class _Model:
+    """What both have in common. Methods may be called from several threads: they take turns."""
+
+    task_class: type[UnderstandingTask]
+
+    def __init__(self, model: EncoderWithHead, task: Any, folder: Path) -> None:
+        """Use `from_pretrained`."""
+        self._model, self._task, self._tokenizer = model, task, open_tokenizer(folder)
+        self._lock = threading.RLock()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        tokenizer: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> Any:
+        """Load a model; arguments as for `s2sft_fairseq.Seq2Seq.from_pretrained`.
+
+        Raises:
+            UserError: naming every argument that is wrong, or what is wrong with the files.
+        """
+        check_arguments(path, tokenizer, device, dtype)
+        device, dtype = settled(device, dtype)
+        folder = Path(tokenizer or path)
+        model, task = load(Path(path), {"data": str(folder)})
+        if not isinstance(task, cls.task_class):
+            raise UserError(f"{path} must be a model for a {cls.__name__}, but its task is {task.cfg._name}")
+        if dtype != "float32":
+            model.to(getattr(torch, dtype))
+            check_half_precision(model)
+        return cls(model.to(device).eval(), task, folder)
+
+    def _logits(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Return the logits of texts, each a line of symbols."""
+        index = self._task.dictionary.index
+        eos = self._task.dictionary.eos()
+        rows = [torch.tensor([*map(index, line.split()), eos]) for line in lines]
+        texts = ListDataset(rows, np.array([len(row) for row in rows]))
+        dataset = LabelledDataset(texts, None, self._task.form, seed=1, shuffle=False, name="texts")
+        with self._lock:
+            return logits_of(self._task, self._model, dataset, MAX_TOKENS, where="text {} of those given", bar=False)
+
+
+class Classifier(_Model):
+    """A model that names the class of a text or of a pair of texts, or a number."""
+
+    task_class = UnilmClassificationTask
+
+    def __call__(self, texts: Any) -> Any:
+        """Return the class of each text.
+
+        Args:
+            texts: one text or a list; a text may be a tuple of its fields, such as premise and hypothesis.
+
+        Returns:
+            A `Prediction`, of a list a list of these.
+
+        Raises:
+            UserError: if something else is given.
+        """
+        is_one = isinstance(texts, str | tuple)
+        fields = [[text] if isinstance(text, str) else list(text) for text in ([texts] if is_one else texts)]
+        for number, parts in enumerate(fields):
+            if not parts or not all(isinstance(part, str) for part in parts):
+                raise UserError(f"texts[{number}] must be a text or a tuple of texts, but is {parts!r:.60}")
+        if not fields:
+            return []
+        tokenizer = TextTokenizer(self._tokenizer)
+        found = [self._prediction(logits) for logits in self._logits([_line(tokenizer, parts) for parts in fields])]
+        return found[0] if is_one else found
+
+    def _prediction(self, logits: np.ndarray) -> Prediction:
+        classes = self._task.classes
+        if not classes:
+            return Prediction(float(logits[0]), {})
+        shares = torch.from_numpy(logits).softmax(-1).tolist()
+        return Prediction(classes[int(logits.argmax())], dict(zip(classes, shares, strict=True)))
+
+
+class Reader(_Model):
+    """A model that finds the answer to a question in a passage."""
+
+    task_class = UnilmQuestionAnsweringTask
+
+    def __call__(
+        self,
+        question: str,
+        passage: str,
+        *,
+        max_answer: int = 30,
+        null_threshold: float = float("inf"),
+        max_positions: int = 384,
+        stride: int = 128,
+        max_query: int = 64,
+    ) -> FoundAnswer:
+        """Return the best answer.
+
+        Args:
+            question: the question.
+            passage: a text of any length; it is read in windows.
+            max_answer: most tokens of an answer.
+            null_threshold: odds above which there is no answer; inf: there always is one, as in SQuAD v1.1.
+            max_positions: of a window; no more than the model has.
+            stride: tokens from the beginning of a window to that of the next.
+            max_query: tokens of a question; longer ones lose their end.
+
+        Raises:
+            UserError: if question or passage are no texts, or `max_answer` is not positive.
+        """
+        given = {"question": question, "passage": passage}
+        wrong = [f"{name} must be a text, but is {text!r:.60}" for name, text in given.items() if type(text) is not str]
+        windows = WindowMaker(self._tokenizer, min(max_positions, self._task.form.max_source), stride, max_query)
+        wrong += [problem.replace("--", "").replace("max-", "max_") for problem in windows.problems()]
+        if max_answer < 1:
+            wrong.append(f"max_answer must be at least 1, but is {max_answer}")
+        if wrong:
+            raise UserError.of(wrong)
+        asked, lines = windows.make(SquadQuestion(Path("-"), "-", "-", question, passage, ()))
+        found = find_answers(asked, self._logits(lines), max_answer)
+        if not found.best or found.null_odds > null_threshold:
+            return FoundAnswer("", found.null, 0, 0, found.null_odds)
+        best = found.best[0]
+        return FoundAnswer(best.text, best.score, best.start, best.end, found.null_odds)
+
+
+def _line(tokenizer: TextTokenizer, fields: Sequence[str]) -> str:
+    return tokenizer.join(tokenizer.encode(fields))
