@@ -27,6 +27,7 @@ from statistics import quantiles
 JUNK = [None, True, -1, 1e308, "", "\x00", [], {}, [[[]]], {"a": {"b": []}}, "\ud800", 10**30, float("nan")]
 PATHS = ("/generate", "/score", "/attention", "/nothing", "/../../etc/passwd")
 DECLARED = {200, 404, 413, 422, 429, 503, 504}
+QUARTERS = 4
 
 
 @dataclass
@@ -51,8 +52,9 @@ class Tally:
         """Throughput, and the median and the 95th percentile of the seconds."""
         cuts = quantiles(self.seconds, n=20)
         return (
-            f"{name}: {len(self.seconds) / wall:.1f} requests/s, p50 {1000 * cuts[9]:.0f} ms, p95 {1000 * cuts[18]:.0f} ms, "
-            f"statuses {dict(self.statuses)}, {self.changed} of {len(self.seconds)} texts changed"
+            f"{name}: {len(self.seconds) / wall:.1f} requests/s, p50 {1000 * cuts[9]:.0f} ms, "
+            f"p95 {1000 * cuts[18]:.0f} ms, statuses {dict(self.statuses)}, "
+            f"{self.changed} of {len(self.seconds)} texts changed"
         )
 
 
@@ -69,7 +71,7 @@ class Server:
         self.log: list[str] = []
         for line in self.process.stderr:
             self.log.append(line)
-            if "Uvicorn running" in line:
+            if "the page is at" in line:
                 break
         else:
             raise SystemExit("".join(self.log))
@@ -196,13 +198,13 @@ def main() -> None:
     together = Tally(texts=tally.texts)
     with serving(args.model, *given) as server:
         load(server, args.clients, 5, sources, args.options, Tally())
-        before = server.megabytes()
-        wall = load(server, args.clients, args.seconds, sources, args.options, together)
-        after = server.megabytes()
+        memory, wall = [server.megabytes()], 0.0
+        for _ in range(QUARTERS):
+            wall += load(server, args.clients, args.seconds / QUARTERS, sources, args.options, together)
+            memory.append(server.megabytes())
         print(together.line(f"{args.clients} clients", wall))
-        print(
-            f"  {len(together.seconds) / wall / alone:.2f} times one at a time; memory {before:.0f} to {after:.0f} MB"
-        )
+        print(f"  {len(together.seconds) / wall / alone:.2f} times one at a time")
+        print(f"  MB of memory, each quarter: {', '.join(f'{each:.0f}' for each in memory)}")
         start = time.monotonic()
         statuses = send_malformed(server, args.malformed)
         print(

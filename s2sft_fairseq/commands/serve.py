@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import logging
 import signal
+import socket
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -40,14 +41,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if problems := _problems(options):
         raise UserError.of(problems)
     key = read_key(options.api_key_file) if options.api_key_file else None
+    address = bind(options.host, options.port)  # which may fail, and a model takes longer
     from s2sft_fairseq import Seq2Seq  # imports PyTorch, which --help does without
 
     model = Seq2Seq.from_pretrained(options.model, device=options.device, dtype=options.dtype)
-    run(model, options, key)
+    run(model, options, key, address)
 
 
-def run(model: Any, options: argparse.Namespace, key: str | None) -> None:
-    """Serve a model that is loaded."""
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that has an address, and does not listen yet.
+
+    Raises:
+        UserError: the address is taken, or is not of this machine.
+    """
+    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address.bind((host, port))
+    except OSError as error:
+        address.close()
+        raise UserError(f"--host {host} and --port {port} are no free address: {error.strerror}") from None
+    return address
+
+
+def run(model: Any, options: argparse.Namespace, key: str | None, address: socket.socket) -> None:
+    """Serve a model that is loaded, at an address."""
     import uvicorn
 
     from s2sft_fairseq.serve.app import create_app
@@ -56,8 +74,6 @@ def run(model: Any, options: argparse.Namespace, key: str | None) -> None:
     app = create_app(model, limits, Access.of(options.host, key), name=options.model.resolve().stem)
     config = uvicorn.Config(
         app,
-        host=options.host,
-        port=options.port,
         log_config=None,  # the log of the command
         access_log=False,
         server_header=False,
@@ -69,8 +85,9 @@ def run(model: Any, options: argparse.Namespace, key: str | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats the signal when all is done: end as asked
         signal.signal(number, lambda *_: None)
     shown = f"[{options.host}]" if ":" in options.host else options.host
-    logger.info(f"the page is at http://{shown}:{options.port}/")
-    uvicorn.Server(config).run()
+    address.listen()  # so that the page is there when the log says so
+    logger.info(f"the page is at http://{shown}:{address.getsockname()[1]}/")
+    uvicorn.Server(config).run([address])
 
 
 def _problems(options: argparse.Namespace) -> list[str]:
@@ -105,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen at (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="to listen at (default: 8000)")
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="to listen at; 0: a free one (default: 8000)"
+    )
     parser.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help="requests need Authorization: Bearer and the key in this file"
     )

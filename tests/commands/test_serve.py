@@ -1,3 +1,4 @@
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +17,8 @@ from s2sft_fairseq.serve.settings import Limits
 def run(monkeypatch):
     """Call the command with a model that is not loaded; the result is what it would serve."""
     calls = []
-    monkeypatch.setattr(serve, "run", lambda model, options, key: calls.append((model, options, key)))
+    monkeypatch.setattr(serve, "run", lambda model, options, key, address: calls.append((model, options, key)))
+    monkeypatch.setattr(serve, "bind", lambda host, port: None)
     monkeypatch.setattr(
         "s2sft_fairseq.Seq2Seq", SimpleNamespace(from_pretrained=lambda *_, **__: "model"), raising=False
     )
@@ -64,6 +66,13 @@ def test_a_key_for_everybody(call_command, tmp_path):
     assert "exclude each other" in call_command("serve", tmp_path, *words, status=2).stderr
 
 
+def test_an_address_that_is_taken(call_command, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        stderr = call_command("serve", tmp_path, "--port", port, status=2).stderr
+    assert f"--host 127.0.0.1 and --port {port} are no free address: Address already in use" in stderr
+
+
 def test_without_the_extra(call_command, tmp_path, monkeypatch):
     monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
     stderr = call_command("serve", tmp_path, status=2).stderr
@@ -77,7 +86,8 @@ from served import FakeModel
 from s2sft_fairseq import cli
 from s2sft_fairseq.commands import serve
 def main(arguments):
-    serve.run(FakeModel(), serve._parser().parse_args(arguments), None)
+    options = serve._parser().parse_args(arguments)
+    serve.run(FakeModel(), options, None, serve.bind(options.host, options.port))
 serve.main = main
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
@@ -87,17 +97,15 @@ sys.exit(cli.main(["serve", *sys.argv[1:]]))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(number, tmp_path):
     pytest.importorskip("uvicorn", reason="the extra serve is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), "--port", str(port)],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), "--port", "0"],
         env=environment(PYTHONPATH=f"{ROOT}:{ROOT}/tests/support"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert any("Uvicorn running" in line for line in process.stderr)
+    log = iter(process.stderr)  # which ends with the process
+    port = next(found[1] for line in log if (found := re.search(r"the page is at http://127.0.0.1:(\d+)/", line)))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
         assert answer.status == 200
     process.send_signal(number)
