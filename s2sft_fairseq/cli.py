@@ -18,7 +18,7 @@ COMMANDS = {
     "preprocess": ("binarize tokenized source and target files", "preprocess"),
     "span-vocab": ("find the words of tokenized text that make spans", "span_vocab"),
     "convert": ("make a pretrained encoder usable", "convert"),
-    "export": ("write a model in Hugging Face's format", "export"),
+    "export": ("write a model as a folder that loads by itself, or in Hugging Face's format", "export"),
     "recipe": ("run a benchmark's recipe from raw files to scores", "recipe"),
     "pretrain": ("pre-train a model on plain text, with a paper's settings", "pretrain"),
     "train": ("fine-tune a model", "fairseq_command:train"),

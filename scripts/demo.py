@@ -129,7 +129,7 @@ class Demo(Stages):
             *options(validate_interval=NEVER, save_interval=NEVER, no_epoch_checkpoints=True),
             *options(save_dir=checkpoints, seed=1, num_workers=0, log_interval=updates // 40, log_format="json"),
             *options(log_file=self.folder / "train.log", no_progress_bar=True),
-            *options(amp=multiplies_bf16() and not self.given.float32),
+            *options(amp=multiplies_bf16() and not self.given.float32, no_model_folder=True),
         ]
         self.train(self.folder, words, update)
 

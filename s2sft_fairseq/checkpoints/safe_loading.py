@@ -18,6 +18,7 @@ import re
 import typing
 import warnings
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from omegaconf.nodes import AnyNode
 from torch import _weights_only_unpickler
 from torch.serialization import add_safe_globals, get_unsafe_globals_in_checkpoint
 
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, read_model
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -171,17 +173,19 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     """Load a checkpoint onto the CPU, as it is in the file.
 
     Args:
-        path: the file.
+        path: the file, or a model folder.
         lazily: read tensors when they are used, where the format of the file allows it; the file must not change then.
 
     Raises:
         UserError: the file is missing, is damaged, is no checkpoint, or holds a type that is not safe to load.
     """
-    path = os.fspath(path)
+    path = os.fspath(checkpoint_file(path))
     if not os.path.exists(path):
         raise UserError(f"{path}: no such checkpoint file")
     if not os.path.isfile(path):
-        raise UserError(f"{path}: a checkpoint file is needed, this is a folder or a device")
+        raise UserError(f"{path}: a checkpoint file or a model folder is needed, this is another folder or a device")
+    if path.endswith(".safetensors"):
+        return read_model(Path(path))
     try:
         mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)

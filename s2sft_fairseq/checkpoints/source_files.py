@@ -22,6 +22,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
+from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
 from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError
 
@@ -134,7 +135,7 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
     if file.name.endswith(".index.json"):
         return _read_shards(file), None
     if file.suffix == ".safetensors":
-        return _read_safetensors(file), None
+        return read_safetensors(file), None
     state = load_pickle(file) if file.suffix == ".pdparams" else load_checkpoint(file, lazily=True)
     inner = None
     options = state.get("args") or state.get("cfg")
@@ -182,16 +183,3 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     if absent := sorted(table.keys() - weights.keys()):
         raise UserError(f"{index} names tensors that its files lack: {', '.join(absent[:10])}")
     return weights
-
-
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise UserError(
-            f"{file} needs the package safetensors, which is not installed: pip install safetensors"
-        ) from None
-    try:
-        return load_file(file)
-    except Exception as error:  # safetensors has an error type of its own for damaged files, and OSError for others
-        raise UserError(f"{file} is damaged or no safetensors file: {error}") from None

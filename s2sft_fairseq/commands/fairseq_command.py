@@ -89,7 +89,7 @@ def default_task(arguments: list[str]) -> str:
     """The task where none is named: it follows from ``--arch``, or from the model in the first file of ``--path``."""
     model = value_of(arguments, "--arch", "-a") or ""
     path = (value_of(arguments, "--path") or "").split(os.pathsep)[0]
-    if os.path.isfile(path):
+    if os.path.exists(path):
         try:
             options = load_checkpoint(path, lazily=True).get("cfg") or {}
         except UserError:

@@ -1,6 +1,7 @@
 """``s2sft generate``: from binarized data as ``fairseq-generate`` does, or with ``--input`` from raw text to a file."""
 
 import argparse
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
+from s2sft_fairseq.checkpoints.model_folder import is_model_folder, read_config
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.generator import generate_file
+from s2sft_fairseq.recipes.engine import options as words
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
+
+logger = logging.getLogger(__name__)
 
 RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     "input": {
@@ -66,9 +71,10 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: naming everything that is wrong with the options, or with the input.
     """
-    words = [argument.partition("=")[0] for argument in arguments]
-    wants_help = bool({"-h", "--help"}.intersection(words))
-    if not wants_help and not {"--input", "--output"}.intersection(words):
+    arguments = [*arguments, *_of_model_folder(arguments)]
+    given = {argument.partition("=")[0] for argument in arguments}
+    wants_help = bool({"-h", "--help"} & given)
+    if not wants_help and not {"--input", "--output"} & given:
         fairseq_command.run("generate", arguments)
         return
     # --bpe pretrained is what knows --tokenizer-dir.
@@ -85,6 +91,21 @@ def main(arguments: list[str]) -> None:
         raise UserError.of(problems)
     args["data"] = args["tokenizer_dir"]  # what has the dictionary
     generate_file(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
+
+
+def _of_model_folder(arguments: list[str]) -> list[str]:
+    """Return options that the model folder of ``--path`` stands for: its tokenizer, and the search that it is best used
+    with, where they are not given."""
+    path = fairseq_command.value_of(arguments, "--path")
+    if path is None or not is_model_folder(path):
+        return []
+    given = {argument.partition("=")[0] for argument in arguments}
+    search = {name: value for name, value in read_config(Path(path))["search"].items() if as_option(name) not in given}
+    if search:
+        logger.info(f"{path} is searched with {' '.join(words(**search))}")
+    if "--tokenizer-dir" not in given and "--input" in given:
+        search["tokenizer_dir"] = path
+    return words(**search)
 
 
 def _add_raw_options(parser: argparse.ArgumentParser) -> list[str]:

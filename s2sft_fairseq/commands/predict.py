@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _problems(options: argparse.Namespace) -> list[str]:
+    from s2sft_fairseq.checkpoints.model_folder import checkpoint_file  # imports PyTorch, as above
+
     found = []
     if options.fp16 and options.bf16:
         found.append("--fp16 and --bf16 exclude each other: give one of them")
@@ -39,8 +41,8 @@ def _problems(options: argparse.Namespace) -> list[str]:
             found.append(f"{as_option(name)} must be at least 1, but is {value}")
     if options.clip and options.clip[0] > options.clip[1]:
         found.append(f"--clip must be a least and a greatest number, but is {options.clip[0]:g} {options.clip[1]:g}")
-    if not options.path.is_file():
-        found.append(f"--path must be a checkpoint file, but {options.path} is not one")
+    if not checkpoint_file(options.path).is_file():
+        found.append(f"--path must be a checkpoint file or a model folder, but {options.path} is neither")
     return found
 
 
@@ -58,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="s2sft predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path, help="folder written by s2sft preprocess --only-source")
-    parser.add_argument("--path", type=Path, required=True, metavar="FILE", help="the fine-tuned checkpoint")
+    parser.add_argument(
+        "--path", type=Path, required=True, metavar="PATH", help="the fine-tuned checkpoint, or a model folder"
+    )
     parser.add_argument("--subset", default="valid", metavar="NAME", help="the split (default: valid)")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument(

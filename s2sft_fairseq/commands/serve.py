@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     address = bind(options.host, options.port)  # which may fail, and a model takes longer
     from s2sft_fairseq import Seq2Seq  # imports PyTorch, which --help does without
 
-    model = Seq2Seq.from_pretrained(options.model, device=options.device, dtype=options.dtype)
+    model = Seq2Seq.from_pretrained(
+        options.model, options.tokenizer_dir, device=options.device, dtype=options.dtype, quantize=options.quantize
+    )
     run(model, options, key, address)
 
 
@@ -119,8 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="s2sft serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a model folder, or a checkpoint")
+    parser.add_argument(
+        "--tokenizer-dir", type=Path, metavar="DIR", help="of a checkpoint: the encoder that it was trained from"
+    )
     parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
+    parser.add_argument("--quantize", choices=["int8"], help="multiply in 8 bits on a CPU")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen at (default: 127.0.0.1)")
     parser.add_argument(
         "--port", type=int, default=8000, metavar="N", help="to listen at; 0: a free one (default: 8000)"

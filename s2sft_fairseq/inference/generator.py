@@ -21,6 +21,7 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
@@ -271,7 +272,7 @@ def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
     left_out = {"_name", "data", "max_batch_memory"}
     return {
         "--input": file_state(raw.input),
-        "--path": [file_state(Path(path)) for path in utils.split_paths(cfg.common_eval.path)],
+        "--path": [file_state(checkpoint_file(path)) for path in utils.split_paths(cfg.common_eval.path)],
         "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),
         **{as_option(name): value for name, value in groups.items() if name not in left_out},
     }

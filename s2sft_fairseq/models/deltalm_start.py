@@ -21,6 +21,7 @@ from s2sft_fairseq.checkpoints.deltalm import (
     tie,
 )
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
@@ -83,18 +84,19 @@ def open_start(path: str, dictionary: Dictionary) -> Start:
     """Read what ``--pretrained`` names.
 
     Args:
-        path: the folder of a converted encoder or of a converted DeltaLM, or the file of a checkpoint.
+        path: the folder of a converted encoder or of a converted DeltaLM, the file of a checkpoint, or a model folder.
         dictionary: of the data.
 
     Raises:
         UserError: if it cannot be read, is nothing that the model can start from, or does not fit the dictionary.
     """
-    if Path(path).is_dir() or is_model_of_folder(Path(path)):
-        return _from_pretrained(open_pretrained(path), dictionary)
-    state = load_checkpoint(path, lazily=True)
+    file = checkpoint_file(path)
+    if file.is_dir() or is_model_of_folder(file):
+        return _from_pretrained(open_pretrained(file), dictionary)
+    state = load_checkpoint(file, lazily=True)
     if is_encoder(state):
-        return _from_pretrained(encoder_of(Path(path), state), dictionary)
-    return _from_checkpoint(Path(path), state, dictionary)
+        return _from_pretrained(encoder_of(file, state), dictionary)
+    return _from_checkpoint(file, state, dictionary)
 
 
 def _from_pretrained(pretrained: PretrainedEncoder, dictionary: Dictionary) -> Start:

@@ -10,29 +10,28 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import CONFIG, WEIGHTS, is_model_folder
 from s2sft_fairseq.checkpoints.pretrained import MODEL
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
-from s2sft_fairseq.models.pretrained_checkpoint import open_encoder
-from s2sft_fairseq.models.trained_parameters import FINGERPRINT, merge_adapters
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.models.pretrained_checkpoint import plain_options, without_adapters
+from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
-
-def export(
+def export_to_hugging_face(
     checkpoint: Path, destination: Path, tokenizer_dir: Path | None = None, pretrained: Path | None = None
 ) -> None:
     """Write ``config.json``, ``model.safetensors`` and the tokenizer's files.
 
     Args:
-        checkpoint: a checkpoint file of this plugin, or the folder of a converted encoder.
+        checkpoint: a checkpoint file of this plugin, a model folder, or the folder of a converted encoder.
         destination: the folder to write.
-        tokenizer_dir: where the tokenizer's files are; for a converted encoder its own folder.
+        tokenizer_dir: where the tokenizer's files are; of a folder its own.
         pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
 
     Raises:
@@ -44,7 +43,8 @@ def export(
         raise UserError(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
-    weights, sizes, head = read_model(checkpoint / MODEL if checkpoint.is_dir() else checkpoint, pretrained)
+    is_converted = checkpoint.is_dir() and not is_model_folder(checkpoint)
+    weights, sizes, head = read_model(checkpoint / MODEL if is_converted else checkpoint, pretrained)
     vocabulary = read_vocabulary(folder)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
@@ -58,7 +58,7 @@ def export(
         theirs |= head.write(family.name)
         config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}
     with new_folder(destination, "--to") as staging:
-        _save(theirs, staging / WEIGHTS)
+        write_safetensors(theirs, staging / WEIGHTS)
         _write_tokenizer(folder, vocabulary, staging)
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
@@ -82,10 +82,9 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
             encoder is not that of its adapters.
     """
     state = load_checkpoint(checkpoint, lazily=True)
-    options: Any = (state.get("cfg") or {}).get("model")
-    values = options if isinstance(options, dict) else vars(options) if options is not None else {}
-    weights = state.get("model", {})
-    check_finite(checkpoint, weights)
+    check_finite(checkpoint, state.get("model", {}))
+    state = without_adapters(state, checkpoint, pretrained)
+    values, weights = plain_options((state.get("cfg") or {}).get("model")), state.get("model", {})
     if values.get("num_roles"):
         raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
     head = read_head(state, str(checkpoint))
@@ -93,17 +92,10 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
         weights = {
             name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")
         }
-    if values.get("lora_rank") and FINGERPRINT in weights:
-        cfg = UnilmConfig(pretrained=str(pretrained or values["pretrained"]), lora_rank=values["lora_rank"])
-        weights = merge_adapters(weights, open_encoder(cfg).read_weights(), values, cfg.pretrained)
-    elif pretrained is not None:
-        raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {checkpoint} has none")
     if "encoder_layers" not in values or "embeddings.tokens.weight" not in weights:
         raise UserError(
             f"{checkpoint} must be a checkpoint of s2sft train, or a folder of s2sft convert, but is neither"
         )
-    if head is not None:  # in place of that of the encoder which adapters were trained beside
-        weights = {name: value for name, value in weights.items() if not name.startswith("lm_head.")}
     sizes = {name: values.get(name) for name in SIZES}
     return weights, {name: SIZES[name] if value is None else value for name, value in sizes.items()}, head
 
@@ -139,17 +131,3 @@ def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) ->
             (destination / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
         else:
             shutil.copyfile(folder / name, destination / {"vocab.bpe": "merges.txt"}.get(name, name))
-
-
-def _save(weights: dict[str, Tensor], path: Path) -> None:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-    except ImportError:
-        raise UserError(
-            "s2sft export needs the package safetensors, which is not installed: pip install safetensors"
-        ) from None
-    try:
-        save_file(weights, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise UserError(f"--to could not be written: {error}") from None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
@@ -84,15 +85,46 @@ def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
 
 
 def open_pretrained(path: str | Path) -> PretrainedEncoder:
-    """Read the description of an encoder: of a folder, or of a checkpoint file.
+    """Read the description of an encoder: of a converted one, of a checkpoint file, or of a model folder.
 
     Raises:
         UserError: if it cannot be read, or holds no encoder.
     """
-    path = Path(path)
+    path = checkpoint_file(path)
     if path.is_file() and not is_model_of_folder(path):
         return encoder_of(path, load_checkpoint(path, lazily=True))
     return PretrainedEncoder.open(path.parent if path.is_file() else path)
+
+
+def without_adapters(state: Mapping[str, Any], where: Path, pretrained: Path | None = None) -> dict[str, Any]:
+    """Return a checkpoint whose adapters, if it has any, are merged with the weights of their encoder.
+
+    Args:
+        state: what the checkpoint holds.
+        where: the file, for messages.
+        pretrained: where the encoder is, if not where it was.
+
+    Raises:
+        UserError: if the encoder is missing, or is not that of the adapters.
+    """
+    options = plain_options((state.get("cfg") or {}).get("model"))
+    weights: dict[str, Tensor] = dict(state.get("model") or {})
+    prefix = _ENCODER if _ENCODER + FINGERPRINT in weights else ""
+    if prefix + FINGERPRINT not in weights:
+        if pretrained is not None:
+            raise UserError(f"--pretrained is for checkpoints with adapters (--lora-rank), but {where} has none")
+        return dict(state)
+    cfg = UnilmConfig(pretrained=str(pretrained or options["pretrained"]), lora_rank=options["lora_rank"])
+    encoder = open_encoder(cfg)
+    assert encoder is not None
+    adapters = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    whole = merge_adapters(adapters, encoder.read_weights(), options, str(cfg.pretrained))
+    if prefix:  # a model with another head has none of language models
+        others = {name: value for name, value in weights.items() if not name.startswith(prefix)}
+        kept = {name: value for name, value in whole.items() if not name.startswith(_LM_HEAD)}
+        whole = {**{prefix + name: value for name, value in kept.items()}, **others}
+    options |= {"lora_rank": 0, "pretrained": None}
+    return {**state, "model": whole, "cfg": {**state["cfg"], "model": options}}
 
 
 def is_model_of_folder(path: Path) -> bool:
@@ -119,7 +151,7 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
         UserError: if it holds another kind of model, or is damaged.
     """
     cfg = state.get("cfg") or {}
-    options, task = (_plain(cfg.get(name)) for name in ("model", "task"))
+    options, task = (plain_options(cfg.get(name)) for name in ("model", "task"))
     if not is_encoder(state):
         name = options.get("_name") or options.get("arch") or "another program"
         raise UserError(
@@ -143,7 +175,8 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
     )
 
 
-def _plain(options: Any) -> dict[str, Any]:
+def plain_options(options: Any) -> dict[str, Any]:
+    """Return a part of a configuration as a dictionary; older checkpoints have a Namespace."""
     return dict(vars(options)) if isinstance(options, Namespace) else dict(options or {})
 
 

@@ -86,6 +86,7 @@ class TransformerOptions(FairseqDataclass):
             "one, measured once on a machine; mkl: what PyTorch takes by itself"
         },
     )
+    no_model_folder: bool = flag("do not write SAVE_DIR/model, the best model as a folder, at the end of training")
     share_cores: bool = flag(
         "train with fewer threads while other processes need cores of the CPU, and with all of them once cores are "
         "idle; the number of threads changes roundings, so a run cannot be repeated to the last bit"

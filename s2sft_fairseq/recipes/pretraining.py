@@ -177,7 +177,7 @@ class Pretraining(Stages):
     def write(self, checkpoint: Path, made: Path) -> None:
         exported = self.folder / "exported"
         shutil.rmtree(exported, ignore_errors=True)
-        self.s2sft("export", checkpoint, tokenizer_dir=self.tokenizer, to=exported)
+        self.s2sft("export", checkpoint, tokenizer_dir=self.tokenizer, to=exported, format="hugging_face")
         self.s2sft("convert", exported, to=made)
 
 

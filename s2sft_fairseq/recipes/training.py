@@ -72,4 +72,5 @@ def saved(settings: Settings, folder: Path) -> list[str]:
     return [
         *options(save_dir=folder / "checkpoints", log_interval=every, log_format="json"),
         *options(log_file=folder / "train.log", no_progress_bar=True, cpu=settings.cpu),
+        *options(no_model_folder=True),  # the checkpoints are not kept
     ]

@@ -23,6 +23,7 @@ from fairseq.trainer import Trainer
 from torch.serialization import safe_globals
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
 from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, not_built
@@ -87,6 +88,7 @@ def _load_to_cpu(load: Function, path: str, *args: Any, **options: Any) -> dict[
 
     fairseq raises whatever a file without a model or a configuration leads to.
     """
+    path = os.fspath(checkpoint_file(path))
     try:
         return load(path, *args, **options)
     except UserError:  # of `_load`
@@ -256,15 +258,29 @@ def _lock(verify: Function, save_dir: str) -> None:
 
 
 def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
-    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: unlock the folder at its end."""
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: at its end unlock the folder of the
+    checkpoints, and write the model folder of a training."""
     if cfg.checkpoint.write_checkpoints_asynchronously:
         raise UserError("--save-async must be left out: errors of the threads that save would go unnoticed")
+    trains = main.__module__ == "fairseq_cli.train"
+    pretrained = getattr(cfg.model, "pretrained", None) if trains else None  # the model takes it out of the options
     verify = checkpoint_utils.verify_checkpoint_directory
     if cfg.checkpoint.no_save:  # nothing to lock
         checkpoint_utils.verify_checkpoint_directory = verify.__wrapped__
     try:
         call(cfg, main, **options)
+        if trains:
+            _write_model_folder(cfg, pretrained)
     finally:
         checkpoint_utils.verify_checkpoint_directory = verify
         while _locks:
             _locks.popitem()[1].__exit__(None, None, None)
+
+
+def _write_model_folder(cfg: Any, pretrained: str | None) -> None:
+    is_ours = not getattr(cfg.model, "no_model_folder", True)
+    if is_ours and not cfg.checkpoint.no_save and cfg.distributed_training.distributed_rank == 0:
+        # Here, for models need fairseq patched before they are imported.
+        from s2sft_fairseq.models.model_folder import export_after_training
+
+        export_after_training(Path(cfg.checkpoint.save_dir), cfg.checkpoint.checkpoint_suffix, pretrained)

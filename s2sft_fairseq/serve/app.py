@@ -46,7 +46,7 @@ class Model(Protocol):
     def hypotheses(self, sources: Any, **options: Any) -> list[list[Any]]:
         """Return the best hypotheses of each source."""
 
-    def score(self, sources: Any, targets: Any) -> Sequence[float]:
+    def score(self, sources: Any, targets: Any) -> Sequence[Any]:
         """Return the score of each target."""
 
     def attention(self, source: Any, target: str) -> Any:
@@ -104,7 +104,9 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
         options = request.options()
         key = ("generate", *sorted(options.items()))
         results = await run(key, lambda items: model.hypotheses(items, **options), sources)
-        return schemas.GenerateAnswer(results=[[_hypothesis(each) for each in best] for best in results])
+        return schemas.GenerateAnswer(
+            results=[[schemas.HypothesisAnswer(**vars(each)) for each in best] for best in results]
+        )
 
     @app.post("/score")
     async def score(request: schemas.ScoreRequest) -> schemas.ScoreAnswer:
@@ -116,7 +118,7 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
         schemas.check_length("target", max(map(len, targets)), limits)
         pairs = list(zip(sources, targets, strict=True))
         scores = await run("score", lambda items: model.score(*map(list, zip(*items, strict=True))), pairs)
-        return schemas.ScoreAnswer(results=[float(each) for each in scores])
+        return schemas.ScoreAnswer(results=[schemas.TargetScore(**vars(each)) for each in scores])
 
     @app.post("/attention")
     async def attention(request: schemas.AttentionRequest) -> schemas.AttentionAnswer:
@@ -129,16 +131,10 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
 
         (found,) = await run("attention", work, [(source, request.target)])
         return schemas.AttentionAnswer(
-            source_tokens=list(found.source_tokens),
-            target_tokens=list(found.target_tokens),
-            weights=[[round(float(weight), 6) for weight in row] for row in found.weights],
+            source_tokens=list(found.source),
+            target_tokens=list(found.target),
+            weights=[[round(weight, 6) for weight in row] for row in found.weights.tolist()],
         )
-
-
-def _hypothesis(found: Any) -> schemas.HypothesisAnswer:
-    return schemas.HypothesisAnswer(
-        text=found.text, score=found.score, tokens=list(found.tokens), log_probs=list(found.log_probs)
-    )
 
 
 def _add_state(app: FastAPI, batcher: Batcher, metrics: Metrics, name: str) -> None:

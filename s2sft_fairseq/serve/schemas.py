@@ -70,10 +70,18 @@ class GenerateAnswer(BaseModel):
     results: list[list[HypothesisAnswer]]
 
 
+class TargetScore(BaseModel):
+    """How probable a target is."""
+
+    total: Annotated[float, Field(description="sum of log_probs")]
+    tokens: list[str]
+    log_probs: list[float]
+
+
 class ScoreAnswer(BaseModel):
     """The score of each target."""
 
-    results: list[float]
+    results: list[TargetScore]
 
 
 class AttentionAnswer(BaseModel):

@@ -22,10 +22,10 @@ from safetensors import SafetensorError
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
-from s2sft_fairseq.commands.export import main
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.export import WEIGHTS, export
+from s2sft_fairseq.models.export import WEIGHTS
+from s2sft_fairseq.models.export import export_to_hugging_face as export
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 
@@ -59,7 +59,8 @@ def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
     limits = ("--max-source-positions", "20", "--max-target-positions", "12", "--cpu")
     saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--max-update", "3", "--lr", "0.01")
     call_command("train", "data", "--pretrained", "encoder", *limits, *saving)
-    done = call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", "encoder", "--to", "exported")
+    words = ("--tokenizer-dir", "encoder", "--format", "hugging_face", "--to", "exported")
+    done = call_command("export", "tuned/checkpoint_best.pt", *words)
     assert "wrote exported: BertForMaskedLM, " in done.stdout
     assert sorted(path.name for path in Path("exported").iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
     tuned = load_checkpoint("tuned/checkpoint_best.pt")["model"]
@@ -129,7 +130,7 @@ def test_a_relative_position_bias(tmp_path, encoder, capsys):
     state["model"]["relative_position.weight"] = torch.randn(2, 32)
     state["cfg"]["model"]["relative_position_bins"] = 32
     torch.save(state, tmp_path / "relative.pt")
-    main([str(tmp_path / "relative.pt"), "--tokenizer-dir", str(encoder), "--to", str(tmp_path / "unilm")])
+    export(tmp_path / "relative.pt", tmp_path / "unilm", encoder)
     assert "this is UniLM's own format, for s2sft convert" in capsys.readouterr().out
     convert([str(tmp_path / "unilm"), "--to", str(tmp_path / "again")])
     again = load_checkpoint(tmp_path / "again" / "model.pt")["model"]
@@ -154,9 +155,9 @@ def test_what_cannot_be_exported(tmp_path, encoder, monkeypatch):
     with pytest.raises(UserError, match=r"larger has 51 symbols, but .*encoder was trained with 50$"):
         export(encoder, tmp_path / "out", larger)
     monkeypatch.setattr("safetensors.torch.save_file", Mock(side_effect=SafetensorError("No space left on device")))
-    with pytest.raises(UserError, match=r"^--to could not be written: No space left on device$"):
+    with pytest.raises(UserError, match=r"^model\.safetensors could not be written: No space left on device$"):
         export(encoder, tmp_path / "out")
     monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
-    with pytest.raises(UserError, match=r"^s2sft export needs the package safetensors, which is not installed"):
+    with pytest.raises(UserError, match=r"model\.safetensors needs the package safetensors, which is not installed"):
         export(encoder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -119,7 +119,13 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     log = call_command("validate", data, *path, "--task", "unilm_classification", "--batch-size", 3)
     assert last_value(log.stdout, "accuracy") == 100
 
-    call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", letters.folder, "--to", "hugging_face")
+    call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", letters.folder, "--to", "model")
+    call_command("predict", data, "--path", "model", "--cpu", "--output", "folder.tsv")
+    assert (tmp_path / "folder.tsv").read_text() == (tmp_path / "whole.tsv").read_text()
+    assert "| classes | no, yes |" in (tmp_path / "model" / "README.md").read_text()
+
+    words = ("--tokenizer-dir", letters.folder, "--format", "hugging_face", "--to", "hugging_face")
+    call_command("export", "tuned/checkpoint_best.pt", *words)
     theirs = pytest.importorskip("transformers").AutoModelForSequenceClassification.from_pretrained("hugging_face")
     symbols = (tmp_path / "hugging_face" / "vocab.txt").read_text().splitlines()
     for text, expected in zip(PAIRS, CLASSES, strict=True):
@@ -202,7 +208,7 @@ def test_mistakes(train, call_command, data, tmp_path):
         "--fp16 and --bf16 exclude each other: give one of them",
         "--max-tokens must be at least 1, but is 0",
         "--clip must be a least and a greatest number, but is 5 0",
-        f"--path must be a checkpoint file, but {tmp_path}/no.pt is not one",
+        f"--path must be a checkpoint file or a model folder, but {tmp_path}/no.pt is neither",
     ):
         assert f"  - {problem}\n" in failed.stderr
 

@@ -109,6 +109,12 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
     )
     lines = (tmp_path / "out.txt").read_text().splitlines()
     assert [re.sub(r"\W", "", line) for line in lines] == [re.sub(r"\W", "", found[i][0]) for i in range(5)]
+    call_command("export", "tuned/checkpoint_last.pt", "--tokenizer-dir", encoder, "--to", "model")
+    search = ("--cpu", "--beam", 3, "--max-len-b", 8, "-t", "en")
+    call_command("generate", "--path", "model", *search, "--input", "raw/test.de", "--output", "folder.txt")
+    assert (tmp_path / "folder.txt").read_text().splitlines() == lines
+    further = (*tuning[2:], "--arch", "deltalm", "--max-update", 1, "--save-dir", "on")
+    call_command("train", data, "--pretrained", "model", *TRAINING, *further)
     refused = call_command(
         "generate", *path, "--tokenizer-dir", encoder, "--input", "raw/test.de", "--output", "x", status=2
     )

@@ -58,7 +58,7 @@ def test_from_plain_text_to_generated_text(pretrain, text, call_command, toy, tm
     assert re.search(r"valid on 'valid' subset .* span_loss ", log)
 
     export = ("pretrained/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "exported")
-    call_command("export", *export)
+    call_command("export", "--format", "hugging_face", *export)
     call_command("convert", "exported", "--to", "encoder")
     trained = load_checkpoint(tmp_path / "pretrained" / "checkpoint_last.pt")["model"]
     converted = load_checkpoint(tmp_path / "encoder" / "model.pt")["model"]

@@ -91,12 +91,17 @@ def test_exports_merged_weights(fine_tune, call_command, toy, encoder, tmp_path)
     fine_tune(20)
     expected = decoded(call_command, toy, "tuned/checkpoint_last.pt")
     encoder.rename(tmp_path / "moved")
-    words = ("tuned/checkpoint_last.pt", "--tokenizer-dir", "moved", "--to", "exported")
+    theirs = ("--format", "hugging_face")
+    words = ("tuned/checkpoint_last.pt", "--tokenizer-dir", "moved", "--to", "exported", *theirs)
     assert "adapters need the encoder" in call_command("export", *words, status=2).stderr
     call_command("export", *words, "--pretrained", "moved")
     call_command("convert", "exported", "--to", "again", "--finetune-method", "pseudo_masked")
     assert decoded(call_command, toy, "again/model.pt", *toy.layout) == expected
-    error = call_command("export", "moved", "--to", "other", "--pretrained", "moved", status=2).stderr
+    call_command("export", *words[:3], "--pretrained", "moved", "--to", "model")
+    (tmp_path / "moved").rename(tmp_path / "gone")
+    assert decoded(call_command, toy, "model") == expected
+    (tmp_path / "gone").rename(tmp_path / "moved")
+    error = call_command("export", "moved", *theirs, "--to", "other", "--pretrained", "moved", status=2).stderr
     assert "error: --pretrained is for checkpoints with adapters (--lora-rank), but moved/model.pt has none" in error
 
 

@@ -69,14 +69,20 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
 
     until_learned(train, learned, 200)
     predict = ("predict", data, "--path", "tuned/checkpoint_last.pt", "--cpu")
+    call_command("export", "tuned/checkpoint_last.pt", "--tokenizer-dir", letters.folder, "--to", "model")
+    call_command("predict", data, "--path", "model", "--cpu", "--output", "folder.json")
     words = ("--tokenizer-dir", letters.folder, "--to", "hugging_face")
-    told = call_command("export", "tuned/checkpoint_last.pt", *words).stdout
+    told = call_command("export", "--format", "hugging_face", "tuned/checkpoint_last.pt", *words).stdout
     assert "wrote hugging_face: BertForQuestionAnswering" in told
     told = call_command(*predict, "--output", "a.json", "--null-odds", "odds.json", "--n-best-file", "best.json").stdout
     assert "a.json: 8 answers, 2 of them empty\n" in told
     assert "odds.json: the odds that there is no answer; predicted where they are above 0\n" in told
     found = json.loads((tmp_path / "a.json").read_text())
     assert found == {letter: text or "" for letter, text in ANSWERS.items()}
+    always = json.loads((tmp_path / "folder.json").read_text())  # without the odds every question has an answer
+    assert {letter: always[letter] for letter, text in ANSWERS.items() if text} == {
+        k: v for k, v in ANSWERS.items() if v
+    }
     odds = json.loads((tmp_path / "odds.json").read_text())
     assert {letter: value > 0 for letter, value in odds.items()} == {k: not text for k, text in ANSWERS.items()}
     best = json.loads((tmp_path / "best.json").read_text())

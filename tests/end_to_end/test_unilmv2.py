@@ -55,7 +55,8 @@ def test_from_plain_text_to_generated_text(pretrain, call_command, toy, tmp_path
         assert losses[-1] < losses[0]
     assert re.search(r"valid on 'valid' subset .* par_loss ", log)
 
-    call_command("export", "pretrained/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "exported")
+    words = ("--tokenizer-dir", toy.folder, "--format", "hugging_face", "--to", "exported")
+    call_command("export", "pretrained/checkpoint_last.pt", *words)
     call_command("convert", "exported", "--to", "encoder")
     trained = load_checkpoint(tmp_path / "pretrained" / "checkpoint_last.pt")["model"]
     converted = load_checkpoint(tmp_path / "encoder" / "model.pt")["model"]

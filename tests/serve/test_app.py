@@ -23,8 +23,10 @@ def test_a_list_of_texts_and_fields(serve):
 
 
 def test_score(shared):
-    assert shared.ask("/score", {"source": "a", "target": "bcd"}).json == {"results": [-3.0]}
-    assert shared.ask("/score", {"source": ["a", "b"], "target": ["x", "xy"]}).json == {"results": [-1.0, -2.0]}
+    one = {"total": -3.0, "tokens": ["b", "c", "d"], "log_probs": [-1.0] * 3}
+    assert shared.ask("/score", {"source": "a", "target": "bcd"}).json == {"results": [one]}
+    two = shared.ask("/score", {"source": ["a", "b"], "target": ["x", "xy"]}).json["results"]
+    assert [each["total"] for each in two] == [-1.0, -2.0]
 
 
 def test_attention(shared):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import numpy as np
 import uvicorn
 
 from s2sft_fairseq.errors import UserError
@@ -41,11 +42,14 @@ class FakeModel:
         ]
 
     def score(self, sources, targets):
-        return [-float(len(target)) for target in targets]
+        return [
+            SimpleNamespace(total=-float(len(target)), tokens=list(target), log_probs=[-1.0] * len(target))
+            for target in targets
+        ]
 
     def attention(self, source, target):
-        weights = [[1 / len(source)] * len(source) for _ in target]
-        return SimpleNamespace(source_tokens=list(source), target_tokens=list(target), weights=weights)
+        weights = np.full((len(target), len(source)), 1 / len(source))
+        return SimpleNamespace(source=list(source), target=list(target), weights=weights)
 
 
 class Served:

@@ -1,0 +1,161 @@
+"""A model folder: a trained model as users hand it around, which loads without running code and without its encoder.
+
+=====================  ==============================================================================================
+``model.safetensors``  the weights by the names of the parameters of the model
+``config.json``        what a checkpoint of this plugin holds beside them: options of model, task and criterion, the
+                       state of the task; and the search that the user chose, and facts about the training
+``dict.txt``           the fairseq dictionary; symbol *i* is row *i* of the embedding
+``README.md``          a model card
+others                 the files of the tokenizer
+=====================  ==============================================================================================
+
+What reads a checkpoint reads a folder as well, or its ``model.safetensors``: it is given the same as of a checkpoint.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq import __version__
+from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_safetensors
+from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.errors import UserError
+
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+FORMAT, VERSION = "s2sft_fairseq model", 1
+_PARTS = ("model", "task", "criterion")
+_PATHS = ("data", "span_vocab", "pretrained")  # of the machine of the training
+
+
+def is_model_folder(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path is a model folder; what is wrong with one is reported when it is read."""
+    config = Path(path) / CONFIG
+    if not ((Path(path) / WEIGHTS).is_file() and config.is_file()):
+        return False
+    try:
+        return read_json_object(config).get("format") == FORMAT
+    except UserError:
+        return False
+
+
+def checkpoint_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file of the weights of a model folder; any other path as it is."""
+    return Path(path) / WEIGHTS if is_model_folder(path) else Path(path)
+
+
+def write_model(
+    state: Mapping[str, Any], folder: Path, search: Mapping[str, Any], training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write weights and configuration.
+
+    Args:
+        state: of a checkpoint; adapters must have been merged.
+        folder: to write into.
+        search: options of ``s2sft generate`` that this model is best used with, by their names.
+        training: facts about it, by name.
+
+    Returns:
+        The configuration.
+    """
+    cfg = {name: dict(part) for name in _PARTS if (part := _plain(state["cfg"].get(name)))}
+    for part in cfg.values():
+        part |= {name: "" if name == "data" else None for name in _PATHS if name in part}
+    weights, copies = _own_memory(state["model"])
+    config = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "package_version": __version__,
+        "cfg": cfg,
+        "task_state": dict(state.get("task_state") or {}),
+        "search": dict(search),
+        "training": dict(training),
+        "copies": copies,
+    }
+    write_safetensors(weights, folder / WEIGHTS)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return config
+
+
+def read_model(weights: Path) -> dict[str, Any]:
+    """Read what `write_model` wrote, as a checkpoint of a training that made no update yet, with ``search``.
+
+    Args:
+        weights: the file ``model.safetensors``.
+
+    Raises:
+        UserError: if the file, or ``config.json`` beside it, is missing, damaged, or of a newer version.
+    """
+    config = read_config(weights.parent)
+    model = read_safetensors(weights)
+    if unknown := sorted(set(config["copies"].values()) - model.keys()):
+        raise UserError(f"{weights} must hold the tensors that {CONFIG} names, but lacks {', '.join(unknown)}")
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    return {
+        "args": None,
+        "cfg": {"_name": None, **config["cfg"]},
+        "model": {**model, **{name: model[other] for name, other in config["copies"].items()}},
+        "criterion": None,
+        "optimizer_history": [history],
+        "task_state": config["task_state"],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+        "search": config["search"],
+    }
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the ``config.json`` of a model folder.
+
+    Raises:
+        UserError: naming everything that is wrong with it.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} must be a model folder, but {CONFIG} is missing")
+    config = read_json_object(path)
+    if config.get("format") != FORMAT:
+        raise UserError(
+            f'{path} must say "format": "{FORMAT}", as s2sft export writes it: a pretrained encoder is made usable '
+            "with s2sft convert"
+        )
+    version = config.get("format_version")
+    if not isinstance(version, int) or version > VERSION:
+        raise UserError(
+            f"{path} has format_version {version!r:.20}, but this version of the package ({__version__}) reads up to "
+            f"{VERSION}: update it"
+        )
+    config = {"search": {}, "training": {}, "copies": {}, **config}
+    names = ("cfg", "task_state", "search", "training", "copies")
+    wrong = [name for name in names if not isinstance(config.get(name), dict)]
+    wrong += [f"cfg.{name}" for name in ("model", "task") if "cfg" not in wrong and not config["cfg"].get(name)]
+    if wrong:
+        raise UserError.of(f"{path}: {name} must be an object, but is missing or none" for name in wrong)
+    return config
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    return dict(options) if isinstance(options, Mapping) else dict(vars(options)) if options is not None else {}
+
+
+def _own_memory(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors, those that are one and the same once, and which name has a copy of which other's."""
+    kept: dict[str, Tensor] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    copies: dict[str, str] = {}
+    for name, value in weights.items():
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.numel() and place in first:
+            copies[name] = first[place]
+        else:
+            first[place] = name
+            # A slice of something larger must not take that along.
+            is_whole = (
+                value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.element_size()
+            )
+            kept[name] = value if is_whole else value.clone(memory_format=torch.contiguous_format)
+    return kept, copies

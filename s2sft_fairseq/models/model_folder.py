@@ -1,0 +1,140 @@
+"""Write the model folder of a checkpoint, with its tokenizer and a model card."""
+
+import logging
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import CARD, is_model_folder, write_model
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.models.model_card import model_card
+from s2sft_fairseq.models.pretrained_checkpoint import plain_options, without_adapters
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+def export_folder(
+    checkpoint: Path,
+    destination: Path,
+    tokenizer_dir: Path | None = None,
+    *,
+    pretrained: Path | None = None,
+    search: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    replaceable: Collection[str] = (),
+) -> None:
+    """Write a model folder.
+
+    Args:
+        checkpoint: a checkpoint file of this plugin, or another model folder.
+        destination: the folder to write.
+        tokenizer_dir: where the tokenizer's files are; of a model folder its own.
+        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
+        search: options of ``s2sft generate`` that the model is best used with, by their names.
+        facts: what is known of the training and not in the checkpoint, by name, such as ``encoder`` and ``scores``.
+        replaceable: names of files in `destination` that may be replaced.
+
+    Raises:
+        UserError: naming what is missing or does not fit.
+    """
+    folder = tokenizer_dir or (checkpoint if is_model_folder(checkpoint) else _encoder_of_adapters(checkpoint))
+    if folder is None:
+        raise UserError(
+            f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
+        )
+    state = load_checkpoint(checkpoint, lazily=True)
+    if not isinstance(state.get("cfg"), dict) or "model" not in state:
+        raise UserError(f"{checkpoint} must be a checkpoint of s2sft train or a model folder, but is neither")
+    check_finite(checkpoint, state["model"])
+    state = without_adapters(state, checkpoint, pretrained)
+    vocabulary = read_vocabulary(folder)
+    rows = len(_token_embedding(checkpoint, state["model"]))
+    if len(vocabulary.symbols) != rows:
+        raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
+    known = {**_training(state), **(facts or {})}
+    with new_folder(destination, "--to", replaceable) as staging:
+        config = write_model(state, staging, search or state.get("search") or {}, known)
+        _write_tokenizer(folder, vocabulary, staging)
+        parameters = sum(value.numel() for value in state["model"].values())
+        (staging / CARD).write_text(model_card(config, parameters, destination.name), encoding="utf-8")
+
+
+def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -> None:
+    """Write ``SAVE_DIR/model`` of the best checkpoint, or of the last one where none is best; never fail for it.
+
+    Args:
+        save_dir: with the checkpoints.
+        suffix: of the names of the checkpoints.
+        pretrained: what the training began with, whose tokenizer the model has; None: what an earlier run wrote.
+    """
+    made = save_dir / "model"
+    names = [save_dir / f"checkpoint_{kind}{suffix}.pt" for kind in ("best", "last")]
+    checkpoint = next((path for path in names if path.is_file()), None)
+    tokenizers = [made] if pretrained is None else [Path(pretrained), Path(pretrained).parent]
+    folder = next((path for path in tokenizers if has_tokenizer(path)), None)
+    if checkpoint is None:
+        return
+    if folder is None:
+        logger.info(
+            f"{made} is not written, for the tokenizer is not known: s2sft export {checkpoint} --tokenizer-dir DIR "
+            "--to MODEL makes a folder of this model"
+        )
+        return
+    replaceable = [path.name for path in made.iterdir()] if is_model_folder(made) else []
+    try:
+        export_folder(checkpoint, made, folder, replaceable=replaceable)
+    except (UserError, OSError) as error:
+        logger.warning(f"{made} could not be written: {error}")
+    else:
+        logger.info(f"wrote {made}: the model of {checkpoint.name} as a folder, with its tokenizer")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Tell whether a folder holds the files of a tokenizer, whole."""
+    try:
+        return read_vocabulary(folder).scheme is not None
+    except UserError:
+        return False
+
+
+def _encoder_of_adapters(checkpoint: Path) -> Path | None:
+    """Return the folder of the encoder that a checkpoint with adapters remembers, if it is there."""
+    cfg = load_checkpoint(checkpoint, lazily=True).get("cfg")
+    path = plain_options(cfg.get("model")).get("pretrained") if isinstance(cfg, dict) else None
+    return Path(path) if path and has_tokenizer(Path(path)) else None
+
+
+def _token_embedding(checkpoint: Path, weights: Mapping[str, Tensor]) -> Tensor:
+    for name in ("embeddings.tokens.weight", "encoder.embeddings.tokens.weight", "encoder.embed_tokens.weight"):
+        if name in weights:
+            return weights[name]
+    raise UserError(f"{checkpoint} must be a checkpoint of a model of this plugin, but has no token embedding")
+
+
+def _training(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint tells of its training."""
+    optimization = plain_options(state["cfg"].get("optimization"))
+    history = (state.get("optimizer_history") or [{}])[-1]
+    extra = state.get("extra_state") or {}
+    facts = {
+        "updates": history.get("num_updates") or None,
+        "learning_rate": optimization.get("lr"),
+        "seconds": round(extra.get("previous_training_time") or 0) or None,
+        "held_out_loss": extra.get("val_loss"),
+    }
+    return {name: value for name, value in facts.items() if isinstance(value, int | float | str | list)}
+
+
+def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
+    for name in vocabulary.files:
+        shutil.copyfile(folder / name, destination / name)
+    FairseqDictionary.of(vocabulary.symbols).save(str(destination / DICTIONARY))

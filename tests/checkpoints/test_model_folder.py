@@ -1,0 +1,109 @@
+"""The files of a model folder: written, read, and damaged in every way."""
+
+import json
+
+import pytest
+import torch
+
+from s2sft_fairseq.checkpoints.model_folder import (
+    CONFIG,
+    WEIGHTS,
+    checkpoint_file,
+    is_model_folder,
+    read_model,
+    write_model,
+)
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
+
+pytest.importorskip("safetensors", reason="is what a model folder holds")
+
+TIED = torch.arange(12.0).view(4, 3)
+STATE = {
+    "model": {
+        "embeddings.weight": TIED,
+        "head.weight": TIED,
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "transposed": torch.arange(6).view(2, 3).t(),
+        "part": torch.arange(10)[3:5],
+        "none": torch.zeros(0, 3),
+        "number": torch.tensor(7),
+    },
+    "cfg": {
+        "model": {"_name": "unilm", "encoder_layers": 2, "pretrained": "/home/me/encoder"},
+        "task": {"_name": "unilm_seq2seq", "data": "/home/me/data", "span_vocab": None},
+        "criterion": None,
+        "checkpoint": {"save_dir": "/home/me"},
+    },
+    "task_state": {"layout": {"finetune_method": "causal"}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_model(STATE, tmp_path, {"beam": 4}, {"updates": 3})
+    return tmp_path
+
+
+def change(folder, **changes):
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**config, **changes}))
+
+
+def test_what_is_read_is_what_was_written(folder):
+    for path in (folder, folder / WEIGHTS):
+        state = load_checkpoint(path)
+        assert state["model"].keys() == STATE["model"].keys()
+        for name, value in STATE["model"].items():
+            assert torch.equal(state["model"][name], value) and state["model"][name].dtype == value.dtype
+        assert state["cfg"]["model"] == {"_name": "unilm", "encoder_layers": 2, "pretrained": None}
+        assert state["cfg"]["task"] == {"_name": "unilm_seq2seq", "data": "", "span_vocab": None}
+        assert state["task_state"] == STATE["task_state"] and state["search"] == {"beam": 4}
+    assert "/home/me" not in (folder / CONFIG).read_text()
+
+
+def test_one_tensor_of_two_names_is_written_once(folder):
+    from safetensors.torch import load_file
+
+    assert len(load_file(folder / WEIGHTS)) == len(STATE["model"]) - 1
+    model = load_checkpoint(folder)["model"]
+    assert model["head.weight"].data_ptr() == model["embeddings.weight"].data_ptr()
+
+
+def test_which_paths_are_model_folders(folder, tmp_path):
+    assert is_model_folder(folder) and checkpoint_file(folder) == folder / WEIGHTS
+    assert not is_model_folder(folder / WEIGHTS) and checkpoint_file(folder / WEIGHTS) == folder / WEIGHTS
+    (folder / CONFIG).write_text("{")
+    assert not is_model_folder(folder) and checkpoint_file(folder) == folder
+    assert not is_model_folder(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"format": "another"}, ["config.json", "s2sft_fairseq model", "s2sft convert"]),
+        ({"format_version": 2}, ["format_version 2", "reads up to 1"]),
+        ({"format_version": "1"}, ["format_version '1'"]),
+        ({"cfg": None, "task_state": []}, ["cfg must be an object", "task_state must be an object"]),
+        ({"cfg": {"model": {"_name": "unilm"}}}, ["cfg.task must be an object"]),
+        ({"copies": {"head.weight": "gone"}}, ["model.safetensors", "lacks gone"]),
+    ],
+)
+def test_a_damaged_configuration(folder, changes, named):
+    change(folder, **changes)
+    with pytest.raises(UserError) as raised:
+        read_model(folder / WEIGHTS)
+    assert all(each in str(raised.value) for each in named)
+
+
+def test_damaged_files(folder):
+    whole = (folder / WEIGHTS).read_bytes()
+    for damaged in (whole[:-1], whole[:20], b"", b"\xff" * 100):
+        (folder / WEIGHTS).write_bytes(damaged)
+        with pytest.raises(UserError, match=r"model\.safetensors is damaged or no safetensors file"):
+            load_checkpoint(folder)
+    (folder / CONFIG).unlink()
+    with pytest.raises(UserError, match=r"config\.json is missing"):
+        load_checkpoint(folder / WEIGHTS)
+    with pytest.raises(UserError, match="a checkpoint file or a model folder is needed"):
+        load_checkpoint(folder)
