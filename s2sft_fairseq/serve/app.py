@@ -1,0 +1,197 @@
+"""The application: what is asked of the model, and the page."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from s2sft_fairseq import __version__
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.serve import schemas
+from s2sft_fairseq.serve.batching import Batcher
+from s2sft_fairseq.serve.gate import Gate, unexpected
+from s2sft_fairseq.serve.metrics import Metrics
+from s2sft_fairseq.serve.settings import Access, Limits, Refused
+
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
+REASONS = {
+    401: "no key, or a wrong one",
+    403: "the Host or the Origin header names another server",
+    413: "the body or a text is too long",
+    422: "the request is not as described",
+    429: "too many sources wait for the model",
+    500: "an error within the server",
+    503: "too many requests are open, or the server is shutting down",
+    504: "no answer in time",
+}
+SOURCE_NEEDED = "must be a text in Unicode, an object of such texts, or a list of either"
+"""In place of what pydantic finds wrong for each of the three."""
+MOST_PROBLEMS = 5
+"""Of a malformed request that its answer tells."""
+
+
+class Model(Protocol):
+    """What is used of `s2sft_fairseq.Seq2Seq`; its methods are called by one thread."""
+
+    def hypotheses(self, sources: Any, **options: Any) -> list[list[Any]]:
+        """Return the best hypotheses of each source."""
+
+    def score(self, sources: Any, targets: Any) -> Sequence[Any]:
+        """Return the score of each target."""
+
+    def attention(self, source: Any, target: str) -> Any:
+        """Return the weights of a source's tokens."""
+
+
+def create_app(
+    model: Model, limits: Limits | None = None, access: Access | None = None, *, name: str = "model"
+) -> Gate:
+    """Return the ASGI application that serves a model.
+
+    Args:
+        model: the model; one thread of this application calls it.
+        limits: what requests may cost.
+        access: who may ask.
+        name: what ``/health`` calls the model.
+    """
+    limits, access = limits or Limits(), access or Access()
+    metrics = Metrics()
+    batcher = Batcher(limits, metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(batcher.close)
+
+    app = FastAPI(
+        title="s2sft serve",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,  # these pages load their scripts from other servers
+        redoc_url=None,
+        responses={status: {"model": schemas.ErrorAnswer, "description": text} for status, text in REASONS.items()},
+    )
+    _add_model(app, model, batcher, limits)
+    _add_state(app, batcher, metrics, name)
+    _add_page(app)
+    _add_errors(app)
+    paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
+    return Gate(app, access, limits, metrics, free={*PAGE, "/health"}, paths=paths)
+
+
+def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> None:
+    async def run(key: Hashable, work: Callable[[list[Any]], Sequence[Any]], items: list[Any]) -> list[Any]:
+        try:
+            return await asyncio.wrap_future(batcher.submit(key, work, items))
+        except UserError as error:
+            raise Refused(422, str(error)) from None
+
+    @app.post("/generate")
+    async def generate(request: schemas.GenerateRequest) -> schemas.GenerateAnswer:
+        """Generate texts for one source or several."""
+        sources = schemas.sources_of(request.source, limits)
+        schemas.check_options(request, limits)
+        options = request.options()
+        key = ("generate", *sorted(options.items()))
+        results = await run(key, lambda items: model.hypotheses(items, **options), sources)
+        return schemas.GenerateAnswer(
+            results=[[schemas.HypothesisAnswer(**vars(each)) for each in best] for best in results]
+        )
+
+    @app.post("/score")
+    async def score(request: schemas.ScoreRequest) -> schemas.ScoreAnswer:
+        """Score given targets."""
+        sources = schemas.sources_of(request.source, limits)
+        targets = request.target if isinstance(request.target, list) else [request.target]
+        if len(sources) != len(targets):
+            raise Refused(422, f"target: a target for each of {len(sources)} sources is needed, not {len(targets)}")
+        schemas.check_length("target", max(map(len, targets)), limits)
+        pairs = list(zip(sources, targets, strict=True))
+        scores = await run("score", lambda items: model.score(*map(list, zip(*items, strict=True))), pairs)
+        return schemas.ScoreAnswer(results=[schemas.TargetScore(**vars(each)) for each in scores])
+
+    @app.post("/attention")
+    async def attention(request: schemas.AttentionRequest) -> schemas.AttentionAnswer:
+        """Tell which tokens of the source each token of the target looks at."""
+        (source,) = schemas.sources_of(request.source, limits)
+        schemas.check_length("target", len(request.target), limits)
+
+        def work(items: list[Any]) -> list[Any]:
+            return [model.attention(*item) for item in items]
+
+        (found,) = await run("attention", work, [(source, request.target)])
+        return schemas.AttentionAnswer(
+            source_tokens=list(found.source),
+            target_tokens=list(found.target),
+            weights=[[round(weight, 6) for weight in row] for row in found.weights.tolist()],
+        )
+
+
+def _add_state(app: FastAPI, batcher: Batcher, metrics: Metrics, name: str) -> None:
+    @app.get("/health")
+    async def health() -> schemas.HealthAnswer:
+        """Tell whether the model's thread runs."""
+        if not batcher.is_alive():
+            raise Refused(503, "the model's thread has ended")
+        return schemas.HealthAnswer(status="ok", model=name, version=__version__, queue_length=batcher.queue_length())
+
+    @app.get("/metrics", response_class=Response)
+    async def prometheus() -> Response:
+        """Return counters in Prometheus' text format."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_page(app: FastAPI) -> None:
+    def add(path: str, content: bytes, kind: str) -> None:
+        async def page() -> Response:
+            return Response(content, media_type=kind)
+
+        app.get(path, include_in_schema=False)(page)
+
+    folder = files("s2sft_fairseq.serve") / "static"
+    for path, (name, kind) in PAGE.items():  # read now: no request reaches the file system
+        add(path, (folder / name).read_bytes(), kind)
+
+
+def _add_errors(app: FastAPI) -> None:
+    def answer(refused: Refused) -> Response:
+        return Response(refused.body(), refused.status, refused.headers, "application/json")
+
+    @app.exception_handler(Refused)
+    async def refuse(request: Request, error: Refused) -> Response:
+        return answer(error)
+
+    @app.exception_handler(HTTPException)
+    async def from_fastapi(request: Request, error: HTTPException) -> Response:
+        status = 422 if error.status_code == 400 else error.status_code  # 400: JSON that cannot be parsed
+        return answer(Refused(status, str(error.detail), error.headers))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return answer(Refused(422, "; ".join(_problems(error.errors()))))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        return answer(unexpected())
+
+
+def _problems(found: Sequence[Any]) -> list[str]:
+    """What is wrong with a request, once for each of its values."""
+    texts = {}
+    for each in found:
+        name = next((part for part in each["loc"][1:] if isinstance(part, str)), "")
+        if not name:
+            return ["the body must be a JSON object, and Content-Type application/json"]
+        texts[name] = SOURCE_NEEDED if name == "source" and each["type"] != "missing" else each["msg"]
+    lines = [f"{name}: {text}" for name, text in texts.items()]
+    return lines[:MOST_PROBLEMS] + [f"and {len(lines) - MOST_PROBLEMS} more"] * (len(lines) > MOST_PROBLEMS)

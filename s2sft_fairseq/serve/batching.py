@@ -1,0 +1,139 @@
+"""One thread that runs the model, and the requests that wait for it."""
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from s2sft_fairseq.serve.metrics import Metrics
+from s2sft_fairseq.serve.settings import Limits, Refused
+
+Work = Callable[[list[Any]], Sequence[Any]]
+"""From the items of a batch to a result for each, in their order."""
+
+
+@dataclass
+class Job:
+    """What one request asks of the model."""
+
+    key: Hashable
+    """Jobs of equal keys may share a batch: they ask for the same work with the same options."""
+    work: Work
+    items: list[Any]
+    future: Future[list[Any]] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """Runs jobs in the order of their arrival, and those that may share a batch together with the oldest of them."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self._limits, self._metrics = limits, metrics
+        self._changed = threading.Condition()
+        self._waiting: list[Job] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="s2sft-model", daemon=True)
+        self._thread.start()
+        metrics.queue_length = self.queue_length
+
+    def submit(self, key: Hashable, work: Work, items: list[Any]) -> Future[list[Any]]:
+        """Queue a job; a future that is cancelled before the model takes it leaves the queue.
+
+        Raises:
+            Refused: 429 if the queue is full, 503 if the server is shutting down.
+        """
+        job = Job(key, work, items)
+        with self._changed:
+            if self._closed:
+                raise Refused(503, "the server is shutting down")
+            waiting = self._count()
+            if waiting + len(items) > self._limits.max_queue:
+                reason = f"the queue is full: {waiting} of at most {self._limits.max_queue} sources wait"
+                raise Refused(429, reason, {"Retry-After": "1"})
+            self._waiting.append(job)
+            self._changed.notify()
+        return job.future
+
+    def queue_length(self) -> int:
+        """Return how many sources wait for the model."""
+        with self._changed:
+            return self._count()
+
+    def is_alive(self) -> bool:
+        """Whether the model's thread runs."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Refuse new jobs, finish those that wait, and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _count(self) -> int:
+        self._waiting = [job for job in self._waiting if not job.future.cancelled()]
+        return sum(len(job.items) for job in self._waiting)
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            self._do(batch)
+
+    def _next_batch(self) -> list[Job]:
+        """Wait for a batch; an empty one tells that the batcher is closed and nothing waits."""
+        with self._changed:
+            while True:
+                self._count()  # which forgets what was cancelled
+                if self._waiting:
+                    batch, full = self._sharing(self._waiting[0])
+                    left = self._waiting[0].arrived + self._limits.max_wait_ms / 1000 - time.monotonic()
+                    if full or left <= 0 or self._closed:
+                        break
+                    self._changed.wait(left)
+                elif self._closed:
+                    return []
+                else:
+                    self._changed.wait()
+            taken = {id(job) for job in batch}
+            self._waiting = [job for job in self._waiting if id(job) not in taken]
+        return batch
+
+    def _sharing(self, oldest: Job) -> tuple[list[Job], bool]:
+        """The jobs that share a batch with the oldest one, and whether no further one could."""
+        batch: list[Job] = []
+        size = 0
+        for job in self._waiting:
+            if job.key == oldest.key:
+                if batch and size + len(job.items) > self._limits.max_batch:
+                    return batch, True
+                batch.append(job)
+                size += len(job.items)
+        return batch, size >= self._limits.max_batch
+
+    def _do(self, batch: list[Job]) -> None:
+        running = [job for job in batch if job.future.set_running_or_notify_cancel()]
+        if not running:
+            return
+        start = time.monotonic()
+        items = [item for job in running for item in job.items]
+        try:
+            results = list(running[0].work(items))
+        except Exception as error:
+            if len(running) == 1:
+                running[0].future.set_exception(error)
+            else:  # one of them is to blame: each gets its own result or error
+                for job in running:
+                    self._do_alone(job)
+        else:
+            for job in running:
+                job.future.set_result(results[: len(job.items)])
+                del results[: len(job.items)]
+        self._metrics.count_batch(len(items), time.monotonic() - start)
+
+    @staticmethod
+    def _do_alone(job: Job) -> None:
+        try:
+            job.future.set_result(list(job.work(job.items)))
+        except Exception as error:
+            job.future.set_exception(error)

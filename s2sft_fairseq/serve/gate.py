@@ -1,0 +1,205 @@
+"""What every request passes before the application sees it: who may ask, how much, and for how long.
+
+Plain ASGI, for the body must be counted while it is read, and a client that has gone must be noticed while the model
+works.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from s2sft_fairseq.serve.metrics import Metrics
+from s2sft_fairseq.serve.settings import Access, Limits, Refused
+
+logger = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        b"form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+READ_AND_DROPPED = 8
+"""Times the largest body: what is read of a body that is too large, so that its sender gets to read the answer."""
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Gate:
+    """An ASGI application in front of another."""
+
+    def __init__(
+        self,
+        app: Application,
+        access: Access,
+        limits: Limits,
+        metrics: Metrics,
+        free: Iterable[str],
+        paths: Iterable[str],
+    ) -> None:
+        """Stand before `app`.
+
+        Args:
+            app: the application.
+            access: who may use it.
+            limits: the size of a body, the number of open requests, and the time of each, are kept here.
+            metrics: counts each answer.
+            free: paths that need no key: the page itself, and ``/health``.
+            paths: all paths that exist; metrics name no others.
+        """
+        self._app, self._access, self._limits, self._metrics = app, access, limits, metrics
+        self._free, self._paths = frozenset(free), frozenset(paths)
+        self._open = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = Answer(send)
+        start = time.monotonic()
+        try:
+            await self._admit(scope, receive, answer)
+        except ClientGoneError:
+            answer.status = 499  # nothing was sent: as other servers log it
+        except Refused as refused:
+            await answer.refuse(refused)
+        except Exception:
+            if not answer.status:  # else it is logged and answered
+                await answer.refuse(unexpected())
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.count_request(path, answer.status, time.monotonic() - start)
+
+    async def _admit(self, scope: Message, receive: Receive, answer: "Answer") -> None:
+        headers = dict(scope["headers"])  # of several of one name, the last
+        self._check_sender(scope, headers)
+        if scope["method"] in ("GET", "HEAD"):  # these read no body and do not wait for the model
+            await self._app(scope, receive, answer)
+            return
+        if self._open >= self._limits.max_concurrency:
+            reason = f"{self._open} requests are open, and at most {self._limits.max_concurrency} may be"
+            raise Refused(503, reason, {"Retry-After": "1"})
+        self._open += 1
+        try:
+            async with asyncio.timeout(self._limits.timeout):
+                body = await self._body(headers, receive)
+                await self._unless_gone(self._app(scope, _replay(body), answer), receive)
+        except TimeoutError:
+            raise Refused(504, f"no answer within {self._limits.timeout:g} seconds") from None
+        finally:
+            self._open -= 1
+
+    def _check_sender(self, scope: Message, headers: dict[bytes, bytes]) -> None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not self._access.allows_host(host):
+            raise Refused(403, "this server answers to localhost only: the Host header names another")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and origin.partition("://")[2] != host:
+            raise Refused(403, "this server answers no page of another origin")
+        if scope["path"] not in self._free and not self._access.allows_key(headers.get(b"authorization", b"")):
+            raise Refused(401, "the header Authorization: Bearer KEY is needed", {"WWW-Authenticate": "Bearer"})
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """Read the body, and no more of it than is allowed, whatever length it claims."""
+        most = self._limits.max_body
+        chunks, size, more = [], 0, True
+        claimed = headers.get(b"content-length", b"0")
+        if claimed.isdigit() and int(claimed) > READ_AND_DROPPED * most:
+            raise Refused(
+                413, f"the body has {int(claimed)} bytes, and at most {most} are taken", {"Connection": "close"}
+            )
+        while more and size <= READ_AND_DROPPED * most:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            size += len(chunk)
+            if size <= most:
+                chunks.append(chunk)
+            else:
+                chunks.clear()
+        if size > most:
+            raise Refused(413, f"the body has more than {most} bytes, which is the most", {"Connection": "close"})
+        return b"".join(chunks)
+
+    @staticmethod
+    async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
+        """Await the work; it is cancelled if the client goes."""
+        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ClientGoneError
+            working.result()
+        finally:
+            for task in (working, gone):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+
+
+class Answer:
+    """Sends an answer with the headers that all have, and knows its status."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        """0 until an answer has begun."""
+
+    async def __call__(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", []), *HEADERS]
+        await self._send(message)
+
+    async def refuse(self, refused: Refused) -> None:
+        """Answer with a reason, unless another answer has begun."""
+        if self.status:
+            return
+        body = refused.body()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
+        lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self({"type": "http.response.start", "status": refused.status, "headers": lines})
+        await self({"type": "http.response.body", "body": body})
+
+
+def unexpected() -> Refused:
+    """Return the answer to what must not happen; its traceback goes to the log, under the id that the answer names."""
+    name = uuid.uuid4().hex[:12]
+    logger.exception(f"error {name}")
+    return Refused(500, f"an error within the server; its log tells more of error {name}")
+
+
+def _replay(body: bytes) -> Receive:
+    """A `receive` that gives a body that was read already, and then nothing more."""
+    parts = [body]
+
+    async def receive() -> Message:
+        if not parts:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": parts.pop(), "more_body": False}
+
+    return receive
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
