@@ -7,7 +7,7 @@ import pytest
 from s2sft_fairseq import Seq2Seq
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-from served import serving  # noqa: E402  needs the extra
+from served import serving  # needs the extra
 
 SOURCES = ["a b c d", "D E F G", "h h", "b a", "e f g", "a b c", "c", "d d d d d d"]
 
