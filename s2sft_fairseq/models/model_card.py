@@ -24,13 +24,12 @@ _USE = {
 }
 
 
-def model_card(config: Mapping[str, Any], parameters: int, folder: str) -> str:
+def model_card(config: Mapping[str, Any], parameters: int) -> str:
     """Return a model card in Markdown.
 
     Args:
         config: the configuration of the model folder.
         parameters: how many numbers it has.
-        folder: its name.
     """
     options, task, facts = config["cfg"]["model"], config["cfg"]["task"], config["training"]
     name = str(task.get("_name"))
@@ -41,13 +40,14 @@ def model_card(config: Mapping[str, Any], parameters: int, folder: str) -> str:
     rows["longest source and target"] = _pair(layout.get("max_source_positions"), layout.get("max_target_positions"))
     rows["classes"] = ", ".join(map(str, config["task_state"].get("classes") or []))
     rows |= {key.replace("_", " "): value for key, value in facts.items() if key not in ("encoder", "method", "scores")}
+    heading = f"A fine-tuned {facts['encoder']}" if facts.get("encoder") else "A fine-tuned model"
     lines = [
         *("---", "library_name: s2sft_fairseq", "license:  # to complete", "language:  # to complete"),
         *([f"base_model: {facts['encoder']}"] if facts.get("encoder") else []),
         *(
             "---",
             "",
-            f"# {folder}",
+            f"# {heading}",
             "",
             f"A model of s2sft_fairseq {config['package_version']} that {_kind(name)}.",
             "",
@@ -74,6 +74,8 @@ def _text(value: Any) -> str:
         value = ", ".join(f"{name} {_text(each)}" for name, each in value.items())
     elif isinstance(value, list):
         value = ", ".join(map(_text, value))
+    elif isinstance(value, float):
+        value = f"{value:.4g}"
     elif isinstance(value, int) and not isinstance(value, bool):
         value = f"{value:,}"
     return str(value).replace("|", "\\|").replace("\n", " ")
@@ -84,7 +86,7 @@ def _scores(scores: Any) -> list[str]:
     if not scores:
         return []
     rows = [{"name": name, "value": value} for name, value in scores.items()] if isinstance(scores, Mapping) else scores
-    lines = [f"| {row['name']} | {_text(row['value'])} | {row.get('signature', '')} |" for row in rows]
+    lines = [f"| {row['name']} | {_text(row['value'])} | {_text(row.get('signature', ''))} |" for row in rows]
     return ["", "## Scores", "", "| | | signature |", "|---|---|---|", *lines]
 
 

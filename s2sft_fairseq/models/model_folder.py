@@ -65,7 +65,7 @@ def export_folder(
         config = write_model(state, staging, search or state.get("search") or {}, known)
         _write_tokenizer(folder, vocabulary, staging)
         parameters = sum(value.numel() for value in state["model"].values())
-        (staging / CARD).write_text(model_card(config, parameters, destination.name), encoding="utf-8")
+        (staging / CARD).write_text(model_card(config, parameters), encoding="utf-8")
 
 
 def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -> None:

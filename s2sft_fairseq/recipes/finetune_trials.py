@@ -161,7 +161,7 @@ class Trials(Generation):
         s, record = self.settings, self.record
         return {
             "encoder": Path(s.encoder).resolve().name,
-            **{name: getattr(s, name) for name in ("method", "updates", "batch", "lr", "max_source", "max_target")},
+            **{name: getattr(s, name) for name in ("updates", "batch")},
             "pairs": read_json_object(self.corpus / "stats.json")["lines"],
             "seconds": round(sum(record["seconds"].values())),
             "hardware": read_json_object(self.output / "plan.json")["device"],
