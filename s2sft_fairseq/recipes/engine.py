@@ -19,12 +19,14 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import locked
 from s2sft_fairseq.recipes.training_log import Progress, plot, shortened
+from s2sft_fairseq.runtime import warnings as warning_filters
 
 Call = Callable[[str, Sequence[str]], object]
 """Runs a command of ``s2sft`` by its name and its arguments."""
@@ -170,7 +172,9 @@ def like_a_process() -> Iterator[None]:
     arguments, environment = sys.argv, dict(os.environ)
     _reset()
     try:
-        yield
+        with warnings.catch_warnings():
+            warning_filters.install()  # a program of the user's has filters of its own
+            yield
     finally:
         sys.argv = arguments
         os.environ.clear()
