@@ -5,7 +5,6 @@ import copy
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, overload
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.api.loading import Loaded, load
+from s2sft_fairseq.api.results import Attention, Hypothesis, Score, attention_weights
 from s2sft_fairseq.api.search_arguments import apply, named
 
 # isort: split
@@ -34,41 +34,6 @@ Text = str | Mapping[str, str] | Sequence[str]
 """A source: a text, or its fields."""
 
 _RANDOM = threading.Lock()  # PyTorch has one generator of random numbers for all threads
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A text that a model generated."""
-
-    text: str
-    score: float
-    """Natural logarithm of its probability, divided as the length penalty says."""
-    tokens: list[str]
-    """Symbols of the dictionary, the final one included."""
-    log_probs: list[float]
-    """Natural logarithm of the probability of each token."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """How probable a target is, given its source."""
-
-    total: float
-    """Natural logarithm of its probability: the sum of `log_probs`."""
-    tokens: list[str]
-    log_probs: list[float]
-
-
-@dataclass(frozen=True)
-class Attention:
-    """What the prediction of each target token attends to."""
-
-    source: list[str]
-    """Tokens of the source, special symbols included."""
-    target: list[str]
-    weights: Tensor
-    """Share of its attention that the prediction of a target token gives to a source token (T, S), the mean of all
-    heads. The rest goes to the target."""
 
 
 class Seq2Seq:
@@ -267,7 +232,7 @@ class Seq2Seq:
         columns: Any = utils.apply_to_sample(lambda column: column.to(self._loaded.device), model_input(batch))
         labelled = torch.from_numpy(batch.label != form.pad)
         with self._lock, torch.inference_mode():
-            weights = _attention_weights(model, PackedColumns(**columns), layer)
+            weights = attention_weights(model, PackedColumns(**columns), layer)
         symbols = self._loaded.tokenizer.dictionary.symbols
         return Attention(
             [symbols[number] for number in ids.tolist()],
@@ -357,29 +322,6 @@ class Seq2Seq:
     def _needs_encoder(self, method: str) -> None:
         if not hasattr(self._loaded.models[0], "layers"):
             raise UserError(f"{method} is for encoder-only models, but this one is an encoder-decoder")
-
-
-def _attention_weights(model: Any, columns: PackedColumns, layer: int) -> Tensor:
-    """Return the attention weights of all tokens of one example (T, T), the mean of all heads.
-
-    T: tokens of the packed example.
-    """
-    attention, seen = model.layers[layer].attention, []
-    hook = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
-    try:
-        model.encode(columns)
-    finally:
-        hook.remove()
-    ((x, plan),) = seen
-    # (T, 3, h, d) -> (h, T, d) each
-    query, key, _ = attention._project(x, plan.rotation).permute(1, 2, 0, 3).float()
-    weights = query.new_zeros(len(x), len(x))
-    for block in plan.blocks:
-        scores = query[:, block.queries] @ key[:, block.keys].transpose(1, 2) / query.size(-1) ** 0.5
-        if block.bias is not None:
-            scores = scores + block.bias.float()
-        weights[block.queries, block.keys] = scores.softmax(-1).mean(0)
-    return weights.cpu()
 
 
 def _stable_part(text: str) -> str:
