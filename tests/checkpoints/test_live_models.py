@@ -66,7 +66,7 @@ def test_same_output(converted, name):
 def test_written_back_and_read_again(converted, tmp_path, name):
     """The same bits, and a folder from which `transformers` computes what it did before."""
     theirs, _, folder = converted(name)
-    export([str(folder), "--to", str(tmp_path / "exported")])
+    export([str(folder), "--format", "hugging_face", "--to", str(tmp_path / "exported")])
     convert([str(tmp_path / "exported"), "--to", str(tmp_path / "again")])
     before, after = (load_checkpoint(where / "model.pt")["model"] for where in (folder, tmp_path / "again"))
     assert before.keys() == after.keys()

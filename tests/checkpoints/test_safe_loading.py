@@ -171,7 +171,9 @@ def test_names_a_damaged_file_and_its_size(tmp_path, name, content):
 def test_names_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.pt: no such checkpoint file"):
         load_checkpoint(tmp_path / "nothing.pt")
-    with pytest.raises(UserError, match=rf"{tmp_path.name}: a checkpoint file is needed, this is a folder"):
+    with pytest.raises(
+        UserError, match=rf"{tmp_path.name}: a checkpoint file or a model folder is needed, this is another"
+    ):
         load_checkpoint(tmp_path)
 
 

@@ -253,7 +253,7 @@ def test_added_tokens(source, tmp_path, theirs, capsys):
     for folder in (out, tmp_path / "exported"):
         assert open_tokenizer(folder if folder.exists() else out).encode("w5 <turn>w6 [ATTN]") == "w5 <turn> w6 [ATTN]"
         if folder == out:
-            export([str(out), "--to", str(tmp_path / "exported")])
+            export([str(out), "--format", "hugging_face", "--to", str(tmp_path / "exported")])
     convert(tmp_path / "exported", tmp_path / "again")
     assert (tmp_path / "again" / "dict.txt").read_bytes() == (out / "dict.txt").read_bytes()
 

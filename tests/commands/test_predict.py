@@ -30,11 +30,8 @@ class Texts:
         return {"net_input": {"tokens": torch.tensor(indices), "lengths": [[1]] * len(indices)}}
 
 
-TASK = SimpleNamespace(
-    load_dataset=lambda subset: None,
-    dataset=lambda subset: Texts(),
-    split_logits=lambda logits, lengths: list(logits),
-)
+TASK = SimpleNamespace(split_logits=lambda logits, lengths: list(logits))
+WHERE = "text {} of --subset valid"
 
 
 class Model(nn.Linear):
@@ -53,13 +50,13 @@ def test_names_the_text(value):
     with pytest.raises(
         UserError, match=r"^text 1 of --subset valid.*: scores must be numbers, but the model gives NaN$"
     ):
-        logits_of(TASK, Model(value), "valid", 100, None)
+        logits_of(TASK, Model(value), Texts(), 100, where=WHERE)
     with pytest.raises(UserError, match=r"^text 1 of .* float16 ends at 65,504: give --bf16 in place of --fp16"):
-        logits_of(TASK, Model(value).half(), "valid", 100, None)
+        logits_of(TASK, Model(value).half(), Texts(), 100, where=WHERE)
 
 
 def test_numbers_are_left_alone():
-    assert [logit.tolist() for logit in logits_of(TASK, Model(-1e30), "valid", 100, None)] == [
+    assert [logit.tolist() for logit in logits_of(TASK, Model(-1e30), Texts(), 100, where=WHERE)] == [
         [0.5],
         [np.float32(-1e30)],
         *[[0.5]] * 3,

@@ -10,7 +10,7 @@ from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder, write_pretrained
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import parameter_shapes
-from s2sft_fairseq.models.export import export
+from s2sft_fairseq.models.export import export_to_hugging_face as export
 from s2sft_fairseq.models.trained_parameters import freeze
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
