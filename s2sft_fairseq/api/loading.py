@@ -44,6 +44,7 @@ with _as_it_was():
     from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
     from s2sft_fairseq.inference.generator import load_models
     from s2sft_fairseq.models.pretrained_checkpoint import plain_options
+    from s2sft_fairseq.runtime import warnings as warning_filters
     from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
 
 
@@ -97,10 +98,13 @@ def load(
     words += {"bfloat16": ["--bf16"], "float16": ["--fp16"]}.get(dtype, [])
     words += ["--quantize", quantize] if quantize else []
     words += ["-t", languages[0]] if languages else []
-    cfg = configuration(name, words)
-    opened = open_tokenizer(folder)
-    task = TASK_REGISTRY[name](cfg.task, opened.dictionary)
-    models = load_models(cfg, task, device)
+    # Weights are drawn at random before they are loaded, and fairseq's use of Hydra raises warnings.
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warning_filters.install()
+        cfg = configuration(name, words)
+        opened = open_tokenizer(folder)
+        task = TASK_REGISTRY[name](cfg.task, opened.dictionary)
+        models = load_models(cfg, task, device)
     kept = dict(state.get("task_state") or {})
     return Loaded(models, task, opened, cfg, state.get("search") or {}, device, kept)
 
@@ -138,6 +142,8 @@ def _problems(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize: Any)
         yield f"path must be a model folder or the file of a checkpoint, but {path} does not exist"
     elif tokenizer is None and not is_model_folder(path):
         yield f"tokenizer is needed, for {path} is no model folder: the folder of the encoder that it was trained from"
+    if not isinstance(tokenizer, str | os.PathLike | None):
+        yield f"tokenizer must be the path of a folder, but is {tokenizer!r:.60}"
     for name, value, known in (("device", device, DEVICES), ("dtype", dtype, DTYPES)):
         if value not in known:
             yield f"{name} must be one of {', '.join(known)}, but is {value!r:.60}"

@@ -119,8 +119,9 @@ class Seq2Seq:
         """
         texts = _listed(sources)
         task, cfg = self._configured(options)
+        _check_seed(seed)
         if batch_size != "auto":
-            if not isinstance(batch_size, int) or batch_size < 1:
+            if type(batch_size) is not int or batch_size < 1:
                 raise UserError(f"batch_size must be a whole number of at least 1 or 'auto', but is {batch_size!r:.60}")
             cfg.dataset.batch_size = batch_size
         form = task.form if target_lang is None else self._form_for(task, target_lang)
@@ -184,8 +185,10 @@ class Seq2Seq:
             UserError: naming every argument that is wrong.
         """
         self._needs_encoder("stream")
-        if options.get("beam", 1) != 1 or options.get("num_return", 1) != 1:
-            raise UserError(f"stream follows one hypothesis: beam must be 1, but is {options.get('beam')}")
+        _check_seed(seed)
+        for name in ("beam", "num_return"):
+            if options.get(name) not in (None, 1):
+                raise UserError(f"stream follows one hypothesis: {name} must be 1, but is {options[name]!r:.60}")
         task, cfg = self._configured({**options, "beam": 1, "num_return": 1})
         return self._stream(task, cfg, self._ids([source])[0], seed)
 
@@ -224,8 +227,8 @@ class Seq2Seq:
         self._needs_encoder("attention")
         task, _ = self._configured({})
         model, form = self._loaded.models[0], task.form
-        if not -len(model.layers) <= layer < len(model.layers):
-            raise UserError(f"layer must be from {-len(model.layers)} to {len(model.layers) - 1}, but is {layer}")
+        if type(layer) is not int or not -len(model.layers) <= layer < len(model.layers):
+            raise UserError(f"layer must be from {-len(model.layers)} to {len(model.layers) - 1}, but is {layer!r:.60}")
         ids = form.source(self._ids([source])[0])
         wanted = form.target(self._ids([target])[0])
         batch = collate([task.objective.reference(Ragged.of([ids]), Ragged.of([wanted]), form)])
@@ -334,4 +337,10 @@ def _is_one(sources: Any) -> bool:
 
 
 def _listed(texts: Any) -> list[Any]:
-    return [texts] if _is_one(texts) else list(texts)
+    # What is no text at all is refused as the only source.
+    return list(texts) if isinstance(texts, Iterable) and not _is_one(texts) else [texts]
+
+
+def _check_seed(seed: Any) -> None:
+    if type(seed) is not int or seed < 0:
+        raise UserError(f"seed must be a whole number of at least 0, but is {seed!r:.60}")

@@ -241,6 +241,7 @@ def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[Bas
             model.half()
         model.to(device)
         model.prepare_for_inference_(cfg)
+        model.eval()  # fairseq loads models as if to train them, with dropout
     return models
 
 

@@ -1,13 +1,17 @@
 """`Seq2Seq` on models that learned the toy task: the same as the command lines, and as the naive ways."""
 
 import json
+import logging
+import sys
 import threading
+import warnings
 
 import pytest
 import torch
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.api.seq2seq import _stable_part
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
 SOURCES = ["a b c d", "D E F G", "", "h h", "zebra . d", "b " * 40, "   ", "e, f", "a b c", "c"]
@@ -165,6 +169,38 @@ def test_attention(model):
     torch.testing.assert_close(shorter.weights[:2], attention.weights[:2])
 
 
+@pytest.fixture
+def with_dropout(trained, toy, method, tmp_path):
+    """A checkpoint that was trained with dropout, and the folder of its tokenizer."""
+    state = load_checkpoint(trained(method).best)
+    state["cfg"]["model"] |= {"dropout": 0.5, "attention_dropout": 0.5}
+    torch.save(state, tmp_path / "dropout.pt")
+    return tmp_path / "dropout.pt", toy.folder
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda model: model.encode("a b c d")[0], lambda model: model.attention("a b c d", "d c b a").weights],
+    ids=["encode", "attention"],
+)
+def test_dropout_is_off_from_the_first_call(model, with_dropout, call):
+    torch.testing.assert_close(call(Seq2Seq.from_pretrained(*with_dropout, device="cpu")), call(model))
+
+
+def test_dropout_is_off_in_a_stream(model, with_dropout):
+    streamed = Seq2Seq.from_pretrained(*with_dropout, device="cpu")
+    found = ["".join(streamed.stream(source)) for source in SOURCES]
+    assert found == model.generate(SOURCES, beam=1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_loading_leaves_the_program_as_it_is(trained, toy):
+    before = torch.get_rng_state(), sys.excepthook, warnings.filters[:], logging.getLogger().handlers[:]
+    Seq2Seq.from_pretrained(trained("causal").best, toy.folder, device="cpu")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (sys.excepthook, warnings.filters, logging.getLogger().handlers) == before[1:]
+
+
 def test_threads(model):
     """Several at once get what one alone gets, samples too."""
     sampled = {"sampling": True, "temperature": 2.0, "beam": 2}
@@ -195,6 +231,9 @@ def test_threads(model):
         ({"temperature": float("nan")}, ["temperature must be at least 0"]),
         ({"temperature": 0.0}, ["temperature must be positive"]),
         ({"batch_size": 0}, ["batch_size must be", "0"]),
+        ({"batch_size": True}, ["batch_size must be", "True"]),
+        ({"seed": -1}, ["seed must be a whole number of at least 0, but is -1"]),
+        ({"seed": "x"}, ["seed must be a whole number of at least 0, but is 'x'"]),
         ({"target_lang": "de"}, ["target_lang must be a language of the model (it has none)", "de"]),
     ],
 )
@@ -207,12 +246,20 @@ def test_wrong_arguments(model, options, named):
 def test_wrong_sources(model):
     with pytest.raises(UserError, match=r"sources\[1\] must be a text.*7"):
         model.generate(["a", 7])
+    for nothing in (None, 7):
+        with pytest.raises(UserError, match=rf"sources\[0\] must be a text.*{nothing}"):
+            model.generate(nothing)
     with pytest.raises(UserError, match="targets must be as many as sources, 1, but are 2"):
         model.score(["a"], ["b", "c"])
     with pytest.raises(UserError, match="beam must be 1, but is 3"):
         model.stream("a", beam=3)
-    with pytest.raises(UserError, match="layer must be from -2 to 1, but is 2"):
-        model.attention("a", "b", layer=2)
+    with pytest.raises(UserError, match="num_return must be 1, but is 2"):
+        model.stream("a", num_return=2)
+    with pytest.raises(UserError, match=r"seed must be a whole number.*'x'"):
+        model.stream("a", seed="x")
+    for layer in (2, "x"):
+        with pytest.raises(UserError, match=f"layer must be from -2 to 1, but is '?{layer}"):
+            model.attention("a", "b", layer=layer)
 
 
 def test_what_cannot_be_loaded(trained, toy, tmp_path):
@@ -225,6 +272,8 @@ def test_what_cannot_be_loaded(trained, toy, tmp_path):
         Seq2Seq.from_pretrained(tmp_path / "missing")
     with pytest.raises(UserError, match="path must be that of a model folder"):
         Seq2Seq.from_pretrained(7)
+    with pytest.raises(UserError, match="tokenizer must be the path of a folder, but is 7"):
+        Seq2Seq.from_pretrained(best, 7)
     torch.save({"model": {}, "cfg": {"model": {}, "task": {"_name": "unilm_classification"}}}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"other\.pt must be a model of the task unilm_seq2seq.*unilm_classification"):
         Seq2Seq.from_pretrained(tmp_path / "other.pt", toy.folder)
