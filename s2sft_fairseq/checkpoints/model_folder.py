@@ -13,8 +13,9 @@ What reads a checkpoint reads a folder as well, or its ``model.safetensors``: it
 """
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,44 @@ WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT, VERSION = "s2sft_fairseq model", 1
 _PARTS = ("model", "task", "criterion")
 _PATHS = ("data", "span_vocab", "pretrained")  # of the machine of the training
+SEARCH: Mapping[str, type] = {
+    **dict.fromkeys(("beam", "nbest", "max_len_b", "min_len", "no_repeat_ngram_size", "sampling_topk"), int),
+    **dict.fromkeys(("draft_placeholders", "draft_source"), int),
+    **dict.fromkeys(("max_len_a", "lenpen", "temperature", "sampling_topp"), float),
+    **dict.fromkeys(("sampling", "unnormalized", "no_early_stop", "keep_unfinished", "rank_each_step"), bool),
+    **dict.fromkeys(("early_stop", "length_penalty", "no_repeat_ngram_ignore"), str),
+}
+"""The options of ``s2sft generate`` that a folder may set. A folder comes from anywhere: of the others, some name files
+to write, and ``--user-dir`` code to run."""
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
     """Tell whether a path is a model folder; what is wrong with one is reported when it is read."""
     config = Path(path) / CONFIG
-    if not ((Path(path) / WEIGHTS).is_file() and config.is_file()):
+    if not config.is_file():
         return False
     try:
         return read_json_object(config).get("format") == FORMAT
-    except UserError:
-        return False
+    except UserError:  # to be reported, unless the file belongs to something else
+        return (Path(path) / WEIGHTS).is_file()
 
 
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:
     """Return the file of the weights of a model folder; any other path as it is."""
     return Path(path) / WEIGHTS if is_model_folder(path) else Path(path)
+
+
+def what_it_is(folder: Path) -> str:
+    """Return what a folder is that is no model folder, and what to do with it."""
+    if (folder / CONFIG).is_file() and (folder / "model.pt").is_file():
+        return "the folder of a converted encoder, which s2sft train --pretrained begins with"
+    if (folder / CONFIG).is_file():
+        return "the folder of a model of another program, of which s2sft convert makes an encoder"
+    if (folder / WEIGHTS).is_file():
+        return f"a folder without {CONFIG}: copy all files of the model folder"
+    if found := sorted(path.name for path in folder.glob("checkpoint*.pt")):
+        return f"a folder of checkpoints: name one of them, such as {found[0]}"
+    return f"a folder without {CONFIG} and {WEIGHTS}"
 
 
 def write_model(
@@ -61,7 +84,12 @@ def write_model(
 
     Returns:
         The configuration.
+
+    Raises:
+        UserError: if ``search`` has anything but options of a search.
     """
+    if problems := list(_search_problems(search)):
+        raise UserError.of(problems)
     cfg = {name: dict(part) for name in _PARTS if (part := _plain(state["cfg"].get(name)))}
     for part in cfg.values():
         part |= {name: "" if name == "data" else None for name in _PATHS if name in part}
@@ -115,16 +143,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: naming everything that is wrong with it.
     """
     path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} must be a model folder, but {CONFIG} is missing")
-    config = read_json_object(path)
+    config = read_json_object(path) if path.is_file() else {}
     if config.get("format") != FORMAT:
-        raise UserError(
-            f'{path} must say "format": "{FORMAT}", as s2sft export writes it: a pretrained encoder is made usable '
-            "with s2sft convert"
-        )
+        raise UserError(f"{folder} must be a model folder, as s2sft export writes it, but is {what_it_is(folder)}")
     version = config.get("format_version")
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is not int or not 0 < version <= VERSION:
         raise UserError(
             f"{path} has format_version {version!r:.20}, but this version of the package ({__version__}) reads up to "
             f"{VERSION}: update it"
@@ -132,10 +155,31 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = {"search": {}, "training": {}, "copies": {}, **config}
     names = ("cfg", "task_state", "search", "training", "copies")
     wrong = [name for name in names if not isinstance(config.get(name), dict)]
-    wrong += [f"cfg.{name}" for name in ("model", "task") if "cfg" not in wrong and not config["cfg"].get(name)]
-    if wrong:
-        raise UserError.of(f"{path}: {name} must be an object, but is missing or none" for name in wrong)
+    if "cfg" not in wrong:
+        wrong += [f"cfg.{name}" for name in ("model", "task") if not isinstance(config["cfg"].get(name), dict)]
+    problems = [f"{name} must be an object, but is missing or none" for name in wrong]
+    if "copies" not in wrong and not all(isinstance(name, str) for name in config["copies"].values()):
+        problems.append("copies must be names of tensors by name")
+    if "search" not in wrong:
+        problems += _search_problems(config["search"])
+    if problems:
+        raise UserError.of(f"{path}: {problem}" for problem in problems)
     return config
+
+
+def _search_problems(search: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in search.items():
+        if name not in SEARCH:
+            yield f"search.{name:.40} is no option of a search: {', '.join(SEARCH)}"
+        elif not _is_a(value, SEARCH[name]):
+            what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[SEARCH[name]]
+            yield f"search.{name} must be {what}, but is {value!r:.60}"
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is kind
 
 
 def _plain(options: Any) -> dict[str, Any]:
@@ -147,15 +191,17 @@ def _own_memory(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
     kept: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
     copies: dict[str, str] = {}
+    whole: set[int] = set()
     for name, value in weights.items():
         place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if value.numel() and place in first:
             copies[name] = first[place]
         else:
             first[place] = name
-            # A slice of something larger must not take that along.
-            is_whole = (
-                value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.element_size()
-            )
+            # A slice of something larger must not take that along, nor two shapes of one memory be written as such.
+            memory = value.untyped_storage()
+            is_whole = value.is_contiguous() and memory.nbytes() == value.numel() * value.element_size()
+            is_whole = is_whole and memory.data_ptr() not in whole
+            whole.add(memory.data_ptr())
             kept[name] = value if is_whole else value.clone(memory_format=torch.contiguous_format)
     return kept, copies

@@ -31,7 +31,7 @@ from omegaconf.nodes import AnyNode
 from torch import _weights_only_unpickler
 from torch.serialization import add_safe_globals, get_unsafe_globals_in_checkpoint
 
-from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, read_model
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, read_model, what_it_is
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -183,7 +183,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     if not os.path.exists(path):
         raise UserError(f"{path}: no such checkpoint file")
     if not os.path.isfile(path):
-        raise UserError(f"{path}: a checkpoint file or a model folder is needed, this is another folder or a device")
+        what = what_it_is(Path(path)) if os.path.isdir(path) else "a device"
+        raise UserError(f"{path}: a checkpoint file or a model folder is needed, but this is {what}")
     if path.endswith(".safetensors"):
         return read_model(Path(path))
     try:

@@ -163,7 +163,7 @@ def _fairseq_options(file: Path, options: Any) -> dict[str, Any]:
     if name == "unilm" or "relative_position_bins" in values:
         raise UserError(
             f"{file} is a checkpoint of this plugin's own: go on training from it with --finetune-from-model, "
-            "or write it in Hugging Face's format with s2sft export"
+            "or write it in Hugging Face's format with s2sft export --format hugging_face"
         )
     return values
 

@@ -10,12 +10,11 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
-from s2sft_fairseq.checkpoints.model_folder import is_model_folder, read_config
+from s2sft_fairseq.checkpoints.model_folder import read_config
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.generator import generate_file
-from s2sft_fairseq.recipes.engine import options as words
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
@@ -97,15 +96,21 @@ def _of_model_folder(arguments: list[str]) -> list[str]:
     """Return options that the model folder of ``--path`` stands for: its tokenizer, and the search that it is best used
     with, where they are not given."""
     path = fairseq_command.value_of(arguments, "--path")
-    if path is None or not is_model_folder(path):
+    if path is None or not Path(path).is_dir():
         return []
     given = {argument.partition("=")[0] for argument in arguments}
     search = {name: value for name, value in read_config(Path(path))["search"].items() if as_option(name) not in given}
-    if search:
-        logger.info(f"{path} is searched with {' '.join(words(**search))}")
+    # A word each: a value that begins with - is none of the options.
+    words = [
+        as_option(name) if value is True else f"{as_option(name)}={value}"
+        for name, value in search.items()
+        if value is not False
+    ]
+    if words:
+        logger.info(f"{path} is searched with {' '.join(words)}")
     if "--tokenizer-dir" not in given and "--input" in given:
-        search["tokenizer_dir"] = path
-    return words(**search)
+        words.append(f"--tokenizer-dir={path}")
+    return words
 
 
 def _add_raw_options(parser: argparse.ArgumentParser) -> list[str]:

@@ -1,6 +1,7 @@
 """Write the model folder of a checkpoint, with its tokenizer and a model card."""
 
 import logging
+import math
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
-from s2sft_fairseq.checkpoints.model_folder import CARD, is_model_folder, write_model
+from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, is_model_folder, write_model
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import new_folder
@@ -60,6 +61,9 @@ def export_folder(
     rows = len(_token_embedding(checkpoint, state["model"]))
     if len(vocabulary.symbols) != rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
+    symbols = (state.get("task_state") or {}).get("symbols")
+    if symbols and symbols_fingerprint(vocabulary.symbols) != symbols:
+        raise UserError(f"{folder} has other symbols than {checkpoint} was trained with, or the same in another order")
     known = {**_training(state), **(facts or {})}
     with new_folder(destination, "--to", replaceable) as staging:
         config = write_model(state, staging, search or state.get("search") or {}, known)
@@ -77,6 +81,13 @@ def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -
         pretrained: what the training began with, whose tokenizer the model has; None: what an earlier run wrote.
     """
     made = save_dir / "model"
+    try:
+        _export_after_training(save_dir, made, suffix, pretrained)
+    except Exception as error:  # whatever it is: hours of training have succeeded
+        logger.warning(f"{made} could not be written: {error}")
+
+
+def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: str | None) -> None:
     names = [save_dir / f"checkpoint_{kind}{suffix}.pt" for kind in ("best", "last")]
     checkpoint = next((path for path in names if path.is_file()), None)
     tokenizers = [made] if pretrained is None else [Path(pretrained), Path(pretrained).parent]
@@ -89,13 +100,10 @@ def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -
             "--to MODEL makes a folder of this model"
         )
         return
-    replaceable = [path.name for path in made.iterdir()] if is_model_folder(made) else []
-    try:
-        export_folder(checkpoint, made, folder, replaceable=replaceable)
-    except (UserError, OSError) as error:
-        logger.warning(f"{made} could not be written: {error}")
-    else:
-        logger.info(f"wrote {made}: the model of {checkpoint.name} as a folder, with its tokenizer")
+    # Files that were put beside those of the model are the user's: they are kept, and told of.
+    replaceable = [WEIGHTS, CONFIG, CARD, DICTIONARY, *read_vocabulary(made).files] if is_model_folder(made) else []
+    export_folder(checkpoint, made, folder, replaceable=replaceable)
+    logger.info(f"wrote {made}: the model of {checkpoint.name} as a folder, with its tokenizer")
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -131,7 +139,12 @@ def _training(state: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": round(extra.get("previous_training_time") or 0) or None,
         "held_out_loss": extra.get("val_loss"),
     }
-    return {name: value for name, value in facts.items() if isinstance(value, int | float | str | list)}
+    # No NaN: JSON has none.
+    return {name: value for name, value in facts.items() if isinstance(value, int | str | list) or _is_finite(value)}
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:

@@ -23,7 +23,7 @@ from fairseq.trainer import Trainer
 from torch.serialization import safe_globals
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
-from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, what_it_is
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
 from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, not_built
@@ -130,8 +130,11 @@ def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tu
     """Patch ``load_checkpoint`` of fairseq/checkpoint_utils.py, with which a training begins.
 
     fairseq starts from scratch, with one line in the log, where a checkpoint that was asked for is missing or is a
-    folder.
+    folder; a model folder stands for its weights here.
     """
+    for name in ("restore_file", "finetune_from_model", "continue_once"):
+        if getattr(cfg, name):
+            setattr(cfg, name, os.fspath(checkpoint_file(getattr(cfg, name))))
     suffix = f"{trainer.checkpoint_suffix or ''}.pt"  # of a shard
     last = os.path.join(cfg.save_dir, _LAST).replace(".pt", suffix)
     asked_for = {"--finetune-from-model": cfg.finetune_from_model}
@@ -145,7 +148,7 @@ def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tu
         if path is None or PathManager.isfile(path):
             continue
         if PathManager.exists(path):
-            raise UserError(f"{option} {path}: a checkpoint file is needed, but this is a folder")
+            raise UserError(f"{option} {path}: a checkpoint file is needed, but this is {what_it_is(Path(path))}")
         raise UserError(f"{option} {path}: no such checkpoint file (from {os.getcwd()})")
     return load(cfg, trainer, **options)
 
@@ -263,13 +266,17 @@ def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
     if cfg.checkpoint.write_checkpoints_asynchronously:
         raise UserError("--save-async must be left out: errors of the threads that save would go unnoticed")
     trains = main.__module__ == "fairseq_cli.train"
+    ranks = cfg.distributed_training
+    if trains and ranks.distributed_init_method is None:
+        distributed_utils.infer_init_method(ranks)  # as `call` would
+    is_first = ranks.distributed_rank == 0  # `call` unsets it where it starts a process for each GPU
     pretrained = getattr(cfg.model, "pretrained", None) if trains else None  # the model takes it out of the options
     verify = checkpoint_utils.verify_checkpoint_directory
     if cfg.checkpoint.no_save:  # nothing to lock
         checkpoint_utils.verify_checkpoint_directory = verify.__wrapped__
     try:
         call(cfg, main, **options)
-        if trains:
+        if trains and is_first:
             _write_model_folder(cfg, pretrained)
     finally:
         checkpoint_utils.verify_checkpoint_directory = verify
@@ -279,7 +286,7 @@ def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
 
 def _write_model_folder(cfg: Any, pretrained: str | None) -> None:
     is_ours = not getattr(cfg.model, "no_model_folder", True)
-    if is_ours and not cfg.checkpoint.no_save and cfg.distributed_training.distributed_rank == 0:
+    if is_ours and not cfg.checkpoint.no_save:
         # Here, for models need fairseq patched before they are imported.
         from s2sft_fairseq.models.model_folder import export_after_training
 

@@ -1,20 +1,24 @@
 """The files of a model folder: written, read, and damaged in every way."""
 
 import json
+from dataclasses import fields
 
 import pytest
 import torch
 
 from s2sft_fairseq.checkpoints.model_folder import (
     CONFIG,
+    SEARCH,
     WEIGHTS,
     checkpoint_file,
     is_model_folder,
+    read_config,
     read_model,
     write_model,
 )
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.options import SearchOptions
 
 pytest.importorskip("safetensors", reason="is what a model folder holds")
 
@@ -26,6 +30,8 @@ STATE = {
         "half": torch.ones(2, dtype=torch.bfloat16),
         "transposed": torch.arange(6).view(2, 3).t(),
         "part": torch.arange(10)[3:5],
+        "whole": (WHOLE := torch.arange(6.0)),
+        "whole in rows": WHOLE.view(2, 3),
         "none": torch.zeros(0, 3),
         "number": torch.tensor(7),
     },
@@ -74,19 +80,60 @@ def test_which_paths_are_model_folders(folder, tmp_path):
     assert is_model_folder(folder) and checkpoint_file(folder) == folder / WEIGHTS
     assert not is_model_folder(folder / WEIGHTS) and checkpoint_file(folder / WEIGHTS) == folder / WEIGHTS
     (folder / CONFIG).write_text("{")
+    with pytest.raises(UserError, match=r"config\.json must be JSON"):
+        load_checkpoint(folder)
+    (folder / CONFIG).write_text('{"model_type": "bert"}')
     assert not is_model_folder(folder) and checkpoint_file(folder) == folder
     assert not is_model_folder(tmp_path / "missing")
 
 
 @pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ((CONFIG, "model.pt"), "converted encoder, which s2sft train --pretrained"),
+        ((CONFIG, WEIGHTS), "another program, of which s2sft convert"),
+        ((WEIGHTS,), r"without config\.json: copy all files"),
+        (("checkpoint2.pt", "checkpoint_best.pt"), r"a folder of checkpoints: .*checkpoint2\.pt"),
+        ((), r"without config\.json and model\.safetensors"),
+    ],
+)
+def test_other_folders_are_told_of(tmp_path, files, named):
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=named):
+        load_checkpoint(tmp_path)
+    with pytest.raises(UserError, match=named):
+        read_config(tmp_path)
+
+
+def test_a_folder_may_set_every_option_of_a_search():
+    given = {option.name for option in fields(SearchOptions)} - {"never_generated", "never_blocked"}
+    assert SEARCH.keys() == given | {"unnormalized", "no_early_stop"}
+
+
+def test_nothing_else_is_written_as_search(tmp_path):
+    with pytest.raises(UserError, match=r"search\.user_dir is no option of a search"):
+        write_model(STATE, tmp_path, {"user_dir": "plug"}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"format": "another"}, ["config.json", "s2sft_fairseq model", "s2sft convert"]),
+        ({"format": "another"}, ["must be a model folder", "another program"]),
+        ({"format_version": 0}, ["format_version 0"]),
+        ({"format_version": True}, ["format_version True"]),
         ({"format_version": 2}, ["format_version 2", "reads up to 1"]),
         ({"format_version": "1"}, ["format_version '1'"]),
         ({"cfg": None, "task_state": []}, ["cfg must be an object", "task_state must be an object"]),
         ({"cfg": {"model": {"_name": "unilm"}}}, ["cfg.task must be an object"]),
+        ({"cfg": {"model": [1], "task": "x"}}, ["cfg.model must be an object", "cfg.task must be an object"]),
         ({"copies": {"head.weight": "gone"}}, ["model.safetensors", "lacks gone"]),
+        ({"copies": {"head.weight": ["gone"]}}, ["copies must be names"]),
+        ({"search": {"user_dir": "plug"}}, ["search.user_dir is no option of a search"]),
+        ({"search": {"beam": ["2", "--user-dir", "plug"]}}, ["search.beam must be a whole number"]),
+        ({"search": {"beam": True, "lenpen": float("nan")}}, ["search.beam must be", "search.lenpen must be a number"]),
+        ({"search": {"sampling": 1, "early_stop": 3}}, ["search.sampling must be true", "search.early_stop must be"]),
     ],
 )
 def test_a_damaged_configuration(folder, changes, named):
@@ -103,7 +150,12 @@ def test_damaged_files(folder):
         with pytest.raises(UserError, match=r"model\.safetensors is damaged or no safetensors file"):
             load_checkpoint(folder)
     (folder / CONFIG).unlink()
-    with pytest.raises(UserError, match=r"config\.json is missing"):
-        load_checkpoint(folder / WEIGHTS)
-    with pytest.raises(UserError, match="a checkpoint file or a model folder is needed"):
+    for path in (folder, folder / WEIGHTS):
+        with pytest.raises(UserError, match=r"without config\.json: copy all files"):
+            load_checkpoint(path)
+
+
+def test_weights_that_are_missing(folder):
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors: no such checkpoint file"):
         load_checkpoint(folder)

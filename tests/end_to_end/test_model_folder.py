@@ -83,7 +83,36 @@ def test_search_of_a_folder(trained, toy, call_command, tmp_path):
     )
     assert generate(call_command, tmp_path, "--path", "model") == expected
     done = call_command("generate", toy.data, "--path", "model", "--cpu", "--lenpen", 1)
-    assert "--beam 2 --length-penalty gnmt --keep-unfinished" in done.stderr + done.stdout
+    assert "--beam=2 --length-penalty=gnmt --keep-unfinished" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("search", "named"),
+    [
+        ({"user_dir": "plug"}, "search.user_dir is no option of a search"),
+        ({"no_repeat_ngram_ignore": "--user-dir=plug", "no_repeat_ngram_size": 2}, "--no-repeat-ngram-ignore must"),
+    ],
+)
+def test_the_search_of_a_folder_runs_no_code(trained, toy, call_command, tmp_path, search, named):
+    """A folder comes from anywhere, and --user-dir names code to import."""
+    (tmp_path / "plug").mkdir()
+    (tmp_path / "plug" / "__init__.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
+    call_command("export", trained("causal").best, "--tokenizer-dir", toy.folder, "--to", "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "search": search}))
+    (tmp_path / "in.txt").write_text("a b\n")
+    files = ("--input", "in.txt", "--output", "out.txt", "--cpu")
+    assert named in call_command("generate", "--path", "model", *files, status=2).stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
+def test_a_training_begins_with_a_folder(trained, toy, call_command, tmp_path, option):
+    best = trained("causal").best
+    call_command("export", best, "--tokenizer-dir", toy.folder, "--to", "model")
+    options = (*toy.training, "--finetune-method", "causal", "--lr", "0", "--max-update", 1, "--no-model-folder")
+    call_command("train", toy.data, *options, option, "model", "--save-dir", "on")
+    assert_same(load_checkpoint(tmp_path / "on" / "checkpoint_last.pt")["model"], load_checkpoint(best)["model"])
 
 
 def test_a_training_goes_on(toy, call_command, tmp_path):
@@ -101,16 +130,26 @@ def test_a_training_goes_on(toy, call_command, tmp_path):
     assert config["training"]["updates"] == saved["optimizer_history"][-1]["num_updates"]
 
 
-def test_a_disk_that_is_full_at_the_end(toy, call_command, tmp_path, monkeypatch):
+def test_files_of_the_user_are_kept(toy, call_command, tmp_path):
+    options = (*toy.training, "--finetune-method", "causal", "--save-dir", "saved")
+    call_command("train", toy.data, *options, "--max-update", 1)
+    call_command("export", "saved/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "saved/model")
+    (tmp_path / "saved" / "model" / "NOTES.txt").write_text("mine")
+    done = call_command("train", toy.data, *options, "--max-update", 2)
+    assert "saved/model could not be written" in done.stdout and "holds NOTES.txt" in done.stdout
+    assert (tmp_path / "saved" / "model" / "NOTES.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("full", [OSError(28, "No space left on device"), RuntimeError("No space left")])
+def test_a_disk_that_is_full_at_the_end(toy, call_command, tmp_path, monkeypatch, full):
     """The training has ended well, and the folder of the one before is as it was."""
     options = (*toy.training, "--finetune-method", "causal", "--save-dir", "saved")
     call_command("train", toy.data, *options, "--max-update", 1)
     call_command("export", "saved/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "saved/model")
     before = {path.name: path.read_bytes() for path in (tmp_path / "saved" / "model").iterdir()}
-    full = OSError(28, "No space left on device")
     monkeypatch.setattr("s2sft_fairseq.models.model_folder.write_model", Mock(side_effect=full))
     done = call_command("train", toy.data, *options, "--max-update", 2)
-    assert "saved/model could not be written: [Errno 28] No space left" in done.stdout
+    assert f"saved/model could not be written: {full}" in done.stdout
     assert {path.name: path.read_bytes() for path in (tmp_path / "saved" / "model").iterdir()} == before
     assert load_checkpoint(tmp_path / "saved" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 2
 
@@ -123,6 +162,11 @@ def test_what_cannot_be_exported(trained, toy, call_command, tmp_path):
     (tmp_path / "short" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     error = call_command("export", best, "--tokenizer-dir", "short", "--to", "model", status=2).stderr
     assert "short has 5 symbols" in error and "was trained with 59" in error
+    symbols = (toy.folder / "vocab.txt").read_text().splitlines()
+    (tmp_path / "turned").mkdir()
+    (tmp_path / "turned" / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in (*symbols[:-2], ",", ".")))
+    error = call_command("export", best, "--tokenizer-dir", "turned", "--to", "model", status=2).stderr
+    assert "turned has other symbols than" in error and "in another order" in error
     torch.save({"model": {}}, tmp_path / "other.pt")
     error = call_command("export", "other.pt", "--tokenizer-dir", "short", "--to", "model", status=2).stderr
     assert "other.pt must be a checkpoint of s2sft train" in error

@@ -119,7 +119,7 @@ def test_a_model_folder(trained, toy, method, call_command, tmp_path):
     assert len(model.hypotheses("a b", num_return=1)[0]) == 1
     config["search"] = {"chant": 2}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="names chant"):
+    with pytest.raises(UserError, match=r"search\.chant is no option of a search"):
         Seq2Seq.from_pretrained(tmp_path / "model", device="cpu").generate("a")
 
 

@@ -15,6 +15,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
+from fairseq_cli import train
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -371,3 +372,21 @@ def test_saving_in_threads_is_refused(configuration):
     configuration.checkpoint.write_checkpoints_asynchronously = True
     with pytest.raises(UserError, match="--save-async"):
         distributed_utils.call_main(configuration, lambda cfg: pytest.fail("trained"))
+
+
+@pytest.mark.parametrize(("rank", "written"), [(0, ["saved"]), (8, [])])
+def test_the_model_folder_of_a_training_in_several_processes(configuration, monkeypatch, rank, written):
+    """What starts a process for each GPU has no rank itself afterwards; of several machines the first one writes."""
+    found = []
+    folders = SimpleNamespace(export_after_training=lambda folder, *others: found.append(folder.name))
+    monkeypatch.setitem(sys.modules, "s2sft_fairseq.models.model_folder", folders)
+    configuration.checkpoint.save_dir = "saved"
+    configuration.model = {"no_model_folder": False, "pretrained": None}
+    ranks = configuration.distributed_training
+    ranks.distributed_init_method, ranks.distributed_rank = "tcp://localhost:1", rank
+
+    def spawn(cfg, main):
+        cfg.distributed_training.distributed_rank = None
+
+    checkpoints._run(spawn, configuration, train.main)
+    assert found == written
