@@ -306,7 +306,8 @@ class Seq2Seq:
             stack.enter_context(self._lock)
             if is_random:
                 stack.enter_context(_RANDOM)
-            stack.enter_context(torch.random.fork_rng(devices=[]))
+            gpus = [torch.cuda.current_device()] if self._loaded.device == "cuda" else []
+            stack.enter_context(torch.random.fork_rng(devices=gpus))
             yield
 
     def _source_columns(self, form: Any, source: np.ndarray) -> PackedColumns:

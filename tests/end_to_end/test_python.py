@@ -6,13 +6,17 @@ import sys
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
+from dense_reference import dense_states, visibility_matrix
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.api.seq2seq import _stable_part
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.finetuning import context_block
+from s2sft_fairseq.objectives.ragged import Ragged
 
 SOURCES = ["a b c d", "D E F G", "", "h h", "zebra . d", "b " * 40, "   ", "e, f", "a b c", "c"]
 
@@ -167,6 +171,31 @@ def test_attention(model):
     # What comes later in the target changes nothing.
     shorter = model.attention("a b c d", "d c")
     torch.testing.assert_close(shorter.weights[:2], attention.weights[:2])
+
+
+def test_states_and_attention_of_the_dense_reference(model):
+    """Computed from the text of the rule, every query with every key; the weights those of the first layer."""
+    encoder, form = model._loaded.models[0], model._loaded.task.form
+    index = model._loaded.tokenizer.dictionary.index
+    source, target = (np.array([index(letter) for letter in letters]) for letters in ("abcd", "dc"))
+    laid_out = Ragged.of([form.source(source)])
+    with torch.no_grad():
+        alone = dense_states(encoder, (context_block(laid_out, form),))
+        torch.testing.assert_close(model.encode("a b c d")[0], alone, atol=1e-5, rtol=1e-4)
+        blocks = model._loaded.task.objective.reference(laid_out, Ragged.of([form.target(target)]), form)
+        token, position, segment, label = (
+            torch.from_numpy(np.concatenate([getattr(block, name) for block in blocks]))
+            for name in ("token", "position", "segment", "label")
+        )
+        x = encoder.embeddings(token, position, segment)
+        query, key = encoder.layers[0].attention.qkv(x).view(len(x), 3, 2, -1)[:, :2].permute(1, 2, 0, 3)
+        scores = (query @ key.transpose(1, 2) / query.size(-1) ** 0.5).masked_fill(
+            ~torch.from_numpy(visibility_matrix(blocks)), float("-inf")
+        )
+    expected = scores.softmax(-1).mean(0)[label != form.pad][:, : len(source) + form.source_specials]
+    found = model.attention("a b c d", "d c", layer=0)
+    torch.testing.assert_close(found.weights, expected, atol=1e-6, rtol=1e-5)
+    assert found.target == ["d", "c", "[SEP]"]
 
 
 @pytest.fixture
