@@ -63,7 +63,7 @@ def what_it_is(folder: Path) -> str:
     if (folder / CONFIG).is_file() and (folder / "model.pt").is_file():
         return "the folder of a converted encoder, which s2sft train --pretrained begins with"
     if (folder / CONFIG).is_file():
-        return "the folder of a model of another program, of which s2sft convert makes an encoder"
+        return "the folder of another program's model: s2sft convert makes an encoder of it"
     if (folder / WEIGHTS).is_file():
         return f"a folder without {CONFIG}: copy all files of the model folder"
     if found := sorted(path.name for path in folder.glob("checkpoint*.pt")):
@@ -187,7 +187,7 @@ def _plain(options: Any) -> dict[str, Any]:
 
 
 def _own_memory(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors, those that are one and the same once, and which name has a copy of which other's."""
+    """Return each tensor once, and the further names of tensors with the name that theirs is kept under."""
     kept: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
     copies: dict[str, str] = {}

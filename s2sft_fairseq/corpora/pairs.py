@@ -26,9 +26,9 @@ from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 
 HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 50, 50, 1000
-"""One of so many pairs is held out, but at least and at most so many."""
+"""One of 50 pairs is held out for validation, at least 50 and at most 1,000 of them ..."""
 HELD_OUT_OF_FEW = 5
-"""Never more than one of so many."""
+"""... and never more than one of 5."""
 
 
 class Fields(NamedTuple):

@@ -119,7 +119,7 @@ def without_adapters(state: Mapping[str, Any], where: Path, pretrained: Path | N
     assert encoder is not None
     adapters = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     whole = merge_adapters(adapters, encoder.read_weights(), options, str(cfg.pretrained))
-    if prefix:  # a model with another head has none of language models
+    if prefix:  # a model with another head has no language model head
         others = {name: value for name, value in weights.items() if not name.startswith(prefix)}
         kept = {name: value for name, value in whole.items() if not name.startswith(_LM_HEAD)}
         whole = {**{prefix + name: value for name, value in kept.items()}, **others}

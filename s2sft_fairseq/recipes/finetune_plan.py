@@ -44,7 +44,7 @@ def choose_lengths(
     Where it has not, targets get half of the positions, or what sources leave of them if that is more.
 
     Args:
-        source: how many sources have so many tokens, special symbols not included.
+        source: number of sources by their number of tokens, special symbols not included.
         target: the same of targets.
         positions: of the encoder, for source and target together.
         max_source: the length of sources, where it is given.
@@ -83,7 +83,7 @@ def _longer(lengths: Mapping[int, int], kept: int) -> float:
 
 
 def count_tokens(path: Path) -> Counter[int]:
-    """Return how many lines of tokenized text have so many tokens."""
+    """Return the number of lines of tokenized text by their number of tokens."""
     with path.open(encoding="utf-8") as lines:
         return Counter(len(line.split()) for line in lines)
 

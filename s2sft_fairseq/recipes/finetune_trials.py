@@ -16,7 +16,7 @@ from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, hel
 from s2sft_fairseq.recipes.generation import Generation
 
 AVERAGED = 3
-"""The last so many checkpoints, whose average is tried too."""
+"""How many of the last checkpoints are averaged, for one more candidate."""
 SAVED_AFTER = 250
 """Updates that are lost at most when a training is stopped."""
 SHOWN = 3

@@ -91,7 +91,7 @@ def test_which_paths_are_model_folders(folder, tmp_path):
     ("files", "named"),
     [
         ((CONFIG, "model.pt"), "converted encoder, which s2sft train --pretrained"),
-        ((CONFIG, WEIGHTS), "another program, of which s2sft convert"),
+        ((CONFIG, WEIGHTS), "another program's model: s2sft convert"),
         ((WEIGHTS,), r"without config\.json: copy all files"),
         (("checkpoint2.pt", "checkpoint_best.pt"), r"a folder of checkpoints: .*checkpoint2\.pt"),
         ((), r"without config\.json and model\.safetensors"),

@@ -172,7 +172,8 @@ def test_names_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.pt: no such checkpoint file"):
         load_checkpoint(tmp_path / "nothing.pt")
     with pytest.raises(
-        UserError, match=rf"{tmp_path.name}: a checkpoint file or a model folder is needed, but this is a folder without config"
+        UserError,
+        match=rf"{tmp_path.name}: a checkpoint file or a model folder is needed, but this is a folder without config",
     ):
         load_checkpoint(tmp_path)
 

@@ -58,7 +58,7 @@ def test_lengths_that_do_not_fit():
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
-    """Return the values and the reasons that are chosen for so many pairs."""
+    """Return the values and the reasons that are chosen for a number of pairs."""
 
     def planned(pairs, width=384, device=CPU, **given):
         for side in ("src", "tgt"):
