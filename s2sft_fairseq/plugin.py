@@ -10,10 +10,10 @@ import sys
 
 from s2sft_fairseq import errors, runtime
 
-# What is imported stays. To look for garbage among it takes half a second, so it is left out of every later search; but
-# not where the process may have made objects of its own before, with PyTorch, as fairseq's commands have not.
+# What is imported stays. To look for garbage among it takes half a second, so commands leave it out of every later
+# search. Other programs may have made objects of their own before, whose garbage must be found.
 _collects = gc.isenabled()
-_is_fresh = "torch" not in sys.modules or os.path.basename(sys.argv[0]).startswith("fairseq-")
+_is_command = os.path.basename(sys.argv[0]).startswith(("fairseq-", "s2sft"))
 gc.disable()
 runtime.install()
 errors.install_excepthook()
@@ -22,7 +22,7 @@ from s2sft_fairseq import criterions, models, optim, tasks  # noqa: E402  (fairs
 from s2sft_fairseq.tokenization import fairseq_bpe  # noqa: E402
 
 if _collects:
-    if _is_fresh:
+    if _is_command:
         gc.freeze()
     gc.enable()
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,19 @@ from s2sft_fairseq.errors import UserError
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 GENERATION_TASKS = ("unilm_seq2seq", "deltalm_seq2seq")
+
+_RANDOM = threading.Lock()
+
+
+@contextlib.contextmanager
+def own_random_numbers(device: str = "cpu") -> Iterator[None]:
+    """Within it, random numbers may be drawn: those of the program are left as they are.
+
+    PyTorch has one generator of random numbers for all threads, so that only one thread at a time may be within it.
+    """
+    gpus = [torch.cuda.current_device()] if device == "cuda" else []
+    with _RANDOM, torch.random.fork_rng(devices=gpus):
+        yield
 
 
 @contextlib.contextmanager
@@ -99,7 +113,7 @@ def load(
     words += ["--quantize", quantize] if quantize else []
     words += ["-t", languages[0]] if languages else []
     # Weights are drawn at random before they are loaded, and fairseq's use of Hydra raises warnings.
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with own_random_numbers(), warnings.catch_warnings():
         warning_filters.install()
         cfg = configuration(name, words)
         opened = open_tokenizer(folder)

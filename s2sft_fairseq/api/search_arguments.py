@@ -1,13 +1,17 @@
 """The arguments of a search in Python, and the options of ``s2sft generate`` that they stand for."""
 
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.options import EARLY_STOPS, LENGTH_PENALTIES
+
+MOST = 2**31 - 1
+"""Of whole numbers."""
 
 
 class Argument(NamedTuple):
@@ -41,19 +45,20 @@ ARGUMENTS: Mapping[str, Argument] = {
 }
 
 
-def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], problems: Sequence[str] = ()) -> None:
     """Set options in fairseq's configuration.
 
     Args:
         cfg: the configuration, changed in place.
         search: what a model folder suggests, by the names of the options.
         given: by the names of `ARGUMENTS`; None leaves an option as it is.
+        problems: of other arguments, to be named too.
 
     Raises:
         UserError: naming every argument that is unknown, or of a wrong type or out of range.
     """
     given = {name: value for name, value in given.items() if value is not None}
-    if problems := list(_problems(cfg, given)):
+    if problems := [*_problems(cfg, given), *problems]:
         raise UserError.of(problems)
     for option, value in {**search, **{ARGUMENTS[name].option: value for name, value in given.items()}}.items():
         part = cfg.generation if option in cfg.generation else cfg.task
@@ -84,8 +89,9 @@ def _problems(cfg: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
         elif not _is_a(value, kind):
             what = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}[kind]
             yield f"{name} must be {what}, but is {value!r:.60}"
-        elif kind in (int, float) and not least <= value < math.inf:
-            yield f"{name} must be at least {least:g}, but is {value}"
+        elif kind in (int, float) and not least <= value <= (MOST if kind is int else sys.float_info.max):
+            limits = f"from {least:g} to {MOST}" if kind is int else f"finite and at least {least:g}"
+            yield f"{name} must be {limits}, but is {value!r:.60}"
 
 
 def _is_a(value: Any, kind: type) -> bool:

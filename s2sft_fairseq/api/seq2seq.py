@@ -2,9 +2,10 @@
 
 import contextlib
 import copy
+import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, overload
 
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.api.loading import Loaded, load
+from s2sft_fairseq.api.loading import Loaded, load, own_random_numbers
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score, attention_weights
-from s2sft_fairseq.api.search_arguments import apply, named
+from s2sft_fairseq.api.search_arguments import MOST, apply, named
+from s2sft_fairseq.api.streaming import stream
+from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 
 # isort: split
 from fairseq import utils
@@ -30,10 +33,7 @@ from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 
-Text = str | Mapping[str, str] | Sequence[str]
-"""A source: a text, or its fields."""
-
-_RANDOM = threading.Lock()  # PyTorch has one generator of random numbers for all threads
+logger = logging.getLogger(__name__)
 
 
 class Seq2Seq:
@@ -90,7 +90,7 @@ class Seq2Seq:
         several = options.get("num_return") not in (None, 1)
         found = self.hypotheses(sources, **options)
         texts = [[each.text for each in best] if several else (best[0].text if best else "") for best in found]
-        return texts[0] if _is_one(sources) else texts
+        return texts[0] if is_one(sources) else texts
 
     def hypotheses(
         self,
@@ -117,24 +117,21 @@ class Seq2Seq:
         Raises:
             UserError: naming every argument that is wrong.
         """
-        texts = _listed(sources)
-        task, cfg = self._configured(options)
-        _check_seed(seed)
-        if batch_size != "auto":
-            if type(batch_size) is not int or batch_size < 1:
-                raise UserError(f"batch_size must be a whole number of at least 1 or 'auto', but is {batch_size!r:.60}")
-            cfg.dataset.batch_size = batch_size
-        form = task.form if target_lang is None else self._form_for(task, target_lang)
-        ids = self._ids(texts)
+        problems = [*_seed_problems(seed), *_batch_size_problems(batch_size), *self._language_problems(target_lang)]
+        task, cfg = self._configured(options, problems)
+        cfg.dataset.batch_size = None if batch_size == "auto" else batch_size
+        form = task.form if target_lang is None else task.form_for(target_lang)
+        ids = self._source_ids(listed(sources), form)
         loaded = self._loaded
         generator = self._generator(task, cfg)
-        with self._turn(cfg.generation.sampling):
+        draws = cfg.generation.sampling
+        with self._turn(draws):
             text_generator = TextGenerator(
                 partial(task.inference_step, generator, loaded.models),
                 form,
                 batch_planner(cfg, loaded.models, task),
                 nbest=cfg.generation.nbest,
-                seed=seed,
+                seed=seed if draws else None,
                 device=loaded.device,
             )
             with sentence_progress(len(ids), 0, bar=progress) as bar:
@@ -150,18 +147,21 @@ class Seq2Seq:
             targets: a text for each source.
 
         Raises:
-            UserError: if there are not as many targets as sources, or the model is an encoder-decoder.
+            UserError: if there are not as many targets as sources, if one is longer than what this model generates, or
+                if the model is an encoder-decoder.
         """
-        sources, targets = _listed(sources), _listed(targets)
+        sources, targets = listed(sources), listed(targets)
         if len(sources) != len(targets):
             raise UserError(f"targets must be as many as sources, {len(sources)}, but are {len(targets)}")
         task, _ = self._configured({})
         self._needs_encoder("score")
         scorer = ReferenceScorer(self._loaded.models, task.form, task.objective)
         symbols = self._loaded.tokenizer.dictionary.symbols
+        source_ids = self._source_ids(sources, task.form)
+        target_ids = self._target_ids(targets, task.form, "targets")
         scores = []
         with self._lock:
-            for source, target in zip(self._ids(sources), self._ids(targets), strict=True):
+            for source, target in zip(source_ids, target_ids, strict=True):
                 laid_out = torch.from_numpy(task.form.source(source)).unsqueeze(0).to(self._loaded.device)
                 wanted = torch.from_numpy(np.append(target, task.form.sep)).unsqueeze(0).to(self._loaded.device)
                 sample = {"net_input": {"src_tokens": laid_out}, "target": wanted}
@@ -185,12 +185,22 @@ class Seq2Seq:
             UserError: naming every argument that is wrong.
         """
         self._needs_encoder("stream")
-        _check_seed(seed)
+        problems = _seed_problems(seed)
         for name in ("beam", "num_return"):
             if options.get(name) not in (None, 1):
-                raise UserError(f"stream follows one hypothesis: {name} must be 1, but is {options[name]!r:.60}")
-        task, cfg = self._configured({**options, "beam": 1, "num_return": 1})
-        return self._stream(task, cfg, self._ids([source])[0], seed)
+                problems.append(f"stream follows one hypothesis: {name} must be 1, but is {options[name]!r:.60}")
+        task, cfg = self._configured({**options, "beam": 1, "num_return": 1}, problems)
+        loaded, generator, draws = self._loaded, self._generator(task, cfg), cfg.generation.sampling
+        lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
+        (ids,) = self._source_ids([source], task.form, "source")
+        laid_out = torch.from_numpy(task.form.source(ids)).unsqueeze(0).to(loaded.device)
+        return stream(
+            lambda: BeamSearch(loaded.models, task.form, generator.options, laid_out),
+            lambda tokens: lines.text({"tokens": tokens}),
+            window_seed(seed, 0) if draws else None,
+            loaded.device,
+            lambda: self._turn(draws),
+        )
 
     def encode(self, sources: Sequence[Text]) -> list[Tensor]:
         """Return the states of the last layer for each source.
@@ -206,9 +216,10 @@ class Seq2Seq:
         """
         self._needs_encoder("encode")
         task, _ = self._configured({})
+        sources_ids = self._source_ids(listed(sources), task.form)
         states = []
         with self._lock, torch.inference_mode():
-            for ids in self._ids(_listed(sources)):
+            for ids in sources_ids:
                 columns = self._source_columns(task.form, task.form.source(ids))
                 states.append(self._loaded.models[0].encode(columns).float().cpu())
         return states
@@ -222,15 +233,16 @@ class Seq2Seq:
             layer: its index; -1: the last one.
 
         Raises:
-            UserError: if there is no such layer, or the model is an encoder-decoder.
+            UserError: if there is no such layer, if the target is longer than what this model generates, or if the
+                model is an encoder-decoder.
         """
         self._needs_encoder("attention")
         task, _ = self._configured({})
         model, form = self._loaded.models[0], task.form
         if type(layer) is not int or not -len(model.layers) <= layer < len(model.layers):
             raise UserError(f"layer must be from {-len(model.layers)} to {len(model.layers) - 1}, but is {layer!r:.60}")
-        ids = form.source(self._ids([source])[0])
-        wanted = form.target(self._ids([target])[0])
+        ids = form.source(self._source_ids([source], form, "source")[0])
+        wanted = form.target(self._target_ids([target], form, "target")[0])
         batch = collate([task.objective.reference(Ragged.of([ids]), Ragged.of([wanted]), form)])
         columns: Any = utils.apply_to_sample(lambda column: column.to(self._loaded.device), model_input(batch))
         labelled = torch.from_numpy(batch.label != form.pad)
@@ -243,55 +255,40 @@ class Seq2Seq:
             weights[labelled][:, : len(ids)].float(),
         )
 
-    def _configured(self, options: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the task and the configuration with these options."""
+    def _configured(self, options: Mapping[str, Any], problems: Sequence[str] = ()) -> tuple[Any, Any]:
+        """Return the task and the configuration with these options, if they and everything else are right."""
         cfg = copy.deepcopy(self._loaded.cfg)
-        apply(cfg, self._loaded.search, options)
+        apply(cfg, self._loaded.search, options, problems)
         task = copy.copy(self._loaded.task)
         task.cfg = cfg.task
         return task, cfg
 
-    def _ids(self, texts: Sequence[Any]) -> list[np.ndarray]:
-        """Return the ids of each source, without special symbols but for the one between fields."""
-        fields, counts = [], []
-        for number, text in enumerate(texts):
-            listed = text.values() if isinstance(text, Mapping) else text
-            parts = [text] if isinstance(text, str) else list(listed) if isinstance(listed, Iterable) else []
-            if not parts or not all(isinstance(part, str) for part in parts):
-                raise UserError(f"sources[{number}] must be a text, or a dict or a list of texts, but is {text!r:.60}")
-            fields += parts
-            counts.append(len(parts))
-        encoded = iter(self._tokenizer.encode(fields))
+    def _source_ids(self, sources: Sequence[Any], form: Any, argument: str = "sources") -> list[np.ndarray]:
+        """Return the ids of each source and warn if some are too long."""
+        ids = self._ids(sources, argument)
+        if cut := sum(len(each) + form.source_specials > form.max_source for each in ids):
+            logger.warning(f"{cut:,} of {len(ids):,} sources are cut to {form.max_source} positions")
+        return ids
+
+    def _target_ids(self, targets: Sequence[Any], form: Any, argument: str) -> list[np.ndarray]:
+        """Return the ids of each target; decoding never writes one that is too long."""
+        ids, most = self._ids(targets, argument), form.max_target - 1
+        if long := max((len(each) for each in ids if len(each) > most), default=0):
+            raise UserError(f"{argument} must have at most {most} tokens, as what this model writes, but have {long}")
+        return ids
+
+    def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
+        """Return the ids of each text, without special symbols but for the one between fields."""
+        fields = fields_of(texts, argument)
+        encoded = iter(self._tokenizer.encode([part for parts in fields for part in parts]))
         index = self._loaded.tokenizer.dictionary.index
-        lines = (self._tokenizer.join([next(encoded) for _ in range(count)]) for count in counts)
+        lines = (self._tokenizer.join([next(encoded) for _ in parts]) for parts in fields)
         return [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
 
     def _hypothesis(self, lines: HypothesisLines, found: dict[str, Any]) -> Hypothesis:
         symbols = self._loaded.tokenizer.dictionary.symbols
         tokens = [symbols[number] for number in found["tokens"].tolist()]
         return Hypothesis(lines.text(found), found["score"].item(), tokens, found["positional_scores"].tolist())
-
-    def _stream(self, task: Any, cfg: Any, ids: np.ndarray, seed: int) -> Iterator[str]:
-        loaded, generator, shown = self._loaded, self._generator(task, cfg), ""
-        lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
-        source = torch.from_numpy(task.form.source(ids)).unsqueeze(0).to(loaded.device)
-        with self._turn(cfg.generation.sampling), torch.inference_mode():
-            search = BeamSearch(loaded.models, task.form, generator.options, source)
-            random = torch.manual_seed(window_seed(seed, 0)).get_state()
-        while True:
-            # One turn a step: other threads need not wait until the last piece has been asked for.
-            with self._turn(cfg.generation.sampling), torch.inference_mode():
-                torch.set_rng_state(random)
-                goes_on = search.step()
-                random = torch.get_rng_state()
-            if not goes_on:
-                break
-            # The last word may still grow, and the end of a text may look otherwise than its middle.
-            stable = _stable_part(lines.text({"tokens": search.tokens[0, 0]}))
-            if stable.startswith(shown) and len(stable) > len(shown):
-                yield stable[len(shown) :]
-                shown = stable
-        yield lines.text(search.results[0][0])[len(shown) :]
 
     def _generator(self, task: Any, cfg: Any) -> Any:
         try:
@@ -300,14 +297,9 @@ class Seq2Seq:
             raise named(error) from None
 
     @contextlib.contextmanager
-    def _turn(self, is_random: bool) -> Iterator[None]:
-        """Within it, no other thread uses the model; random numbers of the program are left as they are."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._lock)
-            if is_random:
-                stack.enter_context(_RANDOM)
-            gpus = [torch.cuda.current_device()] if self._loaded.device == "cuda" else []
-            stack.enter_context(torch.random.fork_rng(devices=gpus))
+    def _turn(self, draws: bool) -> Iterator[None]:
+        """Within it, no other thread uses the model; random numbers may be drawn if it is said so."""
+        with self._lock, own_random_numbers(self._loaded.device) if draws else contextlib.nullcontext():
             yield
 
     def _source_columns(self, form: Any, source: np.ndarray) -> PackedColumns:
@@ -316,32 +308,25 @@ class Seq2Seq:
         positions = torch.arange(len(source), device=self._loaded.device)
         return PackedColumns.given(tokens, positions, segments, [len(source)])
 
-    def _form_for(self, task: Any, language: str) -> Any:
+    def _language_problems(self, language: Any) -> list[str]:
         known = (self._loaded.state.get("layout") or {}).get("languages") or []
-        if language not in known:
-            languages = ", ".join(known) or "it has none"
-            raise UserError(f"target_lang must be a language of the model ({languages}), but is {language!r:.60}")
-        return task.form_for(language)
+        if language is None or language in known:
+            return []
+        languages = ", ".join(known) or "it has none"
+        return [f"target_lang must be a language of the model ({languages}), but is {language!r:.60}"]
 
     def _needs_encoder(self, method: str) -> None:
         if not hasattr(self._loaded.models[0], "layers"):
             raise UserError(f"{method} is for encoder-only models, but this one is an encoder-decoder")
 
 
-def _stable_part(text: str) -> str:
-    """Return the words of a text but for the last one, which may go on."""
-    return text[: text.rstrip().rfind(" ") + 1].rstrip() if " " in text.rstrip() else ""
+def _seed_problems(seed: Any) -> list[str]:
+    if type(seed) is int and seed >= 0:
+        return []
+    return [f"seed must be a whole number of at least 0, but is {seed!r:.60}"]
 
 
-def _is_one(sources: Any) -> bool:
-    return isinstance(sources, str | Mapping)
-
-
-def _listed(texts: Any) -> list[Any]:
-    # What is no text at all is refused as the only source.
-    return list(texts) if isinstance(texts, Iterable) and not _is_one(texts) else [texts]
-
-
-def _check_seed(seed: Any) -> None:
-    if type(seed) is not int or seed < 0:
-        raise UserError(f"seed must be a whole number of at least 0, but is {seed!r:.60}")
+def _batch_size_problems(size: Any) -> list[str]:
+    if size == "auto" or (type(size) is int and 1 <= size <= MOST):
+        return []
+    return [f"batch_size must be a whole number from 1 to {MOST} or 'auto', but is {size!r:.60}"]

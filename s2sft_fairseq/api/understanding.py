@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from s2sft_fairseq.api.loading import check_arguments, settled
+from s2sft_fairseq.api.loading import check_arguments, own_random_numbers, settled
+from s2sft_fairseq.api.texts import fields_of, is_one, is_unicode, listed
 
 # isort: split
 from fairseq.data import ListDataset
@@ -29,9 +30,6 @@ from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 
 MAX_TOKENS = 8192
 """Positions of a batch together, as in ``s2sft predict``."""
-
-Fields = str | Sequence[str]
-"""A text, or the fields of one, such as the two sentences of a pair."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,8 @@ class _Model:
         check_arguments(path, tokenizer, device, dtype)
         device, dtype = settled(device, dtype)
         folder = Path(tokenizer or path)
-        model, task = load(Path(path), {"data": str(folder)})
+        with own_random_numbers():  # weights are drawn before they are loaded
+            model, task = load(Path(path), {"data": str(folder)})
         if not isinstance(task, cls.task_class):
             raise UserError(f"{path} must be a model for a {cls.__name__}, but its task is {task.cfg._name}")
         if dtype != "float32":
@@ -115,7 +114,7 @@ class Classifier(_Model):
         """Return the class of each text.
 
         Args:
-            texts: one text or a list; a text may be a tuple of its fields, such as premise and hypothesis.
+            texts: one text or a list; a text may be a tuple or a dict of its fields, such as premise and hypothesis.
 
         Returns:
             A `Prediction`, of a list a list of these.
@@ -123,16 +122,12 @@ class Classifier(_Model):
         Raises:
             UserError: if something else is given.
         """
-        is_one = isinstance(texts, str | tuple)
-        fields = [[text] if isinstance(text, str) else list(text) for text in ([texts] if is_one else texts)]
-        for number, parts in enumerate(fields):
-            if not parts or not all(isinstance(part, str) for part in parts):
-                raise UserError(f"texts[{number}] must be a text or a tuple of texts, but is {parts!r:.60}")
+        fields = fields_of(listed(texts), "texts")
         if not fields:
             return []
         tokenizer = TextTokenizer(self._tokenizer)
         found = [self._prediction(logits) for logits in self._logits([_line(tokenizer, parts) for parts in fields])]
-        return found[0] if is_one else found
+        return found[0] if is_one(texts) else found
 
     def _prediction(self, logits: np.ndarray) -> Prediction:
         classes = self._task.classes
@@ -170,16 +165,24 @@ class Reader(_Model):
             max_query: tokens of a question; longer ones lose their end.
 
         Raises:
-            UserError: if question or passage are no texts, or `max_answer` is not positive.
+            UserError: naming every argument that is wrong.
         """
-        given = {"question": question, "passage": passage}
-        wrong = [f"{name} must be a text, but is {text!r:.60}" for name, text in given.items() if type(text) is not str]
-        windows = WindowMaker(self._tokenizer, min(max_positions, self._task.form.max_source), stride, max_query)
-        wrong += [problem.replace("--", "").replace("max-", "max_") for problem in windows.problems()]
-        if max_answer < 1:
-            wrong.append(f"max_answer must be at least 1, but is {max_answer}")
+        wrong = [
+            f"{name} must be text that UTF-8 can hold, but is {text!r:.60}"
+            for name, text in {"question": question, "passage": passage}.items()
+            if not isinstance(text, str) or not is_unicode(text)
+        ]
+        numbers = {"max_answer": max_answer, "max_positions": max_positions, "stride": stride, "max_query": max_query}
+        for name, number in numbers.items():
+            if type(number) is not int or number < 1:
+                wrong.append(f"{name} must be a whole number of at least 1, but is {number!r:.60}")
+        if isinstance(null_threshold, bool) or not isinstance(null_threshold, int | float):
+            wrong.append(f"null_threshold must be a number, but is {null_threshold!r:.60}")
         if wrong:
             raise UserError.of(wrong)
+        windows = WindowMaker(self._tokenizer, min(max_positions, self._task.form.max_source), stride, max_query)
+        if problems := windows.problems():
+            raise UserError.of(problem.replace("--", "").replace("max-", "max_") for problem in problems)
         asked, lines = windows.make(SquadQuestion(Path("-"), "-", "-", question, passage, ()))
         found = find_answers(asked, self._logits(lines), max_answer)
         if not found.best or found.null_odds > null_threshold:

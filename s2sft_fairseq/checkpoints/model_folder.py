@@ -160,11 +160,29 @@ def read_config(folder: Path) -> dict[str, Any]:
     problems = [f"{name} must be an object, but is missing or none" for name in wrong]
     if "copies" not in wrong and not all(isinstance(name, str) for name in config["copies"].values()):
         problems.append("copies must be names of tensors by name")
+    if "task_state" not in wrong:
+        problems += _layout_problems(config["task_state"].get("layout", {}))
     if "search" not in wrong:
         problems += _search_problems(config["search"])
     if problems:
         raise UserError.of(f"{path}: {problem}" for problem in problems)
     return config
+
+
+def _layout_problems(layout: Any) -> Iterator[str]:
+    """Tell what is wrong with a layout; what its values must be, the task of the model knows."""
+    if not isinstance(layout, dict):
+        yield f"task_state.layout must be an object, but is {layout!r:.60}"
+        return
+    for name, value in layout.items():
+        if name == "languages":
+            kind, fits = "a list of texts", isinstance(value, list) and all(isinstance(each, str) for each in value)
+        elif name.startswith("max_") or name.endswith("_segment"):
+            kind, fits = "a whole number", type(value) is int or value is None
+        else:
+            kind, fits = "a text", isinstance(value, str | None)
+        if not fits:
+            yield f"task_state.layout.{name} must be {kind}, but is {value!r:.60}"
 
 
 def _search_problems(search: Mapping[str, Any]) -> Iterator[str]:

@@ -110,8 +110,9 @@ class TextGenerator:
     """From the lengths of laid-out sources to the indices of each batch."""
     nbest: int = 1
     """Hypotheses to keep of each sentence."""
-    seed: int = 1
-    """Samples of a window depend on this and on the number of its first line only: a resumed run draws the same."""
+    seed: int | None = 1
+    """Samples of a window depend on this and on the number of its first line only: a resumed run draws the same. None:
+    random numbers are left as they are, where none are drawn."""
     device: torch.device | str = "cpu"
     """Where the batches are needed."""
     sentences: int = 0
@@ -129,7 +130,8 @@ class TextGenerator:
         Raises:
             UserError: if the model gives NaN for a source, naming its line.
         """
-        torch.manual_seed(window_seed(self.seed, window.first))
+        if self.seed is not None:
+            torch.manual_seed(window_seed(self.seed, window.first))
         room = self.form.max_source - self.form.source_specials
         self.cut_sources += sum(len(source) > room for source in window.sources)
         rows = [torch.from_numpy(self.form.source(source)) for source in window.sources]

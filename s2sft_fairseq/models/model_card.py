@@ -1,5 +1,6 @@
 """The ``README.md`` of a model folder: a model card, filled in from what is known."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ def model_card(config: Mapping[str, Any], parameters: int) -> str:
     heading = f"A fine-tuned {facts['encoder']}" if facts.get("encoder") else "A fine-tuned model"
     lines = [
         *("---", "library_name: s2sft_fairseq", "license:  # to complete", "language:  # to complete"),
-        *([f"base_model: {facts['encoder']}"] if facts.get("encoder") else []),
+        *([f"base_model: {json.dumps(facts['encoder'], ensure_ascii=False)}"] if facts.get("encoder") else []),
         *(
             "---",
             "",

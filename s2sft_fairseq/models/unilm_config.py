@@ -104,11 +104,22 @@ def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
     Args:
         config: the class that declares the options.
         cfg: their values, sizes completed. An option that is newer than the checkpoint may be missing.
+
+    Raises:
+        UserError: naming every value of a wrong type, as a file may hold.
     """
+    values = {each.name: getattr(cfg, each.name, None) for each in fields(config)}
+    wrong = [
+        f"{as_option(each.name)} must be {kind}, but is {values[each.name]!r:.60}"
+        for each in fields(config)
+        if values[each.name] is not None and (kind := _missed_type(each, values[each.name]))
+    ]
+    if wrong:
+        raise UserError.of(wrong)
     problems = [
         f"{as_option(each.name)} must be {range_}, but is {f'{value:g}' if isinstance(value, float) else value}"
         for each in fields(config)
-        if (value := getattr(cfg, each.name, None)) is not None and (range_ := _missed_range(each, value))
+        if (value := values[each.name]) is not None and (range_ := _missed_range(each, value))
     ]
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
     if heads > 0 and width % heads:
@@ -118,6 +129,16 @@ def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
     if cfg.pretrained and getattr(cfg, "random_init", False):
         problems.append(f"--random-init and --pretrained {cfg.pretrained} exclude each other: give one of them")
     return problems
+
+
+def _missed_type(declared: Field[Any], value: Any) -> str | None:
+    """Return the type of a number or a switch that a value is not of."""
+    kinds = typing.get_args(declared.type) or (declared.type,)
+    if bool in kinds:
+        return None if isinstance(value, bool) else "True or False"
+    if float in kinds:
+        return None if isinstance(value, float) or type(value) is int else "a number"
+    return "a whole number" if int in kinds and type(value) is not int else None
 
 
 def _missed_range(declared: Field[Any], value: Any) -> str | None:

@@ -45,7 +45,8 @@ def resolve_layout(
         from_checkpoint: whether a fine-tuned model is loaded.
 
     Raises:
-        UserError: if a checkpoint is loaded that does not say how it was fine-tuned, and neither does the user.
+        UserError: if a checkpoint is loaded that does not say how it was fine-tuned, or was by a method that is not
+            known here, and the user does not say either.
     """
     given = {name: getattr(options, name) for name in DEFAULTS if getattr(options, name) is not None}
     if "finetune_method" in given:
@@ -62,6 +63,11 @@ def resolve_layout(
                 f"{as_option(name)} {given[name]} overrides what the checkpoint was fine-tuned with, {saved[name]}"
             )
     layout = {**DEFAULTS, **suggested, **saved, **given}
+    if layout["finetune_method"] not in OBJECTIVES:
+        raise UserError(
+            f"the checkpoint was fine-tuned with the method {layout['finetune_method']!r:.40}, but this version of the "
+            f"package knows {', '.join(sorted(OBJECTIVES))}: update it"
+        )
     has_source_limit = "max_source_positions" in {**suggested, **saved, **given}
     if OBJECTIVES[layout["finetune_method"]].own_start and not has_source_limit:
         layout["max_source_positions"] -= 1  # of the usual 512 the start of the target needs one

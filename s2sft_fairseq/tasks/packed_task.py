@@ -64,3 +64,17 @@ class PackedTask(OneDictionaryTask):
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the task: which symbols its embedding is of."""
         return {**super().state_dict(), "symbols": symbols_fingerprint(self.dictionary.symbols)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what a checkpoint kept of the task.
+
+        Raises:
+            UserError: if the checkpoint is of other symbols, or of the same ones in another order.
+        """
+        symbols = state_dict.get("symbols")
+        if symbols is not None and symbols != symbols_fingerprint(self.dictionary.symbols):
+            raise UserError(
+                f"{self.cfg.data} must hold the dictionary that the checkpoint was trained with, but its "
+                f"{len(self.dictionary):,} symbols are others, or in another order"
+            )
+        super().load_state_dict(state_dict)

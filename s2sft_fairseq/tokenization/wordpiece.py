@@ -35,7 +35,7 @@ _ORDINALS = frozenset({"st", "nd", "rd", "th", "s"})
 _DOMAINS = frozenset({"com", "org", "net", "edu", "gov"})
 _ELIDED = frozenset({"o", "d", "l"})  # o'clock, d'accord, l'eau
 # What BERT splits into single characters, and the kana and punctuation that stand among them without spaces.
-_UNSPACED = re.compile("[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0002fa1f]")
+UNSPACED = re.compile("[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0002fa1f]")
 _SPECIAL = re.compile(r"\[[A-Z]+\]")
 
 
@@ -166,7 +166,7 @@ def _joined(before: str, word: str, after: str, second: str) -> tuple[bool, bool
         return not _SPECIAL.fullmatch(before), False
     if word in _OPENING:
         return word == "(" and after == ")", True  # f()
-    return bool(_UNSPACED.match(word) and _UNSPACED.match(before)), False
+    return bool(UNSPACED.match(word) and UNSPACED.match(before)), False
 
 
 def _is_letter(character: str) -> bool:

@@ -130,6 +130,12 @@ def test_nothing_else_is_written_as_search(tmp_path):
         ({"cfg": {"model": [1], "task": "x"}}, ["cfg.model must be an object", "cfg.task must be an object"]),
         ({"copies": {"head.weight": "gone"}}, ["model.safetensors", "lacks gone"]),
         ({"copies": {"head.weight": ["gone"]}}, ["copies must be names"]),
+        ({"task_state": {"layout": 5}}, ["task_state.layout must be an object, but is 5"]),
+        (
+            {"task_state": {"layout": {"languages": ["de", 5], "max_source_positions": "x", "finetune_method": 7}}},
+            ["languages must be a list of texts", "max_source_positions must be a whole", "finetune_method must be a"],
+        ),
+        ({"task_state": {"layout": {"target_segment": "1", "source_segments": 0}}}, ["target_segment", "source_seg"]),
         ({"search": {"user_dir": "plug"}}, ["search.user_dir is no option of a search"]),
         ({"search": {"beam": ["2", "--user-dir", "plug"]}}, ["search.beam must be a whole number"]),
         ({"search": {"beam": True, "lenpen": float("nan")}}, ["search.beam must be", "search.lenpen must be a number"]),

@@ -131,9 +131,16 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     assert [each.label for each in classifier(pairs)] == CLASSES
     one = classifier(pairs[0])
     assert one.label == "yes" and sum(one.probabilities.values()) == pytest.approx(1) and one.probabilities["yes"] > 0.5
+    assert classifier({"premise": pairs[0][0], "hypothesis": pairs[0][1]}) == one
     assert classifier([]) == []
-    with pytest.raises(UserError, match=r"texts\[1\] must be a text or a tuple of texts"):
+    with pytest.raises(UserError, match=r"texts\[1\] must be a text, or a dict, a tuple or a list of texts"):
         classifier(["a", ("b", 7)])
+    for nothing in (5, None):
+        with pytest.raises(UserError, match=f"texts must be a text, .* but is {nothing}"):
+            classifier(nothing)
+    random = torch.get_rng_state()
+    Classifier.from_pretrained("model")
+    assert torch.equal(torch.get_rng_state(), random)
     with pytest.raises(UserError, match="must be a model for a Reader, but its task is unilm_classification"):
         Reader.from_pretrained("model")
     half = Classifier.from_pretrained("tuned/checkpoint_best.pt", letters.folder, dtype="bfloat16")

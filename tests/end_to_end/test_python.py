@@ -12,7 +12,6 @@ import torch
 from dense_reference import dense_states, visibility_matrix
 
 from s2sft_fairseq import Seq2Seq
-from s2sft_fairseq.api.seq2seq import _stable_part
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.finetuning import context_block
@@ -135,11 +134,6 @@ def test_streams(model, options):
     assert len(list(model.stream("a b c d"))) > 1
 
 
-def test_the_stable_part_of_a_text():
-    table = {"": "", "un": "", "un chief": "un", "un chief ": "un", "un chief vis": "un chief"}
-    assert {text: _stable_part(text) for text in table} == table
-
-
 def test_scores_are_those_of_the_search(model):
     """What was generated has the log-probabilities that decoding gave; a wrong target is less probable."""
     (found,) = model.hypotheses("a b c d")
@@ -247,17 +241,60 @@ def test_threads(model):
     assert found == {number: expected[number % 2] for number in range(6)}
 
 
+def test_samples_beside_other_models(model, trained, toy, method):
+    """What else this program does with models changes no samples, and nothing changes its random numbers."""
+    sampled = {"sampling": True, "temperature": 3.0, "beam": 4, "num_return": 4, "seed": 3}
+    expected = model.generate(SOURCES, **sampled)
+    before, stopped = torch.get_rng_state(), threading.Event()
+    other = Seq2Seq.from_pretrained(trained(method).best, toy.folder, device="cpu")
+
+    def work():
+        while not stopped.is_set():
+            other.generate(SOURCES[:3])
+            list(other.stream("a b c d"))
+            Seq2Seq.from_pretrained(trained(method).best, toy.folder, device="cpu")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        found = [model.generate(SOURCES, **sampled) for _ in range(20)]
+    finally:
+        stopped.set()
+        thread.join()
+    assert found == [expected] * 20
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_long_texts(model, caplog):
+    """Sources are cut, and a warning tells; targets are refused, for decoding writes none that is longer."""
+    form = model._loaded.task.form
+    assert model.generate("a " * 100) == model.generate("a " * (form.max_source - form.source_specials))
+    assert f"1 of 1 sources are cut to {form.max_source} positions" in caplog.text
+    most = form.max_target - 1
+    assert len(model.score("a", "b " * most)[0].tokens) == form.max_target
+    for call in (lambda text: model.score("a", text), lambda text: model.attention("a", text)):
+        with pytest.raises(UserError, match=f"must have at most {most} tokens.* but have {most + 1}"):
+            call("b " * (most + 1))
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"beam": 0}, ["beam must be at least 1, but is 0"]),
+        ({"beam": 0}, ["beam must be from 1 to 2147483647, but is 0"]),
         ({"beam": 2.5, "chant": 1}, ["beam must be a whole number, but is 2.5", "chant is no argument"]),
         ({"beam": True}, ["beam must be a whole number, but is True"]),
         ({"length_penalty": "gnmt"}, ["length_penalty must be a number"]),
         ({"length_penalty_form": "x"}, ["length_penalty_form must be one of length, gnmt"]),
         ({"num_return": 3, "beam": 2}, ["num_return must not exceed beam (2), but is 3"]),
         ({"top_k": 5}, ["top_k needs sampling"]),
-        ({"temperature": float("nan")}, ["temperature must be at least 0"]),
+        ({"temperature": float("nan")}, ["temperature must be finite and at least 0, but is nan"]),
+        ({"temperature": float("inf")}, ["temperature must be finite and at least 0, but is inf"]),
+        ({"max_len": 10**30}, ["max_len must be from 0 to 2147483647, but is 1000"]),
+        ({"batch_size": 10**30}, ["batch_size must be a whole number from 1 to 2147483647"]),
+        (
+            {"beam": 0, "seed": -1, "batch_size": 0, "target_lang": "x"},
+            ["beam must", "seed", "batch_size", "target_lang"],
+        ),
         ({"temperature": 0.0}, ["temperature must be positive"]),
         ({"batch_size": 0}, ["batch_size must be", "0"]),
         ({"batch_size": True}, ["batch_size must be", "True"]),
@@ -276,8 +313,16 @@ def test_wrong_sources(model):
     with pytest.raises(UserError, match=r"sources\[1\] must be a text.*7"):
         model.generate(["a", 7])
     for nothing in (None, 7):
-        with pytest.raises(UserError, match=rf"sources\[0\] must be a text.*{nothing}"):
+        with pytest.raises(UserError, match=rf"sources must be a text.*{nothing}"):
             model.generate(nothing)
+        with pytest.raises(UserError, match=rf"source must be a text.*{nothing}"):
+            model.stream(nothing)
+        with pytest.raises(UserError, match=rf"target must be a text.*{nothing}"):
+            model.attention("a", nothing)
+        with pytest.raises(UserError, match=rf"targets\[1\] must be a text.*{nothing}"):
+            model.score(["a", "b"], ["a", nothing])
+    with pytest.raises(UserError, match="half a surrogate pair"):
+        model.generate("\ud83d")
     with pytest.raises(UserError, match="targets must be as many as sources, 1, but are 2"):
         model.score(["a"], ["b", "c"])
     with pytest.raises(UserError, match="beam must be 1, but is 3"):

@@ -94,13 +94,11 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
     assert reader("e e", PASSAGE, **windows).text == always["e"]
     assert reader("a", "", **windows).text == ""
     with pytest.raises(UserError) as raised:
-        reader(7, PASSAGE, max_answer=0, max_positions=5, max_query=2)
-    for named in (
-        "question must be a text, but is 7",
-        "max_answer must be at least 1",
-        "max_positions must be more than",
-    ):
+        reader(7, "\ud83d", max_answer=0, stride="x", null_threshold=None)
+    for named in ("question must be text", "passage must be", "max_answer must be", "stride must be", "null_threshold"):
         assert named in str(raised.value)
+    with pytest.raises(UserError, match="max_positions must be more than"):
+        reader("a", PASSAGE, max_positions=5, max_query=2)
     odds = json.loads((tmp_path / "odds.json").read_text())
     assert {letter: value > 0 for letter, value in odds.items()} == {k: not text for k, text in ANSWERS.items()}
     best = json.loads((tmp_path / "best.json").read_text())

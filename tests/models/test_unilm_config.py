@@ -66,6 +66,18 @@ def test_local_rotary_positions_need_global_ones():
         complete_sizes(UnilmConfig(local_rotary_base=100.0))
 
 
+def test_values_of_other_types():
+    """As a file may hold them."""
+    wrong = {"encoder_layers": "six", "dropout": "x", "encoder_embed_dim": [1], "compile": 1, "max_positions": True}
+    with pytest.raises(UserError) as raised:
+        complete_sizes(UnilmConfig(**wrong))
+    kinds = ("encoder-layers must be a whole number", "dropout must be a number", "embed-dim must be a whole number")
+    for named in (*kinds, "compile must be True or False, but is 1", "max-positions must be a whole number"):
+        assert f"{named}" in str(raised.value)
+    assert len(raised.value.problems) == len(wrong)
+    complete_sizes(UnilmConfig(dropout=0, rotary_base=10000))
+
+
 def test_no_heads():
     with pytest.raises(UserError, match=r"^--encoder-attention-heads must be at least 1, but is 0$"):
         complete_sizes(UnilmConfig(encoder_attention_heads=0))

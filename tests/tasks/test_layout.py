@@ -61,6 +61,11 @@ def test_a_checkpoint_that_does_not_say_how_it_was_fine_tuned():
     assert given == {**DEFAULTS, "finetune_method": "masked"}
 
 
+def test_a_checkpoint_of_an_unknown_method():
+    with pytest.raises(UserError, match=r"the method 'blocks', but .* causal, infilling, masked, pseudo_masked"):
+        resolve_layout(options(), {"finetune_method": "blocks"}, {}, from_checkpoint=True)
+
+
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_form(method):
     form = make_form(layout(finetune_method=method, target_segment=0), tiny_dictionary(), tiny_config(max_positions=65))

@@ -14,6 +14,7 @@ from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionConfig
+from s2sft_fairseq.data.dictionary import symbols_fingerprint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import useful_sentences
@@ -101,6 +102,17 @@ def test_a_checkpoint_knows_its_layout(data):
     assert task.form.fields == SourceFields((1, 0), alternate=True, truncation=("left", "right"), limits=(9, 0))
     assert task.objective is OBJECTIVES["causal"]
     assert task.max_positions() == (40, 9)
+
+
+def test_a_checkpoint_of_other_symbols(data):
+    """Of as many, or of the same ones in another order."""
+    state = built(data).state_dict()
+    symbols = tiny_dictionary().symbols
+    for others in ([*symbols[:-2], symbols[-1], symbols[-2]], [*symbols[:-1], "w99"]):
+        with pytest.raises(UserError, match="must hold the dictionary that the checkpoint was trained with"):
+            make_task(data).load_state_dict({**state, "symbols": symbols_fingerprint(others)})
+    make_task(data).load_state_dict({**state, "symbols": symbols_fingerprint(symbols)})
+    make_task(data).load_state_dict({name: value for name, value in state.items() if name != "symbols"})  # an old one
 
 
 def test_the_pretrained_encoder_suggests_a_layout(data, monkeypatch):
