@@ -1,11 +1,8 @@
-"""What the methods of `Seq2Seq` return, and the attention weights of a model."""
+"""What the methods of `Seq2Seq` return."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
-
-from s2sft_fairseq.modules.visibility import PackedColumns
 
 
 @dataclass(frozen=True)
@@ -40,27 +37,6 @@ class Attention:
     target: list[str]
     weights: Tensor
     """Share of its attention that the prediction of a target token gives to a source token (T, S), the mean of all
-    heads. The rest goes to the target."""
+    heads. The rest goes to the target; a decoder's attention to the source has no rest.
 
-
-def attention_weights(model: Any, columns: PackedColumns, layer: int) -> Tensor:
-    """Return the attention weights of all tokens of one example (T, T), the mean of all heads.
-
-    T: tokens of the packed example.
-    """
-    attention, seen = model.layers[layer].attention, []
-    hook = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
-    try:
-        model.encode(columns)
-    finally:
-        hook.remove()
-    ((x, plan),) = seen
-    # (T, 3, h, d) -> (h, T, d) each
-    query, key, _ = attention._project(x, plan.rotation).permute(1, 2, 0, 3).float()
-    weights = query.new_zeros(len(x), len(x))
-    for block in plan.blocks:
-        scores = query[:, block.queries] @ key[:, block.keys].transpose(1, 2) / query.size(-1) ** 0.5
-        if block.bias is not None:
-            scores = scores + block.bias.float()
-        weights[block.queries, block.keys] = scores.softmax(-1).mean(0)
-    return weights.cpu()
+    T: tokens of the target, S: tokens of the source."""

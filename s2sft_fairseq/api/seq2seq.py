@@ -14,23 +14,15 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.api.loading import Loaded, load, own_random_numbers
-from s2sft_fairseq.api.results import Attention, Hypothesis, Score, attention_weights
+from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
+from s2sft_fairseq.api.results import Attention, Hypothesis, Score
 from s2sft_fairseq.api.search_arguments import MOST, apply, named
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
-
-# isort: split
-from fairseq import utils
-
-from s2sft_fairseq.data.packed_dataset import model_input
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.files import HypothesisLines, Window, sentence_progress
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, window_seed
-from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.search import BeamSearch
-from s2sft_fairseq.modules.visibility import PackedColumns
-from s2sft_fairseq.objectives.packing import collate
-from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 
 logger = logging.getLogger(__name__)
@@ -40,6 +32,27 @@ class Seq2Seq:
     """A model that writes a text for a text.
 
     Methods may be called from several threads: they take turns. Copies in several processes share nothing.
+
+    Examples:
+        With a model that learned to write four letters backwards:
+
+        >>> model.generate("a b c d")
+        'd c b a'
+        >>> model.generate(["a b c d", "e f g h"], beam=1)
+        ['d c b a', 'h g f e']
+        >>> best, second = model.hypotheses(["a b c d"], beam=2, num_return=2)[0]
+        >>> best.tokens
+        ['d', 'c', 'b', 'a', '[SEP]']
+        >>> right, wrong = model.score(["a b c d", "a b c d"], ["d c b a", "a b c d"])
+        >>> right.total > wrong.total
+        True
+        >>> "".join(model.stream("a b c d"))
+        'd c b a'
+        >>> [len(states) for states in model.encode(["a b", "a b c"])]
+        [3, 4]
+        >>> attention = model.attention("a b c d", "d c b a")
+        >>> attention.weights.shape == (len(attention.target), len(attention.source))
+        True
     """
 
     def __init__(self, loaded: Loaded) -> None:
@@ -47,6 +60,7 @@ class Seq2Seq:
         self._loaded = loaded
         self._lock = threading.RLock()
         self._tokenizer = TextTokenizer(loaded.tokenizer)
+        self._is_encoder_decoder = hasattr(loaded.models[0], "decoder")
 
     @classmethod
     def from_pretrained(
@@ -121,7 +135,7 @@ class Seq2Seq:
         task, cfg = self._configured(options, problems)
         cfg.dataset.batch_size = None if batch_size == "auto" else batch_size
         form = task.form if target_lang is None else task.form_for(target_lang)
-        ids = self._source_ids(listed(sources), form)
+        ids = self._ids(listed(sources), "sources")
         loaded = self._loaded
         generator = self._generator(task, cfg)
         draws = cfg.generation.sampling
@@ -136,39 +150,32 @@ class Seq2Seq:
             )
             with sentence_progress(len(ids), 0, bar=progress) as bar:
                 found = text_generator(Window(0, ids), bar.update)
+        _warn_of_cuts(text_generator.cut_sources, len(ids), form)
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         return [[self._hypothesis(lines, each) for each in best] for best in found]
 
-    def score(self, sources: Sequence[Text], targets: Sequence[str]) -> list[Score]:
+    def score(self, sources: Sequence[Text], targets: Sequence[str], *, target_lang: str | None = None) -> list[Score]:
         """Return how probable each target is for its source, as decoding would have it.
 
         Args:
             sources: as for `generate`.
             targets: a text for each source.
+            target_lang: their language, where the model has several.
 
         Raises:
-            UserError: if there are not as many targets as sources, if one is longer than what this model generates, or
-                if the model is an encoder-decoder.
+            UserError: if there are not as many targets as sources, or one is longer than what this model generates.
         """
         sources, targets = listed(sources), listed(targets)
         if len(sources) != len(targets):
             raise UserError(f"targets must be as many as sources, {len(sources)}, but are {len(targets)}")
-        task, _ = self._configured({})
-        self._needs_encoder("score")
-        scorer = ReferenceScorer(self._loaded.models, task.form, task.objective)
-        symbols = self._loaded.tokenizer.dictionary.symbols
-        source_ids = self._source_ids(sources, task.form)
-        target_ids = self._target_ids(targets, task.form, "targets")
+        one_pass = self._one_pass(target_lang)
+        source_ids = self._source_ids(sources, one_pass.form)
+        target_ids = self._target_ids(targets, one_pass.form, "targets")
         scores = []
-        with self._lock:
+        with self._lock, torch.inference_mode():
             for source, target in zip(source_ids, target_ids, strict=True):
-                laid_out = torch.from_numpy(task.form.source(source)).unsqueeze(0).to(self._loaded.device)
-                wanted = torch.from_numpy(np.append(target, task.form.sep)).unsqueeze(0).to(self._loaded.device)
-                sample = {"net_input": {"src_tokens": laid_out}, "target": wanted}
-                ((found,),) = scorer.generate(self._loaded.models, sample)
-                log_probs = found["positional_scores"].tolist()
-                tokens = [symbols[number] for number in found["tokens"].tolist()]
-                scores.append(Score(sum(log_probs), tokens, log_probs))
+                log_probs = one_pass.log_probs(source, target).tolist()
+                scores.append(Score(sum(log_probs), self._symbols(target), log_probs))
         return scores
 
     def stream(self, source: Text, *, seed: int = 1, **options: Any) -> Iterator[str]:
@@ -184,7 +191,8 @@ class Seq2Seq:
         Raises:
             UserError: naming every argument that is wrong.
         """
-        self._needs_encoder("stream")
+        if self._is_encoder_decoder:
+            raise UserError("stream is for encoder-only models, but this one is an encoder-decoder: generate takes it")
         problems = _seed_problems(seed)
         for name in ("beam", "num_return"):
             if options.get(name) not in (None, 1):
@@ -193,7 +201,7 @@ class Seq2Seq:
         loaded, generator, draws = self._loaded, self._generator(task, cfg), cfg.generation.sampling
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         (ids,) = self._source_ids([source], task.form, "source")
-        laid_out = torch.from_numpy(task.form.source(ids)).unsqueeze(0).to(loaded.device)
+        laid_out = torch.from_numpy(ids).unsqueeze(0).to(loaded.device)
         return stream(
             lambda: BeamSearch(loaded.models, task.form, generator.options, laid_out),
             lambda tokens: lines.text({"tokens": tokens}),
@@ -202,58 +210,42 @@ class Seq2Seq:
             lambda: self._turn(draws),
         )
 
-    def encode(self, sources: Sequence[Text]) -> list[Tensor]:
-        """Return the states of the last layer for each source.
+    def encode(self, sources: Sequence[Text], *, target_lang: str | None = None) -> list[Tensor]:
+        """Return the states of the last layer, of an encoder-decoder of the encoder's, for each source.
 
         Args:
             sources: as for `generate`.
+            target_lang: the language to write, where the model has several.
 
         Returns:
             For each source a float32 tensor (S, H). S: positions of the source with its special symbols, H: width.
-
-        Raises:
-            UserError: if the model is an encoder-decoder.
         """
-        self._needs_encoder("encode")
-        task, _ = self._configured({})
-        sources_ids = self._source_ids(listed(sources), task.form)
-        states = []
+        one_pass = self._one_pass(target_lang)
+        ids = self._source_ids(listed(sources), one_pass.form)
         with self._lock, torch.inference_mode():
-            for ids in sources_ids:
-                columns = self._source_columns(task.form, task.form.source(ids))
-                states.append(self._loaded.models[0].encode(columns).float().cpu())
-        return states
+            return [one_pass.states(source).float().cpu() for source in ids]
 
-    def attention(self, source: Text, target: str, *, layer: int = -1) -> Attention:
+    def attention(self, source: Text, target: str, *, layer: int = -1, target_lang: str | None = None) -> Attention:
         """Return what the prediction of each token of a target attends to in the source.
 
         Args:
             source: one text, or its fields.
             target: the text.
-            layer: its index; -1: the last one.
+            layer: its index, of an encoder-decoder among those of the decoder; -1: the last one.
+            target_lang: the language of the target, where the model has several.
 
         Raises:
-            UserError: if there is no such layer, if the target is longer than what this model generates, or if the
-                model is an encoder-decoder.
+            UserError: if there is no such layer, or the target is longer than what this model generates.
         """
-        self._needs_encoder("attention")
-        task, _ = self._configured({})
-        model, form = self._loaded.models[0], task.form
-        if type(layer) is not int or not -len(model.layers) <= layer < len(model.layers):
-            raise UserError(f"layer must be from {-len(model.layers)} to {len(model.layers) - 1}, but is {layer!r:.60}")
-        ids = form.source(self._source_ids([source], form, "source")[0])
-        wanted = form.target(self._target_ids([target], form, "target")[0])
-        batch = collate([task.objective.reference(Ragged.of([ids]), Ragged.of([wanted]), form)])
-        columns: Any = utils.apply_to_sample(lambda column: column.to(self._loaded.device), model_input(batch))
-        labelled = torch.from_numpy(batch.label != form.pad)
+        one_pass = self._one_pass(target_lang)
+        layers = one_pass.num_layers
+        if type(layer) is not int or not -layers <= layer < layers:
+            raise UserError(f"layer must be from {-layers} to {layers - 1}, but is {layer!r:.60}")
+        (ids,) = self._source_ids([source], one_pass.form, "source")
+        (wanted,) = self._target_ids([target], one_pass.form, "target")
         with self._lock, torch.inference_mode():
-            weights = attention_weights(model, PackedColumns(**columns), layer)
-        symbols = self._loaded.tokenizer.dictionary.symbols
-        return Attention(
-            [symbols[number] for number in ids.tolist()],
-            [symbols[number] for number in batch.label[labelled.numpy()].tolist()],
-            weights[labelled][:, : len(ids)].float(),
-        )
+            weights = one_pass.attention(ids, wanted, layer)
+        return Attention(self._symbols(ids), self._symbols(wanted), weights.float())
 
     def _configured(self, options: Mapping[str, Any], problems: Sequence[str] = ()) -> tuple[Any, Any]:
         """Return the task and the configuration with these options, if they and everything else are right."""
@@ -264,18 +256,17 @@ class Seq2Seq:
         return task, cfg
 
     def _source_ids(self, sources: Sequence[Any], form: Any, argument: str = "sources") -> list[np.ndarray]:
-        """Return the ids of each source and warn if some are too long."""
+        """Return the laid-out ids of each source, and warn if some are too long."""
         ids = self._ids(sources, argument)
-        if cut := sum(len(each) + form.source_specials > form.max_source for each in ids):
-            logger.warning(f"{cut:,} of {len(ids):,} sources are cut to {form.max_source} positions")
-        return ids
+        _warn_of_cuts(sum(len(each) + form.source_specials > form.max_source for each in ids), len(ids), form)
+        return [form.source(each) for each in ids]
 
     def _target_ids(self, targets: Sequence[Any], form: Any, argument: str) -> list[np.ndarray]:
-        """Return the ids of each target; decoding never writes one that is too long."""
+        """Return the laid-out ids of each target; decoding never writes one that is too long."""
         ids, most = self._ids(targets, argument), form.max_target - 1
         if long := max((len(each) for each in ids if len(each) > most), default=0):
             raise UserError(f"{argument} must have at most {most} tokens, as what this model writes, but have {long}")
-        return ids
+        return [form.target(each) for each in ids]
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
         """Return the ids of each text, without special symbols but for the one between fields."""
@@ -286,8 +277,7 @@ class Seq2Seq:
         return [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
 
     def _hypothesis(self, lines: HypothesisLines, found: dict[str, Any]) -> Hypothesis:
-        symbols = self._loaded.tokenizer.dictionary.symbols
-        tokens = [symbols[number] for number in found["tokens"].tolist()]
+        tokens = self._symbols(found["tokens"].numpy())
         return Hypothesis(lines.text(found), found["score"].item(), tokens, found["positional_scores"].tolist())
 
     def _generator(self, task: Any, cfg: Any) -> Any:
@@ -302,11 +292,14 @@ class Seq2Seq:
         with self._lock, own_random_numbers(self._loaded.device) if draws else contextlib.nullcontext():
             yield
 
-    def _source_columns(self, form: Any, source: np.ndarray) -> PackedColumns:
-        tokens = torch.from_numpy(source).to(self._loaded.device)
-        segments = torch.from_numpy(form.source_segments(source[None])[0]).to(self._loaded.device)
-        positions = torch.arange(len(source), device=self._loaded.device)
-        return PackedColumns.given(tokens, positions, segments, [len(source)])
+    def _one_pass(self, target_lang: str | None) -> EncoderPass | EncoderDecoderPass:
+        if problems := self._language_problems(target_lang):
+            raise UserError.of(problems)
+        task, model = self._loaded.task, self._loaded.models[0]
+        form = task.form if target_lang is None else task.form_for(target_lang)
+        if self._is_encoder_decoder:
+            return EncoderDecoderPass(model, form, self._loaded.device)
+        return EncoderPass(model, task, form, self._loaded.device)
 
     def _language_problems(self, language: Any) -> list[str]:
         known = (self._loaded.state.get("layout") or {}).get("languages") or []
@@ -315,9 +308,14 @@ class Seq2Seq:
         languages = ", ".join(known) or "it has none"
         return [f"target_lang must be a language of the model ({languages}), but is {language!r:.60}"]
 
-    def _needs_encoder(self, method: str) -> None:
-        if not hasattr(self._loaded.models[0], "layers"):
-            raise UserError(f"{method} is for encoder-only models, but this one is an encoder-decoder")
+    def _symbols(self, ids: np.ndarray) -> list[str]:
+        symbols = self._loaded.tokenizer.dictionary.symbols
+        return [symbols[number] for number in ids.tolist()]
+
+
+def _warn_of_cuts(cut: int, sources: int, form: Any) -> None:
+    if cut:
+        logger.warning(f"{cut:,} of {sources:,} sources are cut to {form.max_source} positions")
 
 
 def _seed_problems(seed: Any) -> list[str]:

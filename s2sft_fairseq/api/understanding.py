@@ -106,7 +106,18 @@ class _Model:
 
 
 class Classifier(_Model):
-    """A model that names the class of a text or of a pair of texts, or a number."""
+    """A model that names the class of a text or of a pair of texts, or a number.
+
+    Examples:
+        With a model that learned whether two sentences belong together:
+
+        >>> classifier(("a b", "c")).label
+        'yes'
+        >>> [each.label for each in classifier([("a b", "c"), {"premise": "a b", "hypothesis": "d"}])]
+        ['yes', 'no']
+        >>> sorted(classifier(("a b", "c")).probabilities)
+        ['no', 'yes']
+    """
 
     task_class = UnilmClassificationTask
 
@@ -138,7 +149,14 @@ class Classifier(_Model):
 
 
 class Reader(_Model):
-    """A model that finds the answer to a question in a passage."""
+    """A model that finds the answer to a question in a passage.
+
+    Examples:
+        With a model that learned what each letter asks for:
+
+        >>> reader("b b", "A b c d, e f g h a c  e g b d f h.", max_positions=16, stride=4, max_query=2).text
+        'e'
+    """
 
     task_class = UnilmQuestionAnsweringTask
 

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from command_output import last_value
+from examples import run_examples
 from omegaconf import OmegaConf
 
 from s2sft_fairseq import Classifier, Reader
@@ -132,6 +133,7 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     one = classifier(pairs[0])
     assert one.label == "yes" and sum(one.probabilities.values()) == pytest.approx(1) and one.probabilities["yes"] > 0.5
     assert classifier({"premise": pairs[0][0], "hypothesis": pairs[0][1]}) == one
+    run_examples(Classifier, classifier=classifier)
     assert classifier([]) == []
     with pytest.raises(UserError, match=r"texts\[1\] must be a text, or a dict, a tuple or a list of texts"):
         classifier(["a", ("b", 7)])

@@ -3,14 +3,17 @@
 import random
 import re
 
+import numpy as np
 import pytest
 import torch
 from command_output import generated
 from hugging_face import save, their_model
 from official_deltalm import write_official
 
+from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.averaging import average_checkpoints
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import ConvertOptions, convert
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
@@ -113,12 +116,44 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
     search = ("--cpu", "--beam", 3, "--max-len-b", 8, "-t", "en")
     call_command("generate", "--path", "model", *search, "--input", "raw/test.de", "--output", "folder.txt")
     assert (tmp_path / "folder.txt").read_text().splitlines() == lines
+    check_in_python(tmp_path / "model", (tmp_path / "raw" / "test.de").read_text().splitlines(), lines)
     further = (*tuning[2:], "--arch", "deltalm", "--max-update", 1, "--save-dir", "on")
     call_command("train", data, "--pretrained", "model", *TRAINING, *further)
     refused = call_command(
         "generate", *path, "--tokenizer-dir", encoder, "--input", "raw/test.de", "--output", "x", status=2
     )
     assert "--target-lang must be a language of the checkpoint, de, en; it is not given" in refused.stderr
+
+
+def check_in_python(folder, sources, expected) -> None:
+    """The same texts; what is computed in one pass is what the search found, and what a pass over padding gives."""
+    model = Seq2Seq.from_pretrained(folder, device="cpu")
+    found = model.hypotheses(sources, beam=3, max_len=8, target_lang="en")
+    assert [best.text for best, *_ in found] == expected
+    one_pass, index = model._one_pass("en"), model._loaded.tokenizer.dictionary.index
+    for source, (best, *_) in zip(model._source_ids(sources, one_pass.form), found, strict=True):
+        tokens = np.array([index(token) for token in best.tokens])
+        with torch.inference_mode():
+            assert one_pass.log_probs(source, tokens).tolist() == pytest.approx(best.log_probs, abs=1e-4)
+    words = "dog lazy the over"
+    (states,) = model.encode("fox brown", target_lang="en")
+    beside, _ = model.encode(["fox brown", words], target_lang="en")
+    torch.testing.assert_close(beside, states)
+    attention = model.attention("fox brown", words, target_lang="en")
+    assert attention.source[0] == "__en__" and attention.target[-1] == attention.source[-1] == "</s>"
+    assert attention.weights.shape == (len(attention.target), len(attention.source))
+    assert len(states) == len(attention.source)
+    torch.testing.assert_close(attention.weights.sum(1), torch.ones(len(attention.target)))
+    assert not torch.equal(attention.weights, model.attention("fox brown", words, layer=0, target_lang="en").weights)
+    (whole,) = model.score("fox brown", words, target_lang="en")
+    (beginning,) = model.score("fox brown", "dog lazy", target_lang="en")
+    assert whole.log_probs[: len(beginning.tokens) - 1] == pytest.approx(beginning.log_probs[:-1], abs=1e-5)
+    assert model.attention("fox brown", words, target_lang="de").source[0] == "__de__"
+    with pytest.raises(UserError, match="stream is for encoder-only models"):
+        model.stream("fox")
+    for call in (model.encode, model.generate, lambda text, **language: model.score(text, text, **language)):
+        with pytest.raises(UserError, match=r"target_lang must be a language of the model \(de, en\), but is 'fr'"):
+            call("fox", target_lang="fr")
 
 
 def test_the_translation_task_of_fairseq(data, encoder, call_command, tmp_path):

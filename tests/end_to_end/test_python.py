@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import dense_states, visibility_matrix
+from examples import run_examples
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
@@ -84,6 +85,12 @@ def test_equals_the_command(model, trained, toy, method, call_command, tmp_path,
     texts = model.generate(SOURCES, **options)
     many = options.get("num_return", 1) > 1
     assert texts == [[each.text for each in best] if many else best[0].text for best in found]
+
+
+def test_examples(trained, toy):
+    """Those of the docstring."""
+    model = Seq2Seq.from_pretrained(trained("causal").best, toy.folder, device="cpu")
+    run_examples(Seq2Seq, model=model)
 
 
 def test_fields(model, trained, toy, method, call_command, tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from command_output import last_value
+from examples import run_examples
 
 from s2sft_fairseq import Reader
 from s2sft_fairseq.errors import UserError
@@ -93,6 +94,7 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
         assert answer.text == (text or "") == PASSAGE[answer.start : answer.end]
     assert reader("e e", PASSAGE, **windows).text == always["e"]
     assert reader("a", "", **windows).text == ""
+    run_examples(Reader, reader=reader)
     with pytest.raises(UserError) as raised:
         reader(7, "\ud83d", max_answer=0, stride="x", null_threshold=None)
     for named in ("question must be text", "passage must be", "max_answer must be", "stride must be", "null_threshold"):
