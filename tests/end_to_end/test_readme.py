@@ -1,5 +1,6 @@
 """The ten lines of the README as they stand there, with a tiny encoder in place of BERT."""
 
+import ast
 import json
 import re
 import shlex
@@ -44,3 +45,22 @@ def test_python_and_then_the_shell(folder, call_command, capsys):
     assert len((folder / "texts.txt").read_text().splitlines()) == 2
     card = (folder / "out" / "model" / "README.md").read_text()
     assert "# A fine-tuned bert-base-uncased" in card and "ROUGE-L" in card
+
+
+@pytest.mark.process
+def test_the_notebook(folder):
+    """The same lines in the cells of docs/first-steps.ipynb: texts, and nothing on the error stream but progress."""
+    nbclient = pytest.importorskip("nbclient", reason="runs the notebook")
+    nbformat = pytest.importorskip("nbformat", reason="reads the notebook")
+    notebook = nbformat.read(ROOT / "docs" / "first-steps.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert "\n\n".join(cell.source for cell in cells) == block("python").rstrip()
+    kernel = pytest.importorskip("jupyter_client").AsyncKernelManager(kernel_name="python3", transport="ipc")
+    nbclient.NotebookClient(notebook, km=kernel, resources={"metadata": {"path": folder}}).execute()
+    streams = [output for cell in cells for output in cell.outputs]
+    assert {output.output_type for output in streams} == {"stream"}
+    printed = [[out.text for out in cell.outputs if out.name == "stdout"] for cell in cells]
+    assert printed[0] == [] and "the model is " in printed[1][-2]
+    assert printed[1][-1].strip() and [len(texts) for texts in ast.literal_eval(printed[2][0])] == [2, 2]
+    told = [out.text for out in streams if out.name == "stderr" and "line/s" not in out.text and out.text.strip()]
+    assert [text for text in told if "sources are cut" not in text] == []
