@@ -2,9 +2,8 @@
 # The main job from beginning to end: fine-tune a real pretrained encoder on real text, generate, score, show.
 #
 #   bash scripts/demo.sh                    summarise the docstrings of the installed packages, within 15 minutes on 2 cores
-#   bash scripts/demo.sh --full             the same for longer: ten epochs, longer texts, the whole test set
-#   bash scripts/demo.sh --data DIR         your own pairs: DIR/{train,valid,test}.{src,tgt}, one text a line
-#   bash scripts/demo.sh --from-scratch     without the pretrained weights, for comparison
+#   bash scripts/demo.sh --full             the same for longer: ten epochs, longer texts
+#   bash scripts/demo.sh --data DIR         your own pairs: DIR/{train,valid,test}.{src,tgt}, one text a line; settings by their lengths
 #   bash scripts/demo.sh --float32          train in 32 bits where the processor multiplies faster in 16
 #   bash scripts/demo.sh --output DIR       where to write (default: demo-out in the checkout)
 #
