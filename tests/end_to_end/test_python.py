@@ -351,7 +351,7 @@ def test_what_cannot_be_loaded(trained, toy, tmp_path):
         assert named in str(raised.value)
     with pytest.raises(UserError, match="missing does not exist"):
         Seq2Seq.from_pretrained(tmp_path / "missing")
-    with pytest.raises(UserError, match="path must not contain ':'.* but is a:b"):
+    with pytest.raises(UserError, match=r"path must not contain ':'.* but is a:b"):
         Seq2Seq.from_pretrained("a:b")
     with pytest.raises(UserError, match="path must be that of a model folder"):
         Seq2Seq.from_pretrained(7)
