@@ -205,7 +205,7 @@ class Finetuning(Trials):
         s, plan = self.settings, read_json_object(self.output / "plan.json")
         s.take(plan["settings"])
         s.fit_head = (self.output / "fitted").exists()
-        self.evaluation = plan["evaluation"]
+        self.evaluation, self.least = plan["evaluation"], plan["least"]
         names = [name for name in self.declared if getattr(s, name) not in UNSET]
         told = {name: {"value": getattr(s, name), "why": s.source_of[name] or DEFAULT} for name in names}
         self.say("settings:")

@@ -55,11 +55,19 @@ Search = dict[str, Any]
 """Options of ``s2sft generate`` by name."""
 
 
-def search_choices(beam: int) -> list[Callable[[Search], Search]]:
-    """Return the searches to try, one after the other; each may go on from the best one of those before."""
+def search_choices(beam: int, least: int) -> list[Callable[[Search], Search]]:
+    """Return the searches to try, one after the other; each may go on from the best one of those before.
+
+    Args:
+        beam: of the beam search.
+        least: tokens that nearly all targets have; a model that has learned little writes less.
+    """
     penalties = LENGTH_PENALTIES if beam > 1 else ()
-    with_penalties = [lambda _, value=value: {"beam": beam, "lenpen": value} for value in penalties]
-    return [*with_penalties, lambda best: {**best, "no_repeat_ngram_size": NO_REPEAT}]
+    choices: list[Callable[[Search], Search]] = [
+        *(lambda _, value=value: {"beam": beam, "lenpen": value} for value in penalties),
+        lambda best: {**best, "no_repeat_ngram_size": NO_REPEAT},
+    ]
+    return [*choices, lambda best: {**best, "min_len": least}] if least > 1 else choices
 
 
 def held_out_losses(log: Path) -> dict[int, float]:

@@ -11,6 +11,8 @@ from s2sft_fairseq.recipes.settings import Settings
 from s2sft_fairseq.recipes.training import devices
 
 QUANTILE = 0.99
+SHORTEST = 0.1
+"""Share of the targets that may be shorter than the least length that is tried in the search."""
 SOURCE_SPECIALS, TARGET_SPECIALS = 2, 1
 """``[CLS] source [SEP] target [SEP]``."""
 START = 1
@@ -97,8 +99,8 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
         sizes: of the encoder, by the names of the options of the model.
 
     Returns:
-        ``settings``, values by the reason and then by name, ready for `Settings.take`; ``device``; and ``cut``, the
-        shares of sources and targets that are longer than what is kept of them.
+        ``settings``, values by the reason and then by name, ready for `Settings.take`; ``device``; ``cut``, the shares
+        of sources and targets that are longer than what is kept of them; and ``least``, the tokens of short targets.
 
     Raises:
         UserError: if the encoder has too few positions.
@@ -133,7 +135,8 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
     }
     own = {why: {name: value for name, value in named.items() if name not in given} for why, named in chosen.items()}
     cut = {"source": round(lengths.source_cut, 4), "target": round(lengths.target_cut, 4)}
-    return {"settings": {why: named for why, named in own.items() if named}, "device": device, "cut": cut}
+    settled = {why: named for why, named in own.items() if named}
+    return {"settings": settled, "device": device, "cut": cut, "least": quantile(target, SHORTEST)}
 
 
 def _has_gpu() -> bool:

@@ -28,6 +28,8 @@ class Trials(Generation):
 
     evaluation: list[str]
     """Options of ``s2sft evaluate``."""
+    least: int
+    """Tokens that nearly all targets have."""
     record: dict[str, Any]
     """What ``finetune.json`` holds."""
 
@@ -103,7 +105,7 @@ class Trials(Generation):
         s, metric = self.settings, METRICS[self.settings.metric]
         assert metric is not None
         tried: list[tuple[float, Search]] = [(greedily, {"beam": 1})] if s.beam == 1 or "beam" not in s.given else []
-        for choose in search_choices(s.beam):
+        for choose in search_choices(s.beam, self.least):
             choice = choose(max(tried, key=itemgetter(0))[1] if tried else {})
             trial = "-".join([checkpoint, *(f"{name}{value}" for name, value in choice.items())])
             tried.append((metric.of(self.try_out(checkpoint, trial, **choice)), choice))

@@ -74,7 +74,7 @@ def test_stages(whole):
         line.removeprefix("finetune: ").removesuffix(" ...") for line in printed.splitlines() if line.endswith(" ...")
     ]
     assert begun[: len(STAGES)] == STAGES
-    assert [stage.startswith("generate with ") for stage in begun[len(STAGES) : -2]] == [True] * 4
+    assert [stage.startswith("generate with ") for stage in begun[len(STAGES) : -2]] == [True] * 5
     assert begun[-2:] == ["generate what is scored", "export"]
     record = json.loads((output / "finetune.json").read_text())
     assert list(record["seconds"]) == begun
@@ -169,6 +169,7 @@ def chosen(folder, tmp_path, monkeypatch):
         (tmp_path / "scored.json").write_text('{"systems": {"x": {"scores": []}}}')
         (tmp_path / "finetune.settings").touch()
         stages = started(folder, tmp_path, **settings)
+        stages.least = 3
         stages.train_and_choose()
         return stages
 
@@ -176,15 +177,24 @@ def chosen(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("best", ["update-3", "update-6", "average"])
-def test_the_best_checkpoint_and_the_best_search(chosen, monkeypatch, best):
+@pytest.mark.parametrize(
+    ("further", "search"),
+    [
+        ([("no_repeat_ngram_size3", 30.5), ("min_len3", 30.5)], {}),
+        ([("no_repeat_ngram_size3", 32), ("no_repeat_ngram_size3-min_len3", 31)], {"no_repeat_ngram_size": 3}),
+        ([("no_repeat_ngram_size3", 30), ("min_len3", 32)], {"min_len": 3}),
+    ],
+)
+def test_the_best_checkpoint_and_the_best_search(chosen, monkeypatch, best, further, search):
     scores = {"update-3": 20.0, "update-6": 20.5, "average": 20.5, "scored": 1.0} | {best: 30.0}
     scores |= {f"{best}-beam5-lenpen{value}": score for value, score in ((1.0, 30.0), (0.6, 31.0), (1.6, 29.0))}
-    stages = chosen({**scores, f"{best}-beam5-lenpen0.6-no_repeat_ngram_size3": 30.5}, metric="bleu")
+    further = {f"{best}-beam5-lenpen0.6-{name}": score for name, score in further}
+    stages = chosen({**scores, **further}, metric="bleu")
     record = stages.record
-    assert (record["chosen"], record["search"]) == (best, {"beam": 5, "lenpen": 0.6})
+    assert (record["chosen"], record["search"]) == (best, {"beam": 5, "lenpen": 0.6, **search})
     assert record["candidates"]["update-3"] == {"loss": 1.5, "BLEU": scores["update-3"]}
     assert record["candidates"]["average"] == {"BLEU": scores["average"]}
-    assert [search["bleu"] for search in record["searches"]] == [30.0, 30.0, 31.0, 29.0, 30.5]
+    assert [tried["bleu"] for tried in record["searches"]] == [30.0, 30.0, 31.0, 29.0, *further.values()]
     assert record["searches"][0] == {"beam": 1, "bleu": 30.0}
     exported = []
     monkeypatch.setattr(model_folder, "export_folder", lambda *words, **named: exported.append((words, named)))
@@ -207,7 +217,8 @@ def test_by_the_held_out_loss_alone(chosen, monkeypatch, losses, best):
 def test_a_beam_that_is_given_is_taken(chosen):
     scores = {"update-3": 9.0, "update-6": 8.0, "average": 8.0, "scored": 1.0}
     scores |= {f"update-3-beam2-lenpen{value}": value for value in (1.0, 0.6, 1.6)}
-    record = chosen({**scores, "update-3-beam2-lenpen1.6-no_repeat_ngram_size3": 1.0}, metric="bleu", beam=2).record
+    scores |= {f"update-3-beam2-lenpen1.6-{name}": 1.0 for name in ("no_repeat_ngram_size3", "min_len3")}
+    record = chosen(scores, metric="bleu", beam=2).record
     assert (record["chosen"], record["search"]) == ("update-3", {"beam": 2, "lenpen": 1.6})
 
 

@@ -32,14 +32,15 @@ def test_a_package_that_is_missing_is_told_before_the_training(monkeypatch):
 
 
 def test_searches():
-    found = [choose({"beam": 4, "lenpen": 0.6}) for choose in search_choices(4)]
+    found = [choose({"beam": 4, "lenpen": 0.6}) for choose in search_choices(4, 7)]
     assert found == [
         {"beam": 4, "lenpen": 1.0},
         {"beam": 4, "lenpen": 0.6},
         {"beam": 4, "lenpen": 1.6},
         {"beam": 4, "lenpen": 0.6, "no_repeat_ngram_size": 3},
+        {"beam": 4, "lenpen": 0.6, "min_len": 7},
     ]
-    assert [choose({"beam": 1}) for choose in search_choices(1)] == [{"beam": 1, "no_repeat_ngram_size": 3}]
+    assert [choose({"beam": 1}) for choose in search_choices(1, 1)] == [{"beam": 1, "no_repeat_ngram_size": 3}]
 
 
 def test_held_out_losses(tmp_path):
