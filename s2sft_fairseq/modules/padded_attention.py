@@ -43,9 +43,9 @@ def padded_plan(
 ) -> PaddedPlan:
     """Work out what is visible, once for all layers of a kind; arguments as for `visibility.attention_blocks`."""
     device = columns.positions.device
-    totals = [sum(blocks) for blocks in columns.lengths]
-    length = -(-max(totals, default=0) // MULTIPLE) * MULTIPLE
-    lengths = torch.tensor(totals, device=device)
+    totals = [sum(blocks) for blocks in columns.lengths] or [0]
+    length = max(1, -(-max(totals) // MULTIPLE)) * MULTIPLE
+    lengths = torch.tensor(totals, dtype=torch.int64, device=device)
     examples = torch.arange(len(totals), device=device).repeat_interleave(lengths, output_size=sum(totals))
     within = torch.arange(sum(totals), device=device) - (lengths.cumsum(0) - lengths)[examples]
     places = examples * length + within
@@ -84,8 +84,6 @@ def padded_attention(qkv: Tensor, plan: PaddedPlan, dropout: float = 0.0, *, at:
         (N, h, d).
     """
     count, length = plan.bias.size(0), plan.bias.size(-1)
-    if not count:
-        return qkv[:0, 0]
     # (T, 3, h, d) -> (B * L, 3, h, d) -> (B, L, 3, h, d) -> three times (B, h, L, d)
     padded: Tensor = _Pad.apply(qkv, plan.places, count * length)
     query, key, value = padded.unflatten(0, (count, length)).permute(2, 0, 3, 1, 4).unbind(0)

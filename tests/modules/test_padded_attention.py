@@ -64,9 +64,11 @@ def test_equals_attention_in_blocks(dtype, window, is_relative, at):
         outer = torch.randn(attended.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(dtype)
         factors = [qkv] if relative is None else [qkv, relative.weight]
         found.append([attended, *torch.autograd.grad((attended * outer).sum(), factors)])
-    for ours, theirs in zip(*found, strict=True):
+    for number, (ours, theirs) in enumerate(zip(*found, strict=True)):
         assert ours.isfinite().all()
-        torch.testing.assert_close(ours, theirs, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+        # The gradient of the relative bias adds up hundreds of scores, each rounded.
+        tolerance = TOLERANCES[dtype] * (10 if number == 2 else 1)
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_all_lengths_are_multiples():
