@@ -49,12 +49,13 @@ class EncoderPass:
         """
         batch = collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
         columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
-        weights = self._weights(PackedColumns(**columns), self.model.layers[layer].attention)
+        weights = self._weights(PackedColumns(**columns), layer)
         return weights[torch.from_numpy(batch.label != self.form.pad)][:, : len(source)]
 
-    def _weights(self, columns: PackedColumns, attention: Any) -> Tensor:
+    def _weights(self, columns: PackedColumns, layer: int) -> Tensor:
         """Return the attention weights of all N tokens of one packed example (N, N), the mean of all heads."""
         seen: list[Any] = []
+        attention, pattern = self.model.layers[layer].attention, self.model.patterns[layer]
         hook = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
         try:
             self.model.encode(columns)
@@ -64,7 +65,8 @@ class EncoderPass:
         # (N, 3, h, d) -> (h, N, d) each
         query, key, _ = attention._project(x, plan.rotation).permute(1, 2, 0, 3).float()
         weights = query.new_zeros(len(x), len(x))
-        for block in plan.blocks:
+        of_all = pattern.packed(columns, relative=self.model.relative_position, dtype=x.dtype)
+        for block in of_all.attention:
             scores = query[:, block.queries] @ key[:, block.keys].transpose(1, 2) / query.size(-1) ** 0.5
             if block.bias is not None:
                 scores = scores + block.bias.float()

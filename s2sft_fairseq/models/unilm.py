@@ -1,5 +1,6 @@
 """The encoder-only model: one Transformer that reads the source and writes the target (UniLM, s2s-ft, UniLMv2)."""
 
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +43,12 @@ logger = logging.getLogger(__name__)
 
 PREFILL_POSITIONS = 2048
 """Of the sources that are read at a time: enough for the matrix kernels, and few enough to use memory again."""
+
+
+@functools.cache
+def log_attention(asked: str, chosen: str, device: str) -> None:
+    """Log how packed batches attend."""
+    logger.info(f"--attention {asked}: {chosen} on {device}")
 
 
 @register_model("unilm", dataclass=UnilmConfig)
@@ -159,11 +166,20 @@ class UnilmModel(BaseFairseqModel):
         x = self.layer_norm(x)
         return x
 
+    def _attention(self, device: str) -> str:
+        """Return how a packed batch attends on a device: ``loop``, ``padded`` or ``flex``. It is logged once."""
+        asked = str(getattr(self.cfg, "attention", "auto"))  # a checkpoint may be older than the option
+        chosen = asked
+        if asked == "auto" or (asked == "flex" and device == "cpu"):  # where it has no gradient
+            chosen = "loop" if device == "cpu" else "padded"
+        log_attention(asked, chosen, device)
+        return chosen
+
     def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:
         """Return the plan of each layer; layers of one pattern share theirs."""
-        flexible = self.cfg.flex_attention and columns.positions.is_cuda
+        kind = self._attention(columns.positions.device.type)
         plans = {
-            pattern: pattern.packed(columns, relative=self.relative_position, dtype=dtype, flexible=flexible)
+            pattern: pattern.packed(columns, relative=self.relative_position, dtype=dtype, kind=kind)
             for pattern in set(self.patterns)
         }
         return [plans[pattern] for pattern in self.patterns]

@@ -13,6 +13,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.modules.matmul import MATMULS
 
+ATTENTIONS = ("auto", "padded", "flex", "loop")
+
 
 def size(default: Any, description: str, *, least: float | None = None) -> Any:
     """Declare a size of the model: None on the command line, where what the model starts from may give it.
@@ -197,7 +199,13 @@ class UnilmConfig(TransformerOptions):
     global_attention_every: Optional[int] = size(
         1, "every how many layers one is global, from the first layer on (default: 1, all)", least=1
     )
-    flex_attention: bool = flag("on GPUs: attend by PyTorch's FlexAttention, which needs --attention-dropout 0")
+    attention: ChoiceEnum(ATTENTIONS) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "of packed batches; padded: one call a layer, with a mask; flex: PyTorch's FlexAttention, for "
+            "GPUs, which needs --attention-dropout 0; loop: example by example; auto: padded on GPUs, loop on CPUs"
+        },
+    )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
     freeze_embeddings: bool = flag(
         "train no token, position and segment embeddings, nor the output matrix, which is the first"
@@ -285,9 +293,9 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         problems.append(
             f"--freeze-layers must be at most --encoder-layers ({cfg.encoder_layers}), but is {cfg.freeze_layers}"
         )
-    if cfg.flex_attention and cfg.attention_dropout:
+    if str(getattr(cfg, "attention", "auto")) == "flex" and cfg.attention_dropout:
         problems.append(
-            f"--attention-dropout must be 0 with --flex-attention, which has none, but is {cfg.attention_dropout:g}"
+            f"--attention-dropout must be 0 with --attention flex, which has none, but is {cfg.attention_dropout:g}"
         )
     if cfg.lora_alpha <= 0:
         problems.append(f"--lora-alpha must be positive, but is {cfg.lora_alpha:g}")

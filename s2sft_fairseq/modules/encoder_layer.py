@@ -17,6 +17,7 @@ from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.packed_attention import FlexPlan, flex_plan, flexible_attention, packed_attention
+from s2sft_fairseq.modules.padded_attention import PaddedPlan, padded_attention, padded_plan
 from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
 from s2sft_fairseq.modules.visibility import (
     AttentionBlock,
@@ -30,16 +31,16 @@ from s2sft_fairseq.modules.visibility import (
 class PackedPlan(NamedTuple):
     """What the layers of one pattern need to know of a packed batch."""
 
-    blocks: list[AttentionBlock]
+    attention: list[AttentionBlock] | PaddedPlan | FlexPlan
+    """Attend block by block, padded in one call, or by FlexAttention."""
     rotation: Rotation | None
-    flex: FlexPlan | None = None
-    """Attend by FlexAttention, not block by block."""
     at: Tensor | None = None
     """Numbers of the tokens that attend (N,); None: all."""
 
     def restricted(self, at: Tensor) -> "PackedPlan":
         """Return the plan of a layer in which only these tokens attend: numbers, ascending (N,)."""
-        return self._replace(blocks=blocks_at(at, self.blocks) if self.flex is None else [], at=at)
+        attention = blocks_at(at, self.attention) if isinstance(self.attention, list) else self.attention
+        return self._replace(attention=attention, at=at)
 
 
 class StepPlan(NamedTuple):
@@ -73,7 +74,7 @@ class AttentionPattern:
         *,
         relative: RelativePositionBias | None,
         dtype: torch.dtype,
-        flexible: bool = False,
+        kind: str = "loop",
     ) -> PackedPlan:
         """Plan a packed batch.
 
@@ -81,13 +82,13 @@ class AttentionPattern:
             columns: of the batch.
             relative: the model's relative position bias.
             dtype: the data type of the layers.
-            flexible: attend by FlexAttention.
+            kind: of attention: ``loop`` over blocks, ``padded`` or ``flex``.
         """
         rotation = self._rotation(columns.positions, dtype)
-        if flexible:
-            return PackedPlan([], rotation, flex_plan(columns, window=self.window, relative=relative))
-        blocks = attention_blocks(columns, window=self.window, relative_bias=relative, dtype=dtype)
-        return PackedPlan(blocks, rotation)
+        if kind == "flex":
+            return PackedPlan(flex_plan(columns, window=self.window, relative=relative), rotation)
+        plan = padded_plan if kind == "padded" else attention_blocks
+        return PackedPlan(plan(columns, window=self.window, relative_bias=relative, dtype=dtype), rotation)
 
     def step(
         self,
@@ -133,7 +134,7 @@ class MultiFlowAttention(nn.Module):
         self.output = Linear(embed_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
-        """Attend block by block, so that no score is computed for a key of a later block.
+        """Attend as the plan says.
 
         Shape:
             x (T, H) -> (N, H). N: tokens that attend by the plan, all T but in the last layer of a training.
@@ -151,11 +152,14 @@ class MultiFlowAttention(nn.Module):
             x (T, H) -> (N, H) and (T, 2, h, d).
         """
         projected = self._project(x, plan.rotation)
-        if plan.flex is not None:
-            attended = flexible_attention(projected, plan.flex)
+        dropout = self.dropout if self.training else 0.0
+        if isinstance(plan.attention, PaddedPlan):
+            attended = padded_attention(projected, plan.attention, dropout, at=plan.at)
+        elif isinstance(plan.attention, FlexPlan):
+            attended = flexible_attention(projected, plan.attention)
             attended = attended if plan.at is None else attended[plan.at]
         else:
-            attended = packed_attention(projected, plan.blocks, self.dropout if self.training else 0.0, at=plan.at)
+            attended = packed_attention(projected, plan.attention, dropout, at=plan.at)
         # (N, h, d) -> (N, H)
         return self.output(attended.flatten(1)), projected[:, 1:]
 

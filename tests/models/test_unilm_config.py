@@ -115,14 +115,14 @@ def test_more_frozen_layers_than_there_are_and_adapters_beside_nothing():
 
 
 def test_dropout_that_is_impossible():
-    cfg = UnilmConfig(dropout=1.0, attention_dropout=-0.1, activation_dropout=2.0, flex_attention=True)
+    cfg = UnilmConfig(dropout=1.0, attention_dropout=-0.1, activation_dropout=2.0, attention="flex")
     with pytest.raises(UserError) as raised:
         complete_sizes(cfg)
     assert raised.value.problems == [
         "--dropout must be at least 0 and below 1, but is 1",
         "--attention-dropout must be at least 0 and below 1, but is -0.1",
         "--activation-dropout must be at least 0 and below 1, but is 2",
-        "--attention-dropout must be 0 with --flex-attention, which has none, but is -0.1",
+        "--attention-dropout must be 0 with --attention flex, which has none, but is -0.1",
     ]
 
 
