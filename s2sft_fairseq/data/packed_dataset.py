@@ -67,13 +67,13 @@ class PackedDataset(FairseqDataset):
             packed: their blocks.
 
         Returns:
-            ``net_input``: the arguments of the model, columns (T,). ``labels``: the labels (N,) at the N positions
-            where ``labelled`` (T,) is true. ``ntokens``: N. Where there are several flows, ``flows``: which labels
-            (N,) belong to each of them, by name, and ``weights`` (N,); else nothing and None. T: tokens of all packed
-            examples.
+            ``net_input``: the arguments of the model, columns (T,) and ``labelled`` (N,), the numbers of the tokens
+            that carry a label. ``labels``: these (N,). ``ntokens``: N. Where there are several flows, ``flows``: which
+            labels (N,) belong to each of them, by name, and ``weights`` (N,); else nothing and None. T: tokens of all
+            packed examples.
         """
         batch = collate([packed])
-        labelled = batch.label != self.form.pad
+        labelled = np.flatnonzero(batch.label != self.form.pad)
         labels = batch.label[labelled]
         return {
             "id": torch.from_numpy(ids),

@@ -117,15 +117,16 @@ class ReferenceScorer:
         target = Ragged.of([self.form.target(target[:-1]) for target in self._unpadded(sample["target"])])
         batch = collate([self.objective.reference(source, target, self.form)])
         columns = utils.apply_to_sample(lambda column: column.to(device), model_input(batch))
-        label = torch.from_numpy(batch.label).to(device)
-        labelled = label != self.form.pad
-        labels = label[labelled].unsqueeze(1)
+        is_labelled = batch.label != self.form.pad
+        labelled = torch.from_numpy(np.flatnonzero(is_labelled)).to(device)
+        labels = torch.from_numpy(batch.label[is_labelled]).to(device).unsqueeze(1)
         each = []
         for model in self.models:
             model.eval()
             logits = model(**columns, labelled=labelled)
             each.append(model.get_normalized_probs(logits, log_probs=True).gather(1, labels).squeeze(1))
-        lengths = [int(part.sum()) for part in labelled.split([sum(blocks) for blocks in batch.lengths])]
+        ends = np.cumsum([sum(blocks) for blocks in batch.lengths])
+        lengths = [int(part.sum()) for part in np.split(is_labelled, ends[:-1])]
         results: list[list[dict[str, Any]]] = []
         for tokens, scores in zip(labels.squeeze(1).split(lengths), mean_of_models(each).split(lengths), strict=True):
             if scores.isnan().any():

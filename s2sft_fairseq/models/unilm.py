@@ -130,15 +130,14 @@ class UnilmModel(BaseFairseqModel):
         Args:
             tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
             lengths: of the blocks of each example.
-            labelled: where to predict (T,), N of them; everywhere if None.
+            labelled: numbers of the tokens to predict at, ascending (N,); None: all T.
             features_only: leave the product with the output matrix to the caller.
 
         Returns:
             Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
         """
         tied = TiedGradient() if features_only else None
-        at = None if labelled is None else labelled.nonzero().squeeze(1)
-        x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied, at)
+        x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied, labelled)
         weight = self.embeddings.tokens.weight
         if tied is None:
             logits: Tensor = self.lm_head(x, weight)

@@ -63,7 +63,8 @@ class PackedTask(OneDictionaryTask):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the task: which symbols its embedding is of."""
-        return {**super().state_dict(), "symbols": symbols_fingerprint(self.dictionary.symbols)}
+        symbols = self.dictionary.symbols
+        return {**super().state_dict(), "symbols": symbols_fingerprint(symbols), "num_symbols": len(symbols)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what a checkpoint kept of the task.
@@ -71,10 +72,11 @@ class PackedTask(OneDictionaryTask):
         Raises:
             UserError: if the checkpoint is of other symbols, or of the same ones in another order.
         """
-        symbols = state_dict.get("symbols")
+        symbols, count = state_dict.get("symbols"), len(self.dictionary)
         if symbols is not None and symbols != symbols_fingerprint(self.dictionary.symbols):
-            raise UserError(
-                f"{self.cfg.data} must hold the dictionary that the checkpoint was trained with, but its "
-                f"{len(self.dictionary):,} symbols are others, or in another order"
-            )
+            needed = state_dict.get("num_symbols", count)  # older checkpoints do not say it
+            found = f"the dictionary has {count} symbols, but the checkpoint was made with {needed}"
+            if needed == count:
+                found = f"the dictionary has other symbols than those of the checkpoint ({count}), or another order"
+            raise UserError(f"{self.cfg.data}: {found}")
         super().load_state_dict(state_dict)

@@ -38,13 +38,13 @@ def sample(count=3, method="pseudo_masked"):
     form, corruption = tiny_form(method), OBJECTIVES[method].corruption["paper"]
     examples = [pack_example(method, words(rng, 4 + i), words(rng, 2 + i), form, corruption, rng) for i in range(count)]
     batch = collate(examples)
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     return {
         "net_input": {**model_inputs(batch), "labelled": labelled},
         "labels": torch.from_numpy(batch.label)[labelled],
         "flows": {},
         "weights": None,
-        "ntokens": int(labelled.sum()),
+        "ntokens": len(labelled),
         "nsentences": count,
     }
 

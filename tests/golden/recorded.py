@@ -133,7 +133,7 @@ class TrainingCase:
 
     @property
     def labelled(self) -> torch.Tensor:
-        return torch.from_numpy(self.batch.label != self.form.pad)
+        return torch.from_numpy(np.flatnonzero(self.batch.label != self.form.pad))
 
     @property
     def labels(self) -> torch.Tensor:

@@ -36,7 +36,7 @@ TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 def full_logits(model, form, sources, targets):
     """The logits of the packed pass at every label (rows, T + 1, V), for targets (rows, T) of one length."""
     batch = collate([reference_example(s, t, form) for s, t in zip(sources, targets, strict=True)])
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     return model(**model_inputs(batch), labelled=labelled).view(len(sources), -1, VOCAB_SIZE)
 
 

@@ -28,7 +28,7 @@ def test_teacher_forcing(method):
     sources = [dialogue(rng, 4, 3, 2), dialogue(rng, 5), dialogue(rng, 0, 1, 1, 1, 1, 1), dialogue(rng, 9, 9, 9)]
     targets = words(rng, (len(sources), STEPS))
     batch = collate([reference_example(s, t, form) for s, t in zip(sources, targets, strict=True)])
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     expected = model(**model_inputs(batch), labelled=labelled).view(len(sources), -1, VOCAB_SIZE)
     source = padded([form.source(ids) for ids in sources])
     decoder = IncrementalDecoder(model, form, source, max_tokens=STEPS + 1, beams=1)

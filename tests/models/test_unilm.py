@@ -60,7 +60,7 @@ def test_no_label_is_seen_by_its_own_prediction(method, encoder):
     form, model = tiny_form(method), tiny_model(1, **encoder)
     lengths = ((3, 4), (5, 6), (2, 0))
     batch = collate([pack_example(method, words(rng, s), words(rng, t), form, PAPER[method], rng) for s, t in lengths])
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     # Of the second example; each target token has one label, and so has the [SEP] behind them.
     start, labels_before = sum(batch.lengths[0]), lengths[0][1] + 1
     context, content = batch.lengths[1][:2]
@@ -81,8 +81,8 @@ def test_masked_predictions_see_their_placeholder_and_what_is_before(encoder):
     form, model = tiny_form("masked"), tiny_model(2, **encoder)
     example = pack_example("masked", words(rng, 4), words(rng, 7), form, PAPER["masked"], rng)
     batch = collate([example])
-    labelled = torch.from_numpy(batch.label != PAD)
-    for index, place in enumerate(labelled.nonzero().flatten().tolist()):
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
+    for index, place in enumerate(labelled.tolist()):
         seen = input_gradients(model, model_inputs(batch), labelled, index)
         assert seen.tolist() == [i <= place for i in range(len(seen))]
 
@@ -95,7 +95,7 @@ def test_local_layers_see_what_is_within_their_window_alone():
         model.layers[0].attention.output.weight.zero_()
     example = pack_example("pseudo_masked", words(rng, 7), words(rng, 6), form, PAPER["pseudo_masked"], rng)
     batch = collate([example])
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     context, content = (len(block.token) for block in example[:2])
     for i in range(content):
         seen = input_gradients(model, model_inputs(batch), labelled, i).nonzero().flatten().tolist()
@@ -383,7 +383,7 @@ def test_checkpointed_activations_change_nothing(encoder):
         model.cfg.checkpoint_activations = checkpointed
         model.train()
         torch.manual_seed(5)
-        logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != PAD))
+        logits = model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != PAD)))
         logits.square().sum().backward()
         found.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
     assert len(found[0]) == len(found[1])
@@ -405,7 +405,7 @@ def test_compiled_layers_change_nothing_but_rounding(monkeypatch, tmp_path):
             rng = np.random.default_rng(seed)
             pairs = [(words(rng, 4 * seed), words(rng, 5))]
             batch = collate([pack_example(method, *pair, form, PAPER[method], rng) for pair in pairs])
-            logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != PAD))
+            logits = model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != PAD)))
             logits.square().sum().backward()
             results.append(logits.detach())
         found.append([*results, *(p.grad for p in model.parameters() if p.grad is not None)])

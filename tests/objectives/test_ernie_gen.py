@@ -122,7 +122,7 @@ def test_one_token_spans_are_the_word_flow():
     logits = []
     for flow in (word, span):
         batch = collate([(context, content, flow)])
-        logits.append(model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != PAD)))
+        logits.append(model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != PAD))))
     assert torch.equal(*logits)
 
 
@@ -188,7 +188,7 @@ def content_gradients(example, flow, label):
     model, kept = tiny_model(2), []
     model.embeddings.register_forward_hook(lambda *call: kept.append(call[-1]) or call[-1].retain_grad())
     batch = collate([example])
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     logits = model(**model_inputs(batch), labelled=labelled)
     number = flow * 5 + label
     labels = torch.from_numpy(batch.label)[labelled]

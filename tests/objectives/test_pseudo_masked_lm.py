@@ -303,7 +303,7 @@ def losses_and_gradients(example, label):
     model, kept = tiny_model(2), []
     model.embeddings.register_forward_hook(lambda *call: kept.append(call[-1]) or call[-1].retain_grad())
     batch = collate([example])
-    labelled = torch.from_numpy(batch.label != PAD)
+    labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     logits = model(**model_inputs(batch), labelled=labelled)
     labels = torch.from_numpy(batch.label)[labelled]
     logits[label].log_softmax(dim=0)[labels[label]].neg().backward()

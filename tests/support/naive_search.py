@@ -49,7 +49,7 @@ def next_log_probs(
     batch = collate(examples)
     probabilities = []
     for model in models:
-        logits = model(**model_inputs(batch), labelled=torch.from_numpy(batch.label != form.pad))
+        logits = model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != form.pad)))
         last = logits.view(len(prefixes), -1, logits.size(-1))[:, -1].double().numpy() / temperature
         exponents = np.exp(last - last.max(axis=1, keepdims=True))
         probabilities.append(exponents / exponents.sum(axis=1, keepdims=True))

@@ -105,11 +105,14 @@ def test_a_checkpoint_knows_its_layout(data):
 
 
 def test_a_checkpoint_of_other_symbols(data):
-    """Of as many, or of the same ones in another order."""
+    """Of more, of as many, or of the same ones in another order."""
     state = built(data).state_dict()
+    longer = {**state, "symbols": "x", "num_symbols": 99}
+    with pytest.raises(UserError, match="the dictionary has 50 symbols, but the checkpoint was made with 99"):
+        make_task(data).load_state_dict(longer)
     symbols = tiny_dictionary().symbols
     for others in ([*symbols[:-2], symbols[-1], symbols[-2]], [*symbols[:-1], "w99"]):
-        with pytest.raises(UserError, match="must hold the dictionary that the checkpoint was trained with"):
+        with pytest.raises(UserError, match=r"other symbols than those of the checkpoint \(50\), or another"):
             make_task(data).load_state_dict({**state, "symbols": symbols_fingerprint(others)})
     make_task(data).load_state_dict({**state, "symbols": symbols_fingerprint(symbols)})
     make_task(data).load_state_dict({name: value for name, value in state.items() if name != "symbols"})  # an old one
