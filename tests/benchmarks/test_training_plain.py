@@ -49,7 +49,8 @@ def under_their_names(model, values):
 def masked_by_us(sample):
     """The places in the target of each example that are labelled in a packed batch."""
     inputs = sample["net_input"]
-    examples = inputs["labelled"].split([sum(lengths) for lengths in inputs["lengths"]])
+    is_labelled = torch.zeros_like(inputs["tokens"]).index_fill(0, inputs["labelled"], 1)
+    examples = is_labelled.split([sum(lengths) for lengths in inputs["lengths"]])
     return [
         labelled[lengths[0] :].nonzero().flatten().numpy()
         for labelled, lengths in zip(examples, inputs["lengths"], strict=True)
