@@ -1,0 +1,235 @@
+"""Decoding on the pretended GPU: the hypotheses of the CPU by every kind of search, and the work of a step.
+
+One of few sentences or beams may be as near to another as rounding: if processors that round otherwise find a case
+that differs, another seed will do.
+"""
+
+from statistics import median
+
+import numpy as np
+import pytest
+import torch
+from pretended_gpu import DEVICE, counting, download, moved, upload
+from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, objective_of, padded, tiny_form, tiny_model, words
+
+from s2sft_fairseq.inference.files import Window
+from s2sft_fairseq.inference.generator import SequenceGenerator, TextGenerator
+from s2sft_fairseq.inference.hypotheses import ReferenceScorer
+from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.search import BeamSearch
+
+pytestmark = pytest.mark.rounding
+
+LENGTHS = (9, 20, 3, 15, 1)
+MAX_TOKENS = 10
+SEARCHES = {
+    "greedy": {"beam": 1},
+    "beam": {"beam": 3},
+    "all of the beam": {"beam": 3, "nbest": 3},
+    "early stop of fairseq": {"beam": 3, "early_stop": "fairseq"},
+    "exact early stop": {"beam": 3, "early_stop": "exact"},
+    "rank each step": {"beam": 3, "rank_each_step": True},
+    "keep unfinished": {"beam": 3, "keep_unfinished": True, "min_len": 8},
+    "no repeated n-grams": {"beam": 3, "no_repeat_ngram_size": 2, "min_len": 6},
+    "lengths and temperature": {"beam": 2, "min_len": 3, "max_len_a": 0.2, "temperature": 0.7, "lenpen": 0.5},
+    "sampling": {"beam": 3, "sampling": True},
+    "sampling from the most probable": {"beam": 3, "sampling": True, "sampling_topk": 5, "sampling_topp": 0.8},
+    "drafts at placeholders": {"beam": 1, "draft_placeholders": 2, "min_len": 6},
+    "drafts from the source": {"beam": 1, "draft_source": 3, "min_len": 6},
+}
+
+
+def search_options(**changes):
+    return SearchOptions(**{"max_len_b": MAX_TOKENS, "never_generated": (PAD, UNK, CLS, MASK), **changes})
+
+
+def sources(form, lengths=LENGTHS):
+    """Laid-out random sources, padded to one tensor on the CPU."""
+    rng = np.random.default_rng(3)
+    return padded([form.source(words(rng, length)) for length in lengths])
+
+
+def batch_of(source):
+    return {"net_input": {"src_tokens": source}, "target": None}
+
+
+def assert_same(found, expected):
+    """The same hypotheses of each sentence, and nearly the same scores."""
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [download(one["tokens"]).tolist() for one in ours] == [one["tokens"].tolist() for one in theirs]
+        for mine, their in zip(ours, theirs, strict=True):
+            for name in ("score", "positional_scores"):
+                torch.testing.assert_close(download(mine[name]), their[name], rtol=1e-4, atol=1e-4)
+
+
+def assert_same_search(models, form, options, prefix=None, dtype=None):
+    """Search on both devices, with the same random numbers."""
+    source = sources(form)
+    torch.manual_seed(1)
+    expected = SequenceGenerator([model.to(dtype=dtype) for model in models], form, options).generate(
+        [], batch_of(source), prefix_tokens=prefix
+    )
+    ours = [moved(model) for model in models]
+    torch.manual_seed(1)
+    with counting():
+        found = SequenceGenerator(ours, form, options).generate(
+            [], batch_of(upload(source)), prefix_tokens=None if prefix is None else upload(prefix)
+        )
+    assert_same(found, expected)
+    assert any(len(one["tokens"]) > 2 for each in expected for one in each)
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_every_search(search):
+    assert_same_search([tiny_model(1)], tiny_form("pseudo_masked"), search_options(**search))
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam", "sampling", "drafts from the source", "rank each step"])
+def test_causal_models(search):
+    """They predict from their last token, without placeholders."""
+    assert_same_search([tiny_model(1)], tiny_form("causal"), search_options(**SEARCHES[search]))
+
+
+@pytest.mark.parametrize("search", ["beam", "rank each step", "no repeated n-grams", "drafts at placeholders"])
+@pytest.mark.parametrize("encoder", ["relative", "electra", "modernbert"])
+def test_every_encoder(encoder, search):
+    """A relative position bias, narrow embeddings, and local windows with rotary positions."""
+    model = tiny_model(1, **ENCODERS[encoder])
+    assert_same_search([model], tiny_form("pseudo_masked"), search_options(**SEARCHES[search]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types(dtype):
+    """In 16 bits by the same operators, for the order of additions decides there."""
+    model = tiny_model(1, attention="padded")
+    assert_same_search([model], tiny_form("pseudo_masked"), search_options(beam=3), dtype=dtype)
+
+
+@pytest.mark.parametrize("search", ["beam", "drafts from the source"])
+def test_ensembles_and_prefixes(search):
+    form, prefix = tiny_form("pseudo_masked"), torch.tensor([[7, 8], [9, PAD], [PAD, PAD], [5, SEP], [6, 6]])
+    assert_same_search([tiny_model(1), tiny_model(2)], form, search_options(**SEARCHES[search]), prefix)
+
+
+def test_texts():
+    """As ``s2sft generate`` does it: what comes back is on the CPU."""
+    form, model = tiny_form("pseudo_masked"), tiny_model(1)
+    rng = np.random.default_rng(3)
+    window = Window(0, [words(rng, length) for length in LENGTHS])
+    found = []
+    for device, on_device in (("cpu", model), (DEVICE, moved(model))):
+        generator = SequenceGenerator([on_device], form, search_options(beam=2))
+        texts = TextGenerator(
+            lambda sample, generator=generator: generator.generate([], sample),
+            form,
+            lambda lengths: np.array_split(np.argsort(-lengths), 2),
+            device=device,
+        )
+        with counting():
+            found.append([[one["tokens"].tolist() for one in each] for each in texts(window)])
+    assert found[0] == found[1]
+
+
+def test_scores_of_references():
+    form, model = tiny_form("pseudo_masked"), tiny_model(1)
+    rng = np.random.default_rng(4)
+    target = padded([np.append(words(rng, length), SEP) for length in LENGTHS])
+    sample = {**batch_of(sources(form)), "target": target}
+    expected = ReferenceScorer([model], form, objective_of(form)).generate([], sample)
+    ours = {**batch_of(upload(sources(form))), "target": upload(target)}
+    with counting():
+        found = ReferenceScorer([moved(model)], form, objective_of(form)).generate([], ours)
+    assert_same(found, expected)
+
+
+def steps(lengths, **options):
+    """The counts of reading the sources, and those of each step of a beam search in which no sentence ends."""
+    form = tiny_form("pseudo_masked")
+    model, source = moved(tiny_model(1)), upload(sources(form, lengths))
+    with torch.inference_mode():
+        with counting() as reading:
+            search = BeamSearch([model], form, search_options(beam=3, min_len=MAX_TOKENS, **options), source)
+        each = []
+        for _ in range(MAX_TOKENS):
+            with counting() as counts:
+                search.step()
+            each.append(counts)
+    return reading, each
+
+
+def median_launches(lengths):
+    return median(counts.launches.total() for counts in steps(lengths)[1])
+
+
+def test_launches_of_a_step_do_not_grow_with_the_sentences():
+    """Where their lengths are alike; see below."""
+    assert median_launches([9] * 2) == median_launches([9] * 16)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="similar_lengths groups sentences, and each group attends by itself, on a GPU too"
+)
+def test_launches_of_a_step_do_not_grow_with_the_lengths():
+    """One padded call for each layer costs less than a call for each group."""
+    assert median_launches([9] * 6) == median_launches([1, 3, 6, 9, 15, 20])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="LayerCache.store copies the keys and values of each sentence by themselves",
+)
+def test_launches_of_reading_do_not_grow_with_the_sentences():
+    few, many = (steps([9] * count)[0].launches.total() for count in (2, 16))
+    assert few == many
+
+
+def test_waits_and_uploads_of_a_step():
+    """The host looks for NaN and asks which sentences are done; every eighth step it looks for free slots too."""
+    _, each = steps(LENGTHS)
+    waits = [counts.synchronisations.total() for counts in each]
+    assert median(waits) == 2
+    assert max(waits) <= 4
+    assert not any(counts.uploads for counts in each)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="check_log_probs and BeamSearch.step each ask the GPU in every step"
+)
+def test_the_host_waits_once_a_step():
+    """Both answers fit into one tensor."""
+    assert median(counts.synchronisations.total() for counts in steps(LENGTHS)[1]) <= 1
+
+
+def waits_of(lengths):
+    form = tiny_form("pseudo_masked")
+    with counting() as counts:
+        SequenceGenerator(
+            [moved(tiny_model(1))], form, search_options(beam=3, keep_unfinished=True, min_len=9)
+        ).generate([], batch_of(upload(sources(form, lengths))))
+    return counts.synchronisations.total()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="FinishedHypotheses.of asks for the number and the lengths of each sentence's",
+)
+def test_waits_do_not_grow_with_the_sentences():
+    """Hypotheses of all sentences that leave can be copied to the host at once."""
+    assert waits_of([9] * 16) == waits_of([9] * 2)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="PlaceholderDrafts.next writes at a list of symbols, which is copied each step",
+)
+def test_drafts_upload_nothing():
+    form = tiny_form("pseudo_masked")
+    with counting() as counts:
+        SequenceGenerator([moved(tiny_model(1))], form, search_options(draft_placeholders=2, beam=1)).generate(
+            [], batch_of(upload(sources(form)))
+        )
+    assert not [place for place in counts.uploads if place.startswith("inference/drafted_search.py")]

@@ -1,0 +1,194 @@
+"""An update on the pretended GPU: its loss and gradients are the CPU's, and its launches, waits and copies are few."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from pretended_gpu import counting, download, moved, upload
+from tiny import ENCODERS, PAD, model_inputs, pack_example, tiny_dictionary, tiny_form, tiny_model, words
+
+from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
+from s2sft_fairseq.objectives.objective import OBJECTIVES
+from s2sft_fairseq.objectives.packing import collate
+
+LENGTHS = ((9, 5), (20, 3), (2, 9), (1, 1))
+"""Of sources and targets: longer and shorter than the local windows, and than what padding rounds up to."""
+LABEL_SMOOTHING = 0.1
+# The order of additions differs: on the GPU examples are padded and attend in one call. The losses add up tens of
+# labels; gradients, as shares of the largest one of their parameter, are sums over all positions.
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
+
+
+def sample(method, lengths=LENGTHS):
+    """A batch as the criterion takes it, on the CPU."""
+    rng = np.random.default_rng(0)
+    form, corruption = tiny_form(method), OBJECTIVES[method].corruption["paper"]
+    batch = collate([pack_example(method, words(rng, n), words(rng, m), form, corruption, rng) for n, m in lengths])
+    labelled = torch.from_numpy(batch.label != PAD)
+    return {
+        "net_input": {**model_inputs(batch), "labelled": labelled},
+        "labels": torch.from_numpy(batch.label)[labelled],
+        "flows": {},
+        "weights": None,
+        "ntokens": int(labelled.sum()),
+        "nsentences": len(lengths),
+    }
+
+
+def uploaded(value):
+    """The same with its tensors on the GPU."""
+    if isinstance(value, dict):
+        return {name: uploaded(one) for name, one in value.items()}
+    return upload(value) if isinstance(value, torch.Tensor) else value
+
+
+def loss_of(model, batch, **options):
+    task = SimpleNamespace(target_dictionary=tiny_dictionary())
+    settings = {"label_smoothing": LABEL_SMOOTHING, "report_accuracy": False, "sentence_avg": False}
+    return MaskAttentionCriterion(task, **{**settings, **options})(model.train(), batch)[0]
+
+
+def update(model, batch):
+    """The counts of the loss and of its backward pass on the GPU."""
+    ours = moved(model)
+    with counting() as forward:
+        loss = loss_of(ours, uploaded(batch))
+    with counting() as backward:
+        loss.backward()
+    return forward, backward
+
+
+def assert_same_update(model, batch, dtype, tolerance):
+    """Loss and gradients on the GPU are the CPU's."""
+    ours = moved(model, dtype)
+    with counting():
+        found = loss_of(ours, uploaded(batch))
+        found.backward()
+    expected = loss_of(model.to(dtype), batch)
+    expected.backward()
+    torch.testing.assert_close(download(found), expected, rtol=tolerance, atol=0)
+    theirs = dict(model.named_parameters())
+    assert any(parameter.grad is not None for parameter in theirs.values())
+    for name, parameter in ours.named_parameters():
+        if theirs[name].grad is None:
+            assert parameter.grad is None, name
+            continue
+        scale = theirs[name].grad.abs().max()
+        difference = (download(parameter.grad) - theirs[name].grad).abs().max()
+        assert difference <= tolerance * scale, f"{name}: {difference / scale}"
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_equals_the_cpu(method, encoder, dtype):
+    """Each device attends in the way that is its default: block by block on the CPU, padded on the GPU."""
+    assert_same_update(tiny_model(1, **encoder), sample(method), dtype, ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_block_by_block(encoder):
+    """The GPU may attend as the CPU does."""
+    model = tiny_model(1, **encoder, attention="loop")
+    assert_same_update(model, sample("pseudo_masked"), torch.float64, ROUNDING[torch.float64])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_16_bits(method, encoder, dtype):
+    """By the same operators on both, for in these types another order of additions changes gradients by per cents."""
+    assert_same_update(tiny_model(1, **encoder, attention="padded"), sample(method), dtype, tolerance=0)
+
+
+def test_what_a_criterion_reports():
+    """Ranks and weighted flows find nothing on the wrong device either."""
+    batch = sample("pseudo_masked")
+    flows = torch.arange(len(batch["labels"])) % 2
+    batch["flows"], batch["weights"] = {"word": flows == 0, "span": flows == 1}, (0.3 + 0.4 * flows).double()
+    model = tiny_model(1)
+    with counting():
+        found = loss_of(moved(model), uploaded(batch), report_accuracy=True)
+    expected = loss_of(model, batch, report_accuracy=True)
+    torch.testing.assert_close(download(found), expected, rtol=ROUNDING[torch.float32], atol=0)
+
+
+def test_dropout():
+    """It differs from the CPU's, but repeats; and no gradient is lost."""
+    model, batch = tiny_model(1, dropout=0.1, attention_dropout=0.1), sample("pseudo_masked")
+    losses = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        ours = moved(model)
+        with counting() as counts:
+            loss = loss_of(ours, uploaded(batch))
+            loss.backward()
+        losses.append(download(loss).item())
+        assert all(download(p.grad).isfinite().all() for p in ours.parameters() if p.grad is not None)
+        assert counts.launches["attention"] == counts.launches["attention backward"] == len(model.layers)
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_launches_do_not_grow_with_the_examples(method, encoder):
+    """GPUs take as long for a small kernel as for a larger one."""
+    few, many = (update(tiny_model(1, **encoder), sample(method, LENGTHS * times)) for times in (1, 6))
+    assert few[0].launches == many[0].launches
+    assert few[1].launches == many[1].launches
+
+
+def slice_bytes(model, lengths):
+    return sum(counts.slice_bytes for counts in update(model, sample("pseudo_masked", lengths)))
+
+
+FEW, MANY = [(20, 10)] * 2, [(2, 1)] * 20
+"""Of 20 tokens of targets and 40 of sources each."""
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_slices_do_not_grow_with_the_examples(encoder):
+    """At equal numbers of tokens; what is left are the special symbols of each example."""
+    model = tiny_model(1, **encoder)
+    positions = [sum(map(sum, sample("pseudo_masked", lengths)["net_input"]["lengths"])) for lengths in (FEW, MANY)]
+    each = [slice_bytes(model, lengths) / count for lengths, count in zip((FEW, MANY), positions, strict=True)]
+    assert each[1] <= 1.1 * each[0]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_what_the_limits_forbid(encoder):
+    """Block by block each example has launches of its own, and slices whose gradients are as large as the batch."""
+    model = tiny_model(1, **encoder, attention="loop")
+    few, many = (update(model, sample("pseudo_masked", lengths)) for lengths in (FEW, MANY))
+    for of_few, of_many in zip(few, many, strict=True):
+        assert of_many.launches.total() > 2 * of_few.launches.total()
+    assert slice_bytes(model, MANY) > 5 * slice_bytes(model, FEW)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_the_host_waits_once(method, encoder):
+    """In the loss, for the places that have a label; see the test below."""
+    forward, backward = update(tiny_model(1, **encoder), sample(method))
+    assert [place.split(":")[0] for place in forward.synchronisations] == ["models/unilm.py"]
+    assert forward.synchronisations.total() == 1
+    assert not backward.synchronisations
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="UnilmModel.forward asks the GPU where labels are, which the host knew"
+)
+def test_the_host_never_waits():
+    """Or the GPU runs dry: the host can launch no kernel of an update before the last one has ended."""
+    forward, _ = update(tiny_model(1), sample("pseudo_masked"))
+    assert not forward.synchronisations
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_uploads(encoder):
+    """The lengths of the examples, once for each kind of layers, and nothing in the backward pass."""
+    model = tiny_model(1, **encoder)
+    forward, backward = update(model, sample("pseudo_masked"))
+    assert forward.uploads.total() == len(set(model.patterns))
+    assert not backward.uploads
