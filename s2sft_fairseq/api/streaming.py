@@ -39,6 +39,7 @@ def stream(
     random = torch.cuda if device == "cuda" else torch.random
     with taking_turns(), torch.inference_mode():
         begun = search()
+        begun.steps_between_questions = 1  # each piece is asked for as soon as it is there
         if seed is not None:
             torch.manual_seed(seed)
             state = random.get_rng_state()

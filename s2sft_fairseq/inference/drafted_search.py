@@ -42,13 +42,13 @@ class Drafts:
 class PlaceholderDrafts(Drafts):
     """The most probable tokens at placeholders beyond the next one: all see the same prefix, as those of a span do."""
 
-    def __init__(self, count: int, never_generated: tuple[int, ...]) -> None:
-        self.ahead, self.never_generated = count, list(never_generated)
+    def __init__(self, count: int, never_generated: Tensor) -> None:
+        """Draft ``count`` tokens, none of those that are never generated (M,)."""
+        self.ahead, self.never_generated = count, never_generated
 
     def next(self, tokens: Tensor, further: Tensor) -> Tensor:
         """See :class:`Drafts`."""
-        further[..., self.never_generated] = MINUS_INFINITY
-        return further.argmax(dim=-1)
+        return further.index_fill_(-1, self.never_generated, MINUS_INFINITY).argmax(dim=-1)
 
 
 class SourceDrafts(Drafts):
@@ -87,22 +87,29 @@ class SourceDrafts(Drafts):
 class DraftedSearch(Search):
     """The greedy search of one batch, whose hypotheses grow by different numbers of tokens. D: drafts of a sentence."""
 
+    further: Tensor
+    """Scores of what comes after the next token of each hypothesis (N, ..., V), of the last step."""
+
     def begin(self, source: Tensor) -> None:
         """See :meth:`Search.begin`."""
         if count := self.options.draft_placeholders:
-            self.drafts: Drafts = PlaceholderDrafts(count, self.options.never_generated)
+            self.drafts: Drafts = PlaceholderDrafts(count, self.rules.never_generated)
         else:
             self.drafts = SourceDrafts(self.options.draft_source, source, self.form.pad)
+        # Each step waits for the GPU anyway: how much the hypotheses grow decides on the shapes of the next one.
+        self.steps_between_questions = 1
         self.tokens = self.drafted = source.new_zeros(len(source), 0)
         self.log_probs = torch.zeros(len(source), 0, device=source.device)
-        self.lengths = torch.zeros_like(self.sentences)
+        self.lengths = torch.zeros_like(self.rules.max_len)
 
-    def step(self) -> bool:
-        """Verify the drafts and add those that are right, and one token more; see :meth:`Search.step`."""
+    def grow(self) -> None:
+        """Verify the drafts and add those that are right, and one token more; see :meth:`Search.grow`."""
+        if self.steps:
+            self.drafted = self.drafts.next(self.tokens, self.further)
         verified = [decoder.verify(self.drafted, self.drafts.ahead) for decoder in self.decoders]
         log_probs = self.next_log_probs([following for following, _ in verified])
         chosen, scores, grown, done = self._choose(log_probs)
-        self._grow(chosen, scores, grown)
+        self._append(chosen, scores, grown)
         # No step has seen yet what follows the last token.
         last = (grown - 1).clamp(min=0)
         drafted = self.drafted.size(1)
@@ -111,11 +118,7 @@ class DraftedSearch(Search):
         # Several models draft as the first one does.
         further = verified[0][1]
         self.further = further[torch.arange(len(further), device=last.device), last.clamp(max=further.size(1) - 1)]
-        if bool(done.any()):
-            self.leave(done)
-        if len(self.sentences):
-            self.drafted = self.drafts.next(self.tokens, self.further)
-        return len(self.sentences) > 0
+        self.done |= done
 
     def _choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Go along the drafts as far as they are what the models would choose.
@@ -149,7 +152,7 @@ class DraftedSearch(Search):
             history = torch.cat([history, token.unsqueeze(1)], dim=1)
         return torch.stack(tokens, dim=1), torch.stack(scores, dim=1), grown, done
 
-    def _grow(self, chosen: Tensor, scores: Tensor, grown: Tensor) -> None:
+    def _append(self, chosen: Tensor, scores: Tensor, grown: Tensor) -> None:
         """Append the first tokens (N, D + 1) of each sentence, ``grown`` (N,) many."""
         self.lengths = self.lengths + grown
         width, longest = self.tokens.size(1), int(self.lengths.max())
@@ -160,12 +163,15 @@ class DraftedSearch(Search):
         self.tokens = torch.cat([self.tokens, chosen], dim=1).gather(1, index).masked_fill(outside, self.form.pad)
         self.log_probs = torch.cat([self.log_probs, scores], dim=1).gather(1, index).masked_fill(outside, 0.0)
 
-    def hypotheses_of(self, index: int) -> list[dict[str, Any]]:
-        """See :meth:`Search.hypotheses_of`. A sentence is done without a hypothesis where nothing may follow."""
-        length = self.lengths[index]
-        first = self.tokens.size(1) - int(length)
-        tokens, log_probs = self.tokens[index, first:], self.log_probs[index, first:]
-        at_limit = self.options.keep_unfinished and bool(self.rules.max_len[index] < length)
+    def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
+        """See :meth:`Search.results_of`. A sentence is done without a hypothesis where nothing may follow."""
+        columns = (self.lengths, self.rules.max_len, self.tokens, self.log_probs)
+        return [self._results(*each) for each in zip(*(column[done].cpu() for column in columns), strict=True)]
+
+    def _results(self, length: Tensor, max_len: Tensor, tokens: Tensor, log_probs: Tensor) -> list[dict[str, Any]]:
+        first = len(tokens) - int(length)
+        tokens, log_probs = tokens[first:], log_probs[first:]
+        at_limit = self.options.keep_unfinished and bool(max_len < length)
         if not at_limit and self.form.sep not in tokens[-1:]:
             return []
         score = log_probs.sum() / self.options.normalizer(length)
@@ -174,5 +180,6 @@ class DraftedSearch(Search):
     def keep_sentences(self, left: Tensor) -> None:
         """See :meth:`Search.keep_sentences`."""
         super().keep_sentences(left)
+        left = self._uploaded(left)
         self.drafts.keep_sentences(left)
         self.lengths, self.further = self.lengths[left], self.further[left]

@@ -64,11 +64,16 @@ class FinishedHypotheses:
         self.scores, self.lengths = self.scores[left], self.lengths[left]
         self.tokens, self.log_probs = self.tokens[left], self.log_probs[left]
 
-    def of(self, sentence: int, wanted: int) -> list[dict[str, Any]]:
-        """Return the best ``wanted`` hypotheses of a sentence, or as many as it has; see :func:`hypotheses`."""
-        count = min(wanted, int((self.scores[sentence] > MINUS_INFINITY).sum()))
-        columns = (self.scores, self.lengths, self.tokens, self.log_probs)
-        return hypotheses(*(column[sentence, :count] for column in columns))
+    def of(self, sentences: Tensor, wanted: int) -> list[list[dict[str, Any]]]:
+        """Return the best ``wanted`` hypotheses of some sentences (n,), or as many as they have, on the CPU."""
+        scores, *others = (
+            column[sentences, :wanted].cpu() for column in (self.scores, self.lengths, self.tokens, self.log_probs)
+        )
+        counts = (scores > MINUS_INFINITY).sum(dim=1).tolist()
+        return [
+            hypotheses(*(column[:count] for column in each))
+            for count, *each in zip(counts, scores, *others, strict=True)
+        ]
 
 
 @torch.inference_mode(False)
@@ -103,7 +108,8 @@ class ReferenceScorer:
 
     @torch.no_grad()
     def generate(self, models: Sequence[UnilmModel], sample: dict[str, Any], **_: Any) -> list[list[dict[str, Any]]]:
-        """Return for each sentence its target as the one hypothesis; ``score`` is the mean of its log-probabilities.
+        """Return for each sentence its target as the one hypothesis, on the CPU; ``score`` is the mean of its
+        log-probabilities.
 
         Arguments as for :meth:`SequenceGenerator.generate`; the targets are ``sample["target"]`` (N, T).
 
@@ -119,16 +125,17 @@ class ReferenceScorer:
         columns = utils.apply_to_sample(lambda column: column.to(device), model_input(batch))
         is_labelled = batch.label != self.form.pad
         labelled = torch.from_numpy(np.flatnonzero(is_labelled)).to(device)
-        labels = torch.from_numpy(batch.label[is_labelled]).to(device).unsqueeze(1)
+        labels = torch.from_numpy(batch.label[is_labelled])
+        index = labels.to(device).unsqueeze(1)
         each = []
         for model in self.models:
             model.eval()
             logits = model(**columns, labelled=labelled)
-            each.append(model.get_normalized_probs(logits, log_probs=True).gather(1, labels).squeeze(1))
+            each.append(model.get_normalized_probs(logits, log_probs=True).gather(1, index).squeeze(1))
         ends = np.cumsum([sum(blocks) for blocks in batch.lengths])
         lengths = [int(part.sum()) for part in np.split(is_labelled, ends[:-1])]
         results: list[list[dict[str, Any]]] = []
-        for tokens, scores in zip(labels.squeeze(1).split(lengths), mean_of_models(each).split(lengths), strict=True):
+        for tokens, scores in zip(labels.split(lengths), mean_of_models(each).cpu().split(lengths), strict=True):
             if scores.isnan().any():
                 raise NotANumberError(len(results), next(self.models[0].parameters()).dtype).named(sample)
             results.append(hypotheses(scores.mean()[None], torch.tensor([len(tokens)]), tokens[None], scores[None]))

@@ -99,7 +99,7 @@ def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget:
         cached_position=sum(2 * m.cfg.encoder_embed_dim * m.cfg.encoder_layers * _element(m) for m in models),
         read_position=max(map(_read_position, models)),
         read_pair=max(map(_read_pair, models)),
-        # Float32 scores and what is made of them: three copies in beam search, eight in sampling, which sorts them.
+        # Float32 scores and what is made of them: three copies in beam search, up to eight in sampling.
         scored_row=sum(8 * 4 * len(model.embeddings.tokens.weight) for model in models),
         # From the newest token and the placeholder.
         scored_pair=max(2 * _read_pair(model) for model in models),

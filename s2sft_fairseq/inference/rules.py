@@ -13,6 +13,8 @@ from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 MINUS_INFINITY = float("-inf")
+_ONE = 0x3F800000
+"""The bits of 1.0 as a float32."""
 
 
 class NotANumberError(UserError):
@@ -38,10 +40,19 @@ class NotANumberError(UserError):
         return self if ids is None else self.at(f"sentence {int(ids[self.sentence])}")
 
 
-def check_log_probs(log_probs: Tensor, dtype: torch.dtype, sentence_of_row: Callable[[int], int]) -> None:
-    """Look for NaN, before tokens are forbidden.
+def rows_with_nan(log_probs: Tensor) -> Tensor:
+    """Return which rows have a NaN, before tokens are forbidden.
 
     One NaN or infinite logit makes a whole row of the log-softmax NaN, so it is enough to look at its first column.
+
+    Shape:
+        log_probs (R, ..., V) -> bool (R,). R: rows, V: vocabulary.
+    """
+    return log_probs[..., 0].isnan().flatten(1).any(dim=1) if log_probs.dim() > 2 else log_probs[:, 0].isnan()
+
+
+def check_log_probs(log_probs: Tensor, dtype: torch.dtype, sentence_of_row: Callable[[int], int]) -> None:
+    """Look for NaN, before tokens are forbidden.
 
     Args:
         log_probs: log-probabilities (R, ..., V). R: rows, V: vocabulary.
@@ -51,10 +62,9 @@ def check_log_probs(log_probs: Tensor, dtype: torch.dtype, sentence_of_row: Call
     Raises:
         NotANumberError: for the first sentence that has one.
     """
-    first = log_probs[..., 0].isnan()
-    if first.any():
-        row = int(first.flatten(1).any(dim=1).nonzero()[0]) if first.dim() > 1 else int(first.nonzero()[0])
-        raise NotANumberError(sentence_of_row(row), dtype)
+    rows = rows_with_nan(log_probs)
+    if rows.any():
+        raise NotANumberError(sentence_of_row(int(rows.nonzero()[0])), dtype)
 
 
 def mean_of_models(log_probs: Sequence[Tensor]) -> Tensor:
@@ -97,7 +107,8 @@ class TokenRules:
         self.empty = torch.isin(source, nothing).all(dim=1)
         # Most tokens before eos (N,).
         self.max_len = limit.clamp(max=form.max_target - 1).masked_fill(self.empty, 0)
-        self.shortest_limit, self.longest_limit = int(self.max_len.min()), int(self.max_len.max())
+        limits = self.max_len.tolist()
+        self.shortest_limit, self.longest_limit = min(limits), max(limits)
 
     def apply(self, log_probs: Tensor, tokens: Tensor, lengths: Tensor) -> None:
         """Set the log-probabilities of what must not come next to -inf, in place.
@@ -204,18 +215,37 @@ def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions
     Shape:
         log_probs (N, K, V), scores so far (N, K), as for :func:`beam_candidates`.
     """
-    sentences, hypotheses = scores.shape
-    ordered, tokens = log_probs.sort(dim=-1, descending=True)
+    hypotheses, vocab = log_probs.shape[1:]
     # Normalised anew, for forbidden tokens have taken their share away; a forced one may be of any probability.
-    probs = ordered.softmax(dim=-1)
-    if options.sampling_topk > 0:
-        probs[..., options.sampling_topk :] = 0
+    total, tokens = log_probs.logsumexp(dim=-1, keepdim=True), None
+    if 0 < options.sampling_topk < vocab:
+        log_probs, tokens = log_probs.topk(options.sampling_topk, dim=-1)
+    probs = (log_probs - total).exp()
     if options.sampling_topp > 0:
-        # A token stays if those before it do not reach the probability yet; the first always stays.
-        probs = probs.masked_fill(probs.cumsum(dim=-1) - probs >= options.sampling_topp, 0)
-    drawn = torch.multinomial(probs.flatten(0, 1), options.beam // hypotheses, replacement=True)
-    # (N * K, D) -> (N, K, D). D: draws for each hypothesis.
-    drawn = drawn.unflatten(0, (sentences, hypotheses))
-    totals = scores.unsqueeze(-1) + ordered.gather(-1, drawn)
+        probs = probs.masked_fill(probs < least_of_nucleus(probs, options.sampling_topp), 0)
+    # Of clocks that ring after exponential times, each at the rate of its probability, the first is a draw.
+    # (N, K, V) -> (N, K, D, V). D: draws for each hypothesis.
+    probs = probs.unsqueeze(2).expand(-1, -1, options.beam // hypotheses, -1)
+    drawn = (probs / torch.empty_like(probs, memory_format=torch.contiguous_format).exponential_()).argmax(dim=-1)
+    totals = scores.unsqueeze(-1) + log_probs.gather(-1, drawn)
     origins = torch.arange(hypotheses, device=scores.device).view(1, -1, 1).expand_as(drawn)
-    return Candidates(totals.flatten(1), tokens.gather(-1, drawn).flatten(1), origins.flatten(1))
+    drawn = drawn if tokens is None else tokens.gather(-1, drawn)
+    return Candidates(totals.flatten(1), drawn.flatten(1), origins.flatten(1))
+
+
+def least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """Return the least probability of the smallest set of most probable tokens that together have at least ``top_p``.
+
+    It is the largest bound that leaves that much, found by bisection over the bits of a float32, whose order is that of
+    its values. Sorting the vocabulary takes longer, on GPUs above all. Tokens of equal probability all stay.
+
+    Shape:
+        probs (..., V), float32 -> (..., 1). V: vocabulary.
+    """
+    low = torch.zeros_like(probs[..., :1], dtype=torch.int32)
+    high = low + _ONE + 1
+    for _ in range(_ONE.bit_length() + 1):
+        middle = (low + high) // 2
+        enough = (probs * (probs >= middle.view(torch.float32))).sum(dim=-1, keepdim=True) >= top_p
+        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+    return low.view(torch.float32)

@@ -11,16 +11,20 @@ from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import (
     MINUS_INFINITY,
     Candidates,
+    NotANumberError,
     TokenRules,
     beam_candidates,
-    check_log_probs,
     next_log_probs,
+    rows_with_nan,
     sampled_candidates,
 )
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
 from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+STEPS_BETWEEN_QUESTIONS = 8
+"""That a search asks a GPU: the host waits for the answer, and the GPU for the next kernel."""
 
 
 class IncrementalDecoder:
@@ -102,11 +106,14 @@ class IncrementalDecoder:
     def keep_sentences(self, left: Tensor) -> None:
         """Go on with the given sentences only; see :meth:`IncrementalState.keep_sentences`."""
         self.state.keep_sentences(left)
-        self.pending = self.pending[left]
+        self.pending = self.pending[left.to(self.pending.device)]
 
 
 class Search:
     """The search of one batch, whose sentences leave it when they are done.
+
+    A GPU is asked only every few steps which sentences are done, for the host would wait for the answer. Until then
+    they stay in the batch, and nothing changes their hypotheses any more.
 
     N: sentences still in the search, K: hypotheses of each, T: tokens so far, V: vocabulary.
     """
@@ -135,16 +142,24 @@ class Search:
         """
         self.form, self.options = form, options
         # Sentences of similar length side by side: see `similar_lengths`.
-        self.sentences = (source != form.pad).sum(dim=1).argsort(descending=True, stable=True)
-        """Which sentence of the batch each one is (N,)."""
-        source, prefix = source[self.sentences], None if prefix is None else prefix[self.sentences]
+        order = (source != form.pad).sum(dim=1).argsort(descending=True, stable=True)
+        self.sentences = order.cpu()
+        """Which sentence of the batch each one is (N,), on the CPU."""
+        source, prefix = source[order], None if prefix is None else prefix[order]
         self.rules = TokenRules(form, options, source, prefix)
         self.max_tokens = self.rules.longest_limit + 1
         self.decoders = [
             IncrementalDecoder(model, form, source, max_tokens=self.max_tokens, beams=options.beam) for model in models
         ]
         self.results: list[list[dict[str, Any]]] = [[] for _ in range(len(source))]
-        """The hypotheses of each sentence of the batch, once it is done."""
+        """The hypotheses of each sentence of the batch, once it is done; on the CPU."""
+        self.steps = 0
+        self.steps_between_questions = 1 if source.device.type == "cpu" else STEPS_BETWEEN_QUESTIONS
+        """How often the search asks which sentences are done."""
+        self.done = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+        """Sentences whose hypotheses are found (N,)."""
+        self.broken = torch.zeros_like(self.done)
+        """Sentences for which the models gave NaN before they were done (N,)."""
         self.begin(source)
 
     def begin(self, source: Tensor) -> None:
@@ -157,34 +172,55 @@ class Search:
         Raises:
             NotANumberError: if the models give NaN.
         """
+        self.grow()
+        self.steps += 1
+        # A hypothesis grows by a token a step at least, so that by then all are done.
+        if self.steps % self.steps_between_questions == 0 or self.steps >= self.max_tokens:
+            self._ask()
+        return len(self.sentences) > 0
+
+    def grow(self) -> None:
+        """Let the hypotheses of all sentences grow, and mark those that are `done`."""
         raise NotImplementedError
 
-    def hypotheses_of(self, index: int) -> list[dict[str, Any]]:
-        """Return the hypotheses of a sentence that is done, the best first, in fairseq's form."""
+    def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
+        """Return the hypotheses of n sentences (n,) that are done, the best first, in fairseq's form on the CPU."""
         raise NotImplementedError
 
     def next_log_probs(self, logits: Sequence[Tensor]) -> Tensor:
-        """Return the log-probabilities (N, ..., V) of the models' logits; see :func:`rules.next_log_probs`."""
+        """Return the log-probabilities (N, ..., V) of the models' logits, and mark sentences that are `broken`."""
         log_probs = next_log_probs(logits, self.options.temperature)
-        check_log_probs(log_probs, logits[0].dtype, lambda row: int(self.sentences[row]))
+        self.broken |= rows_with_nan(log_probs) & ~self.done
+        self.dtype = logits[0].dtype
         return log_probs
 
-    def leave(self, done: Tensor) -> None:
-        """Let the sentences that are done (N,) leave the batch."""
-        for index, sentence in zip(done.nonzero().squeeze(1).tolist(), self.sentences[done].tolist(), strict=True):
-            self.results[sentence] = self.hypotheses_of(index)
-        # The n indices of those that are left. The last ones fill the gaps, so that few change places.
-        left = torch.arange(int((~done).sum()), device=done.device)
-        kept = (~done).nonzero().squeeze(1)
-        left[done[: len(left)]] = kept[kept >= len(left)]
-        self.keep_sentences(left)
+    def _ask(self) -> None:
+        """Let the sentences that are done leave the batch, unless one is broken. The host waits here, and only here."""
+        broken, done = torch.stack([self.broken, self.done]).tolist()
+        if any(broken):
+            raise NotANumberError(int(self.sentences[broken.index(True)]), self.dtype)
+        if not any(done):
+            return
+        leaving = [index for index, is_done in enumerate(done) if is_done]
+        for index, found in zip(leaving, self.results_of(self._uploaded(torch.tensor(leaving))), strict=True):
+            self.results[int(self.sentences[index])] = found
+        # The last sentences fill the gaps, so that few change places.
+        count = len(done) - len(leaving)
+        last = (index for index in range(count, len(done)) if not done[index])
+        self.keep_sentences(torch.tensor([next(last) if done[i] else i for i in range(count)], dtype=torch.int64))
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with some sentences only, the indices ``left`` (n,)."""
+        """Go on with some sentences only, the indices ``left`` (n,) on the CPU."""
         for decoder in self.decoders:
             decoder.keep_sentences(left)
+        self.sentences = self.sentences[left]
+        left = self._uploaded(left)
         self.rules.keep_sentences(left)
-        self.sentences, self.tokens, self.log_probs = self.sentences[left], self.tokens[left], self.log_probs[left]
+        self.tokens, self.log_probs = self.tokens[left], self.log_probs[left]
+        self.done, self.broken = self.done[left], self.broken[left]
+
+    def _uploaded(self, indices: Tensor) -> Tensor:
+        return indices.to(self.tokens.device)
 
 
 class BeamSearch(Search):
@@ -200,11 +236,11 @@ class BeamSearch(Search):
         # By the number of tokens, one more than there can be.
         self.normalizers = self.options.normalizer(torch.arange(self.max_tokens + 2, device=source.device))
 
-    def step(self) -> bool:
-        """Add one token to every hypothesis; see :meth:`Search.step`."""
+    def grow(self) -> None:
+        """Add one token to every hypothesis; see :meth:`Search.grow`."""
         step = self.tokens.size(2)
         log_probs = self.next_log_probs([decoder.next_logits() for decoder in self.decoders])
-        self.rules.apply(log_probs, self.tokens, torch.full_like(self.sentences, step))
+        self.rules.apply(log_probs, self.tokens, torch.full_like(self.rules.max_len, step))
         if self.options.sampling:
             candidates = sampled_candidates(log_probs, self.scores, self.options)
         else:
@@ -213,17 +249,14 @@ class BeamSearch(Search):
             candidates = self._ranked_with_finished(candidates, step)
         self._finish(candidates, step)
         self._continue(candidates)
-        done = self._done(step + 1)
-        if bool(done.any()):
-            self.leave(done)
-        return len(self.sentences) > 0
+        self.done |= self._ended(step + 1)
 
     def _ranked_with_finished(self, candidates: Candidates, step: int) -> Candidates:
         """Let only the K best of ended hypotheses and candidates live on; the others get the worst score."""
         beams = self.options.beam
         scores = torch.cat([self.finished.scores, candidates.scores / self.normalizers[step + 1]], dim=1)
         best = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(beams, dim=1).indices, True)
-        self.finished.keep(best[:, :beams])
+        self.finished.keep(best[:, :beams] | self.done.unsqueeze(1))
         return candidates._replace(scores=candidates.scores.masked_fill(~best[:, beams:], MINUS_INFINITY))
 
     def _finish(self, candidates: Candidates, step: int) -> None:
@@ -232,7 +265,7 @@ class BeamSearch(Search):
         ended = tokens == self.form.sep
         if self.options.keep_unfinished:
             ended = ended | (self.rules.max_len <= step).unsqueeze(1)
-        ended = ended & (scores > MINUS_INFINITY)
+        ended = ended & (scores > MINUS_INFINITY) & ~self.done.unsqueeze(1)
         history, log_probs = self._histories(scores, tokens, origins)
         self.finished.add(ended, scores / self.normalizers[step + 1], history, log_probs)
 
@@ -254,8 +287,8 @@ class BeamSearch(Search):
         newest = (scores - self.scores.gather(1, origins)).unsqueeze(-1)
         return history, torch.cat([self.log_probs.gather(1, across), newest], dim=-1)
 
-    def _done(self, length: int) -> Tensor:
-        """Return which sentences are done (N,). ``length``: tokens of the open hypotheses."""
+    def _ended(self, length: int) -> Tensor:
+        """Return which sentences have ended (N,). ``length``: tokens of the open hypotheses."""
         highest = self.scores.max(dim=1).values
         done = (highest == MINUS_INFINITY) | (self.rules.max_len < length)
         if self.options.beam == 1 or self.options.early_stop == "fairseq":
@@ -268,12 +301,13 @@ class BeamSearch(Search):
             done |= self.finished.worst(self.wanted) > highest / normalizer
         return done
 
-    def hypotheses_of(self, index: int) -> list[dict[str, Any]]:
-        """See :meth:`Search.hypotheses_of`."""
-        return self.finished.of(index, self.wanted)
+    def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
+        """See :meth:`Search.results_of`."""
+        return self.finished.of(done, self.wanted)
 
     def keep_sentences(self, left: Tensor) -> None:
         """See :meth:`Search.keep_sentences`."""
         super().keep_sentences(left)
+        left = self._uploaded(left)
         self.finished.keep_sentences(left)
         self.scores = self.scores[left]

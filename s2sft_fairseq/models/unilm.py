@@ -33,7 +33,7 @@ from s2sft_fairseq.models.unilm_parts import (
 )
 from s2sft_fairseq.modules.embeddings import TiedGradient
 from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
-from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive
+from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive, source_places
 from s2sft_fairseq.modules.lm_head import OutputFactors
 from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
@@ -41,7 +41,7 @@ from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
 logger = logging.getLogger(__name__)
 
-PREFILL_POSITIONS = 2048
+PREFILL_POSITIONS = {"cpu": 2048, "cuda": 32768}
 """Of the sources that are read at a time: enough for the matrix kernels, and few enough to use memory again."""
 
 
@@ -209,17 +209,19 @@ class UnilmModel(BaseFairseqModel):
         state = IncrementalState(
             caches, visible.unsqueeze(1), slot_positions, visible.sum(dim=1), first_slots, capacity=size[2]
         )
-        for sentences, some in consecutive(lengths, PREFILL_POSITIONS):
+        most = PREFILL_POSITIONS["cpu" if tokens.device.type == "cpu" else "cuda"]
+        for sentences, some in consecutive(lengths, most):
             part = lengths[sentences]
+            places = source_places(part, slots, tokens.device)
             columns = PackedColumns.given(tokens[some], positions[some], segments[some], part)
             x = self.embeddings(columns.tokens, columns.positions, columns.segments)
             plans = self._packed_plans(columns, x.dtype)
             for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
                 x, keys_values = layer.prefill(x, plan)
-                cache.store(keys_values, part, sentences.start, slots)
+                cache.store(keys_values, places, sentences, slots)
                 del keys_values  # or they would stay while the next layer makes its own
             # Nothing comes of the last layer's states: no source position is predicted.
-            caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), part, sentences.start, slots)
+            caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), places, sentences, slots)
         return state
 
     def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:

@@ -4,12 +4,13 @@ A slot holds what one position left in every layer: first those of the source, o
 short ones behind their padding, then those of the tokens that were generated. Hypotheses that go on from a common one
 share its slots, so that the search may reorder them as it likes and no key moves: what changes is only who sees what.
 
-Neighbours of similar length attend together, so that little is computed for padding.
+On a CPU neighbours of similar length attend together, so that little is computed for padding; on a GPU all do.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,20 @@ def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slic
         yield slice(start, len(lengths)), slice(begin, end)
 
 
+def source_places(lengths: Sequence[int], slots: int, device: torch.device) -> Tensor:
+    """Return where the positions of sources, one after the other, stand among their slots, short ones at the end (T,).
+
+    Args:
+        lengths: of the sources, which add up to T.
+        slots: for a source and its padding.
+        device: of the result.
+    """
+    ends = np.cumsum(lengths)
+    # The last position of each source stands in the last slot of its sentence.
+    moved = slots * np.arange(1, len(ends) + 1) - ends
+    return torch.from_numpy(np.arange(ends[-1]) + np.repeat(moved, lengths)).to(device)
+
+
 class LayerCache:
     """Keys and values of one layer, each (N, h, C, d). N: sentences, h: heads, C: slots there is room for."""
 
@@ -66,22 +81,21 @@ class LayerCache:
         self.key = like.new_empty(size)
         self.value = torch.empty_like(self.key)
 
-    def store(self, keys_values: Tensor, lengths: Sequence[int], first: int, end: int) -> None:
-        """Keep sources, each in the slots before ``end``.
+    def store(self, keys_values: Tensor, places: Tensor, sentences: slice, slots: int) -> None:
+        """Keep sources in the first slots.
 
         Args:
             keys_values: of the sources, one after the other (T, 2, h, d).
-            lengths: of the sources, which add up to T.
-            first: the sentence whose source comes first.
-            end: the slot behind them.
+            places: of each position among the slots of these sentences (T,), see `source_places`.
+            sentences: whose sources they are.
+            slots: for a source and its padding.
         """
-        for sentence, source in enumerate(keys_values.split(list(lengths)), first):
-            start = end - len(source)
-            # (S, 2, h, d) -> twice (h, S, d)
-            for kept, new in zip((self.key, self.value), source.permute(1, 2, 0, 3), strict=True):
-                kept[sentence, :, start:end] = new
-                # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
-                kept[sentence, :, :start] = 0.0
+        count = sentences.stop - sentences.start
+        # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
+        padded = keys_values.new_zeros(count * slots, *keys_values.shape[1:]).index_copy_(0, places, keys_values)
+        # (n * S, 2, h, d) -> twice (n, h, S, d)
+        new = padded.view(count, slots, *keys_values.shape[1:]).permute(2, 0, 3, 1, 4)
+        self.key[sentences, :, :slots], self.value[sentences, :, :slots] = new
 
     def write(self, key: Tensor, value: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Write those of A new tokens (N, h, A, d) behind the first ``start`` slots; return all up to there."""
@@ -193,16 +207,25 @@ class IncrementalState:
         self.visible = self.visible.gather(1, index)
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with the given sentences only; as few as possible of the n indices (n,) should differ from 0, 1, ..."""
+        """Go on with the given sentences only.
+
+        Args:
+            left: their indices (n,), on the CPU. As few as possible should differ from 0, 1, ...
+        """
         self.first_slots = [self.first_slots[sentence] for sentence in left.tolist()]
         self._group()
-        moved = (left != torch.arange(len(left), device=left.device)).nonzero().squeeze(1)
+        device = self.positions.device
+        moved = (left != torch.arange(len(left))).nonzero().squeeze(1)
+        moved, origins, left = moved.to(device), left[moved].to(device), left.to(device)
         for layer in self.layers:
-            layer.keep_sentences(moved, left[moved], len(left), self.used)
+            layer.keep_sentences(moved, origins, len(left), self.used)
         self.visible, self.positions, self.lengths = self.visible[left], self.positions[left], self.lengths[left]
 
     def _group(self) -> None:
         lengths = [self.source_slots - first for first in self.first_slots]
+        if self.positions.device.type != "cpu":  # kernels cost more there than padding
+            self.groups = [(slice(0, len(lengths)), self.source_slots - max(lengths, default=0))]
+            return
         self.groups = [(rows, self.source_slots - longest) for rows, longest in similar_lengths(lengths)]
 
     def _compact(self) -> None:
@@ -210,11 +233,13 @@ class IncrementalState:
         # What all hypotheses of a sentence see, those that come of them will see: it never moves, nor does the source.
         settled = self.visible.all(dim=1).all(dim=0)
         settled[: self.source_slots] = True
-        start = int(settled.cumprod(dim=0).sum())
-        alive = self.visible[..., start:].any(dim=1)
-        count = int(alive.sum(dim=1).max())
+        settled = settled.long().cumprod(dim=0)
+        alive = self.visible.any(dim=1)
+        most = (alive * (1 - settled)).sum(dim=1).max()
+        start, count = torch.stack([settled.sum(), most]).tolist()  # the only wait for a GPU
         if start + count == self.used:
             return
+        alive = alive[:, start:]
         # Those alive first, in their order. (N, S - start) -> (N, count)
         slots = start + alive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
         for layer in self.layers:

@@ -41,12 +41,12 @@ def test_the_best_are_kept():
         assert finished.counts().tolist() == [min(len(hypotheses), KEPT) for hypotheses in expected]
         for sentence, hypotheses in enumerate(expected):
             kept = hypotheses[:KEPT]
-            exported = finished.of(sentence, KEPT)
+            (exported,) = finished.of(torch.tensor([sentence]), KEPT)
             assert [h["score"].item() for h in exported] == [score for score, _, _ in kept]
             assert [h["tokens"].tolist() for h in exported] == [tokens for _, tokens, _ in kept]
             assert [h["positional_scores"].tolist() for h in exported] == [log_probs for _, _, log_probs in kept]
             for wanted in (1, 2, KEPT):
-                assert len(finished.of(sentence, wanted)) == min(wanted, len(kept))
+                assert len(finished.of(torch.tensor([sentence]), wanted)[0]) == min(wanted, len(kept))
                 worst = kept[wanted - 1][0] if len(kept) >= wanted else float("-inf")
                 assert finished.worst(wanted)[sentence].item() == worst
 
@@ -54,17 +54,15 @@ def test_the_best_are_kept():
 def test_sentences_that_leave():
     finished, expected = run(7, leave_at=3)
     assert len(expected) == 2
-    for sentence, hypotheses in enumerate(expected):
-        assert [h["tokens"].tolist() for h in finished.of(sentence, KEPT)] == [
-            tokens for _, tokens, _ in hypotheses[:KEPT]
-        ]
+    for exported, hypotheses in zip(finished.of(torch.tensor([0, 1]), KEPT), expected, strict=True):
+        assert [h["tokens"].tolist() for h in exported] == [tokens for _, tokens, _ in hypotheses[:KEPT]]
 
 
 def test_nothing_yet():
     finished = FinishedHypotheses(2, 3, 4, torch.device("cpu"))
     assert finished.counts().tolist() == [0, 0]
     assert finished.worst(3).tolist() == [float("-inf")] * 2
-    assert finished.of(0, 3) == []
+    assert finished.of(torch.tensor([1, 0]), 3) == [[], []]
     # A candidate that did not end is not taken in, whatever its score.
     finished.add(
         torch.tensor([[False], [True]]), torch.tensor([[9.0], [-1.0]]), torch.ones(2, 1, 1).long(), torch.ones(2, 1, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from s2sft_fairseq.modules.encoder_layer import MultiFlowAttention, PackedPlan, StepPlan
-from s2sft_fairseq.modules.incremental_state import LayerCache
+from s2sft_fairseq.modules.incremental_state import LayerCache, source_places
 from s2sft_fairseq.modules.visibility import AttentionBlock
 
 WIDTH, HEADS = 12, 3
@@ -93,7 +93,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     torch.testing.assert_close(attention.keys_values(torch.cat(sources), plan), keys_values, atol=0, rtol=0)
     for row, states, offset in zip(sources, context.split(lengths), biases, strict=True):
         torch.testing.assert_close(states, plain(attention, row, offset.expand(HEADS, -1, -1)))
-    cache.store(keys_values, lengths, 0, source_length)
+    cache.store(keys_values, source_places(lengths, source_length, x.device), slice(0, 2), source_length)
 
     for step in range(steps):
         start = source_length + step * new

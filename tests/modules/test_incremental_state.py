@@ -11,6 +11,7 @@ from s2sft_fairseq.modules.incremental_state import (
     LayerCache,
     consecutive,
     similar_lengths,
+    source_places,
 )
 from s2sft_fairseq.modules.visibility import next_token_layout
 
@@ -18,6 +19,7 @@ SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 5, 4, 40
 # Of the sources, and the slots where they begin: the last two are a group.
 LENGTHS = (5, 3, 4)
 FIRST_SLOTS = (0, 2, 1)
+PLACES = source_places(LENGTHS, SOURCE, torch.device("cpu"))
 
 
 def keys(slots):
@@ -49,7 +51,7 @@ class Followed:
         caches = [LayerCache((SENTENCES, HEADS, SOURCE + ROOM, SIZE), torch.zeros(1)) for _ in range(layers)]
         labels = torch.arange(1, 1 + sum(LENGTHS)).float()
         for cache in caches:
-            cache.store(keys_values(labels), LENGTHS, 0, SOURCE)
+            cache.store(keys_values(labels), PLACES, slice(0, SENTENCES), SOURCE)
         place = torch.arange(SOURCE) - torch.tensor(FIRST_SLOTS).unsqueeze(1)
         real = place >= 0
         state = IncrementalState(
@@ -105,12 +107,17 @@ class Followed:
         assert self.state.lengths.tolist() == [len(of_sentence[0]) for of_sentence in self.expected]
 
 
+def test_places_of_sources():
+    """Five slots for each: the second source begins two further on, the third one."""
+    assert PLACES.tolist() == [0, 1, 2, 3, 4, 7, 8, 9, 11, 12, 13, 14]
+
+
 def test_padding_holds_numbers():
     """What is multiplied by a weight of 0 must be finite; what comes behind the sources is left alone."""
     cache = LayerCache((SENTENCES, HEADS, SOURCE + 1, SIZE), torch.zeros(1))
     cache.key.fill_(float("nan"))
     cache.value.fill_(float("nan"))
-    cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), LENGTHS, 0, SOURCE)
+    cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), PLACES, slice(0, SENTENCES), SOURCE)
     for kept in (cache.key, cache.value):
         for sentence, first in enumerate(FIRST_SLOTS):
             assert kept[sentence, :, :first].eq(0).all()
