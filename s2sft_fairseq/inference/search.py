@@ -50,7 +50,12 @@ class IncrementalDecoder:
         # Hypotheses of one sentence soon have most of their tokens in common.
         num_tokens = max_tokens + (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
         self.state = model.prefill(
-            source[real], positions[real], segments[real], real.sum(dim=1).tolist(), num_tokens=num_tokens
+            source[real],
+            positions[real],
+            segments[real],
+            real.sum(dim=1).tolist(),
+            num_tokens=num_tokens,
+            hypotheses=beams,
         )
         # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
         self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)

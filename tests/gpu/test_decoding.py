@@ -17,6 +17,7 @@ from s2sft_fairseq.inference.generator import SequenceGenerator, TextGenerator
 from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.modules import incremental_state
 
 pytestmark = pytest.mark.rounding
 
@@ -100,8 +101,10 @@ def test_every_encoder(encoder, search):
 
 
 @pytest.mark.parametrize(("dtype", "lengths"), [(torch.float64, LENGTHS), (torch.bfloat16, (9,) * 5)])
-def test_other_types(dtype, lengths):
+def test_other_types(dtype, lengths, monkeypatch):
     """In 16 bits the order of additions decides: by the same operators, with the same padding."""
+    if dtype == torch.bfloat16:
+        monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
     model = tiny_model(1, attention="padded")
     assert_same_search([model], tiny_form("pseudo_masked"), search_options(beam=3), dtype=dtype, lengths=lengths)
 
