@@ -26,8 +26,8 @@ STEPS_BETWEEN_COMPACTIONS = 8
 SLOTS_AT_A_TIME = 64
 
 Allocate = Callable[..., Tensor]
-"""Takes a size, ``dtype`` and ``device``, as torch.zeros does. On a GPU its tensors hold finite numbers: a step reads slots
-that are not in use, too. Their weight is 0, but 0 times NaN is NaN."""
+"""Takes a size, ``dtype`` and ``device``, as torch.zeros does. On a GPU its tensors hold finite numbers: a step reads
+slots that are not in use, too. Their weight is 0, but 0 times NaN is NaN."""
 
 
 def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
