@@ -157,8 +157,8 @@ class FusedAdamW(FairseqOptimizer):
                 (factored if cfg.factored_moments and is_large else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
             raise UserError(
-                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened (--ddp-backend "
-                "fully_sharded): biases and layer norms cannot be left out of the decay then"
+                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened: biases and layer norms "
+                "cannot be left out of the decay then"
             )
         kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt, *factored)}
         self._fused = all(has_fused_kernels(*kind) for kind in kinds)
@@ -276,7 +276,10 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)))
+    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+    # Of sharded parameters: the norms of the parts that this rank has.
+    own = [norm.to_local() if hasattr(norm, "to_local") else norm for norm in norms]
+    return torch.linalg.vector_norm(torch.stack(own))
 
 
 def _divisor(factor: float | Tensor, device: torch.device) -> Tensor:
