@@ -223,14 +223,12 @@ class FusedAdamW(FairseqOptimizer):
         """Update the parameters with their gradients divided by ``scale``; ``groups`` has no effect."""
         factor, self._factor = self._factor / scale, 1.0
         device = next(iter(self.params)).device
-        divides = self._fused and isinstance(self.optimizer, torch.optim.AdamW)
-        if divides:
+        if self._fused:
             self.optimizer.grad_scale = _divisor(factor, device)
             self.optimizer.found_inf = self.found_inf
             self.optimizer.step(closure)
             self.optimizer.grad_scale = self.optimizer.found_inf = None
         elif self.found_inf is None or not bool(self.found_inf):
-            # No fused kernels, or fairscale's sharded optimizer, which would not hand the divisor on.
             super().multiply_grads(factor)
             self.optimizer.step(closure)
 

@@ -23,7 +23,7 @@ from s2sft_fairseq.runtime import sharding
 # the time. A job is a command, or a program.
 TWO_RANKS = """
 import json, os, signal, sys
-import torch._dynamo  # which PyTorch's optimizers import
+import torch._dynamo, torch.distributed.fsdp  # which PyTorch's optimizers and sharding import
 from s2sft_fairseq import cli, plugin
 for port, job in json.loads(sys.argv[1]):
     ranks = set()
@@ -89,6 +89,21 @@ else:
 torch.distributed.destroy_process_group()
 """
 
+# An error of one rank: it must not wait for an answer of the other, to save what is sharded.
+FAILING = """
+import os, sys
+from s2sft_fairseq import cli
+from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
+
+def fail(*args, **options):
+    raise ValueError("of one rank")
+
+if rank == 1:
+    MaskAttentionCriterion.forward = fail
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+assert cli.main({words!r}) != 0
+"""
+
 SETTINGS = (
     *("--optimizer", "fused_adamw", "--adam-eps", "0.01", "--weight-decay", "0.1", "--clip-norm", "1"),
     *("--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0", "--max-update", "4"),
@@ -150,6 +165,7 @@ def trained(tiny_data, tiny_options, tmp_path_factory):
     jobs["random"] = command("random", "--max-update", "4", "--save-interval-updates", "2")
     resume = ("--restore-file", "random/checkpoint_1_2.pt", "--ddp-backend", "legacy_ddp")
     jobs["random_resumed"] = command("random_resumed", "--max-update", "4", *resume)
+    jobs["failing"] = ("-c", FAILING.format(words=command("failing", *sharded)))
     jobs["parts"] = ("-c", PARTS)
     ports = json.dumps([(free_port(), job) for job in jobs.values()])
     done = run_in(folder, sys.executable, "-c", TWO_RANKS, ports)
@@ -232,6 +248,12 @@ def test_sharded_in_bfloat16(trained):
     assert all(value.dtype == torch.float32 for value in weights.values())
     assert any(not torch.equal(value, value.bfloat16().float()) for value in weights.values())
     assert any(not torch.equal(value, weights[name]) for name, value in saved(trained, "sharded")["model"].items())
+
+
+@pytest.mark.process
+def test_an_error_of_one_rank_ends_a_sharded_training(trained):
+    assert "Start iterating over samples" in trained.printed["failing"]
+    assert list((trained.folder / "failing").glob("*.pt")) == []
 
 
 @pytest.mark.process
