@@ -30,7 +30,7 @@ def install() -> None:
 
     # Patches of one function nest, and the one that is installed last runs first: `cpu` comes behind `checkpoints`, for
     # both wrap `call_main`, and the processes of a training are set up before its folder is locked.
-    for module in (warnings, options, data, search, checkpoints, cpu, threads, sharding):
+    for module in (warnings, options, data, search, checkpoints, sharding, cpu, threads):
         module.install()
 
 
