@@ -34,7 +34,7 @@ from s2sft_fairseq.models.unilm_parts import (
 from s2sft_fairseq.modules.embeddings import TiedGradient
 from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
-from s2sft_fairseq.modules.lm_head import OutputFactors
+from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
 from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
@@ -123,26 +123,27 @@ class UnilmModel(BaseFairseqModel):
         lengths: Sequence[Sequence[int]],
         labelled: Tensor | None = None,
         *,
-        features_only: bool = False,
-    ) -> Tensor | OutputFactors:
+        targets: Targets | None = None,
+    ) -> Tensor | Losses:
         """Encode a packed batch and score the vocabulary at the positions that carry a label.
 
         Args:
             tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
             lengths: of the blocks of each example.
             labelled: numbers of the tokens to predict at, ascending (N,); None: all T.
-            features_only: leave the product with the output matrix to the caller.
+            targets: what to predict there. The loss is worked out here, and not by the criterion, so that no parameter
+                leaves the model: what shards or replicates it relies on that.
 
         Returns:
-            Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
+            Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets`` their losses.
         """
-        tied = TiedGradient() if features_only else None
+        tied = None if targets is None else TiedGradient()
         x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied, labelled)
         weight = self.embeddings.tokens.weight
-        if tied is None:
+        if targets is None:
             logits: Tensor = self.lm_head(x, weight)
             return logits
-        return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
+        return linear_cross_entropy(self.lm_head.features(x), weight, self.lm_head.bias, targets, tied)
 
     def encode(self, columns: PackedColumns, tied: TiedGradient | None = None, at: Tensor | None = None) -> Tensor:
         """Return the last layer's states (N, H) of a packed batch.
