@@ -240,6 +240,8 @@ class DeltaLMModel(TransformerModelBase):
             UserError: if weights overflowed in float16.
         """
         check_half_precision(self)
+        if cfg.common.bf16:
+            self.bfloat16()
         super().prepare_for_inference_(cfg)
 
     def share_source_keys(self, beam_size: int) -> None:

@@ -36,6 +36,7 @@ from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive, source_places
 from s2sft_fairseq.modules.lm_head import OutputFactors
 from s2sft_fairseq.modules.matmul import use_matmul
+from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
@@ -204,7 +205,7 @@ class UnilmModel(BaseFairseqModel):
         caches = [LayerCache(size, self.embeddings.tokens.weight) for _ in self.layers]
         first_slots = [slots - length for length in lengths]
         slot = torch.arange(slots, device=tokens.device)
-        visible = slot >= torch.tensor(first_slots, device=tokens.device).unsqueeze(1)
+        visible = slot >= upload(first_slots, tokens.device).unsqueeze(1)
         slot_positions = torch.zeros_like(visible, dtype=torch.long).masked_scatter_(visible, positions)
         state = IncrementalState(
             caches, visible.unsqueeze(1), slot_positions, visible.sum(dim=1), first_slots, capacity=size[2]

@@ -95,8 +95,8 @@ def chunks(request, monkeypatch):
         "chunks worked out again": (4 * row, 0),
         "some of both": (3 * row, 6 * row),
     }[request.param]
-    monkeypatch.setattr(lm_head, "CHUNK_BYTES", sizes[0])
-    monkeypatch.setattr(lm_head, "KEPT_BYTES", sizes[1])
+    monkeypatch.setitem(lm_head.CHUNK_BYTES, "cpu", sizes[0])
+    monkeypatch.setitem(lm_head.KEPT_BYTES, "cpu", sizes[1])
 
 
 @pytest.mark.usefixtures("chunks")
@@ -190,8 +190,8 @@ def test_nothing_is_kept_without_gradients(monkeypatch):
 
 def test_scores_of_all_labels_never_exist_at_once(monkeypatch):
     """The largest matrix of scores has the rows of one chunk."""
-    monkeypatch.setattr(lm_head, "CHUNK_BYTES", 2 * 4 * VOCAB)
-    monkeypatch.setattr(lm_head, "KEPT_BYTES", 0)
+    monkeypatch.setitem(lm_head.CHUNK_BYTES, "cpu", 2 * 4 * VOCAB)
+    monkeypatch.setitem(lm_head.KEPT_BYTES, "cpu", 0)
     rows = []
     scores = lm_head._scores
     monkeypatch.setattr(lm_head, "_scores", lambda *factors: rows.append(len(factors[0])) or scores(*factors))
