@@ -110,7 +110,7 @@ def load(
     languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
     words = [str(folder), "--path", str(path), "--task", name, "--bpe", "pretrained", "--tokenizer-dir", str(folder)]
     words += ["--cpu"] if device == "cpu" else []
-    words += {"bfloat16": ["--bf16"], "float16": ["--fp16"]}.get(dtype, [])
+    words += {"bfloat16": ["--bf16"], "float16": ["--fp16"], "float32": ["--float32"]}[dtype]
     words += ["--quantize", quantize] if quantize else []
     words += ["-t", languages[0]] if languages else []
     # Weights are drawn at random before they are loaded, and fairseq's use of Hydra raises warnings.

@@ -15,7 +15,6 @@ from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.generator import generate_file
-from s2sft_fairseq.runtime.gpu import choose_precision
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
@@ -90,9 +89,7 @@ def main(arguments: list[str]) -> None:
     if problems := list(_problems(raw, args)):
         raise UserError.of(problems)
     args["data"] = args["tokenizer_dir"]  # what has the dictionary
-    cfg = convert_namespace_to_omegaconf(argparse.Namespace(**args))
-    choose_precision(cfg)
-    generate_file(raw, cfg)
+    generate_file(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
 
 
 def _of_model_folder(arguments: list[str]) -> list[str]:

@@ -39,6 +39,7 @@ from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
+from s2sft_fairseq.runtime.gpu import choose_precision
 
 logger = logging.getLogger(__name__)
 
@@ -265,6 +266,7 @@ class UnilmModel(BaseFairseqModel):
         Raises:
             UserError: if options contradict each other or the machine.
         """
+        choose_precision(cfg)
         prepare_for_inference(self, bf16=cfg.common.bf16, quantize=str(getattr(cfg.task, "quantize", "none")))
 
     def max_positions(self) -> int:

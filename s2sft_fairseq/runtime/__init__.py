@@ -28,9 +28,9 @@ def install() -> None:
     with _log_as_it_is(), _scientific_packages_later():
         from s2sft_fairseq.runtime import checkpoints, cpu, data, gpu, options, search, threads, updates, warnings
 
-    # Patches of one function nest, and the one that is installed last runs first. Three wrap `call_main`: `cpu` sets
-    # the processes of a training up, `checkpoints` locks its folder, and `gpu` chooses the precision of each process.
-    for module in (warnings, options, data, search, gpu, updates, checkpoints, cpu, threads):
+    # Patches of one function nest, and the one that is installed last runs first: `cpu` comes behind `checkpoints`, for
+    # both wrap `call_main`, and the processes of a training are set up before its folder is locked.
+    for module in (warnings, options, data, search, checkpoints, cpu, gpu, updates, threads):
         module.install()
 
 
