@@ -74,7 +74,6 @@ class ClassificationCriterion(UnderstandingCriterion):
             raise UserError("a loss needs labels, but the data has texts alone")
         logits = model(**sample["net_input"]).float()
         if self.regression:
-            # In 16 bits fairseq halves the labels, too.
             loss = nn.functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
             scores = _moments(logits[:, 0].detach().double(), labels.double())
         else:

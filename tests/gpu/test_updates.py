@@ -48,6 +48,15 @@ def test_waits(precision):
     assert found == [scale, scale, scale + 1, scale]
 
 
+def test_waits_with_factored_moments(monkeypatch):
+    """Whether the norm is finite is asked before each step, which would not leave itself out."""
+    monkeypatch.setattr(fused_adamw, "LARGE", 50 * 16)  # the token embedding
+    trainer = make_trainer(tiny_dictionary(), *TINY, "--factored-moments", "--log-interval", 3)
+    waits = [each.synchronisations for each in updates(trainer, 4)]
+    assert any("row_mean_sq" in state for state in trainer.optimizer.optimizer.state.values())
+    assert [each.total() for each in waits] == [1, 1, 1, 1]
+
+
 def test_uploads():
     """The lengths of the examples, which are pinned on a real GPU."""
     found = [dict(each.uploads) for each in updates(tiny_trainer("--bf16"), 2)]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pretended_gpu import upload
 
 from s2sft_fairseq.modules import lm_head
 from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
@@ -198,3 +199,10 @@ def test_scores_of_all_labels_never_exist_at_once(monkeypatch):
     factors, labels = case()
     linear_cross_entropy(*factors, labels, excluded=EXCLUDED).loss.backward()
     assert rows == 2 * [2, 2, 2, 2, 2, 1]
+
+
+def test_chunks_are_larger_on_a_gpu():
+    """250,002 words: 67 labels at a time on the CPU, and a GiB of scores on a GPU."""
+    labels = torch.zeros(2000, dtype=torch.int64)
+    rows = [[chunk.stop - chunk.start for chunk in lm_head._chunks(on, 250_002)] for on in (labels, upload(labels))]
+    assert rows[0][0] == 67 and rows[1] == [1073, 927]
