@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from fairseq import trainer as fairseq_trainer
 from fairseq.logging import metrics
+from fairseq.logging.meters import AverageMeter, type_as
 from fairseq.optim import FP16Optimizer
 from fairseq.trainer import Trainer
 from torch import Tensor
@@ -28,6 +29,7 @@ def install() -> None:
     wrap(Trainer, "clip_grad_norm", _clip)
     wrap(Trainer, "_check_grad_norms", _check_ranks)
     wrap(Trainer, "_reduce_and_log_stats", _log)
+    wrap(AverageMeter, "update", _average)
 
 
 def _widen_gradients(widen: Function, optimizer: FP16Optimizer) -> None:
@@ -138,6 +140,18 @@ def _log(log: Function, trainer: Trainer, logged: Any, sample_size: Any, norm: A
         return log(trainer, logged, sample_size)
     finally:
         trainer.tpu = False
+
+
+def _average(update: Function, meter: AverageMeter, value: Any, weight: Any = 1) -> None:
+    """Patch ``AverageMeter.update`` of fairseq/logging/meters.py: do not ask a GPU whether a weight is 0.
+
+    Weights of flows are there, and all weights are where there are several ranks.
+    """
+    if not isinstance(weight, Tensor) or weight.device.type == "cpu":
+        return update(meter, value, weight)
+    part = torch.where(weight > 0, value * weight, 0.0)
+    meter.val = value
+    meter.sum, meter.count = type_as(meter.sum, part) + part, type_as(meter.count, weight) + weight
 
 
 def _is_logged(trainer: Trainer) -> bool:

@@ -11,6 +11,9 @@ from pretended_gpu import counting, download, moved, upload
 from tiny import tiny_dictionary
 from torch import nn
 
+from s2sft_fairseq.criterions import understanding
+from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
+from s2sft_fairseq.criterions.understanding import UnderstandingCriterion
 from s2sft_fairseq.optim import fused_adamw
 from s2sft_fairseq.optim.fused_adamw import SixteenBitAdamW
 from s2sft_fairseq.runtime import updates as runtime_updates
@@ -101,6 +104,48 @@ def test_what_is_logged():
         assert numbers[name] == pytest.approx(expected[name], rel=1e-3), name
     for mine, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(download(mine), their.detach(), rtol=1e-4, atol=1e-5)
+
+
+LOGGED = {
+    "flows": (
+        MaskAttentionCriterion,
+        {"loss": 7.5, "nll_loss": 6.0, "word_nll": 2.5, "span_nll": 3.5, "word_tokens": 4.0, "span_tokens": 6.0},
+    ),
+    "classes": (
+        UnderstandingCriterion,
+        {"loss": 3.0, "n_correct": 7.0, **dict(zip(understanding._TABLE, (3.0, 1.0, 2.0, 4.0), strict=True))},
+    ),
+    "numbers": (
+        UnderstandingCriterion,
+        {"loss": 3.0, **dict(zip(understanding._MOMENTS, (9.0, 8.0, 17.0, 16.0, 14.5), strict=True))},
+    ),
+}
+
+
+@pytest.mark.parametrize("of_ranks", [False, True])
+@pytest.mark.parametrize("logged", LOGGED)
+def test_what_criterions_log_stays_on_the_gpu(logged, of_ranks):
+    """Sums over ranks have their weights there too."""
+    criterion, sums = LOGGED[logged]
+    counts = {"ntokens": 10.0, "nsentences": 10.0, "sample_size": 10.0}
+    on_gpu = {name: upload(torch.tensor(value)) for name, value in (sums | (counts if of_ranks else {})).items()}
+    found = []
+    for outputs in ({**sums, **counts}, {**counts, **on_gpu}):
+        with metrics.aggregate(new_root=True) as meters, counting() as waited:
+            for _ in range(2):
+                criterion.reduce_metrics([outputs])
+        assert not waited.synchronisations
+        with counting():
+            found.append(meters.get_smoothed_values())
+    assert found[1] == pytest.approx(found[0], rel=1e-3) and len(found[0]) >= 2
+
+
+def test_a_weight_of_nothing():
+    """A flow without labels in a batch adds nothing, whatever its loss is."""
+    with metrics.aggregate(new_root=True) as meters, counting():
+        for value, weight in ((2.0, 3.0), (float("nan"), 0.0)):
+            metrics.log_scalar("loss", upload(torch.tensor(value)), upload(torch.tensor(weight)))
+        assert meters.get_smoothed_value("loss") == 2
 
 
 @pytest.mark.parametrize("precision", ["--float32", "--bf16", "--memory-efficient-bf16"])
