@@ -13,6 +13,7 @@ import torch
 from fairseq import options
 from fairseq.data import ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 from training_grid import FACTORED, FURTHEST_DISTANCE, MASKED_SHARE, RELATIVE_BINS, Cell
@@ -59,8 +60,7 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         words += ["--target-mask-prob", 0]
     if cell.relative:
         words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
-    if cell.precision == "bfloat16":
-        words.append("--amp")
+    words.append("--amp" if cell.precision == "bfloat16" else "--float32")
     if cell.system == FACTORED:
         words.append("--factored-moments")
     if not cell.device.startswith("cuda"):
@@ -101,8 +101,9 @@ def ours(cell: Cell) -> System:
 
     def update(pairs: Sequence[Pair]) -> Outcome:
         batch = collate(trainer.task, pairs, epoch=trainer.get_num_updates() + 1)
-        logged = trainer.train_step([batch])
+        with metrics.aggregate() as logged:  # on a GPU the step returns no numbers
+            trainer.train_step([batch])
         # fairseq's losses are in bits.
-        return Outcome(float(logged["loss"]) * math.log(2), batch["net_input"]["tokens"].numel())
+        return Outcome(logged.get_smoothed_value("loss") * math.log(2), batch["net_input"]["tokens"].numel())
 
     return update

@@ -59,6 +59,7 @@ with _as_it_was():
     from s2sft_fairseq.inference.generator import load_models
     from s2sft_fairseq.models.pretrained_checkpoint import plain_options
     from s2sft_fairseq.runtime import warnings as warning_filters
+    from s2sft_fairseq.runtime.gpu import multiplies_bf16
     from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
 
 
@@ -109,7 +110,7 @@ def load(
     languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
     words = [str(folder), "--path", str(path), "--task", name, "--bpe", "pretrained", "--tokenizer-dir", str(folder)]
     words += ["--cpu"] if device == "cpu" else []
-    words += {"bfloat16": ["--bf16"], "float16": ["--fp16"]}.get(dtype, [])
+    words += {"bfloat16": ["--bf16"], "float16": ["--fp16"], "float32": ["--float32"]}[dtype]
     words += ["--quantize", quantize] if quantize else []
     words += ["-t", languages[0]] if languages else []
     # Weights are drawn at random before they are loaded, and fairseq's use of Hydra raises warnings.
@@ -128,7 +129,7 @@ def settled(device: str, dtype: str) -> tuple[str, str]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
-        dtype = "bfloat16" if device == "cuda" and torch.cuda.get_device_capability()[0] >= 8 else "float32"
+        dtype = "bfloat16" if device == "cuda" and multiplies_bf16() else "float32"
     return device, dtype
 
 

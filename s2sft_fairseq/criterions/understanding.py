@@ -29,8 +29,10 @@ class UnderstandingCriterion(FairseqCriterion):
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Add up what the workers logged; cross-entropies in bits (base 2), scores in percent."""
 
-        def total(name: str) -> float:
-            return float(sum(log.get(name, 0) for log in logging_outputs))
+        def total(name: str) -> Any:
+            added = sum(log.get(name, 0) for log in logging_outputs)
+            # On a GPU the host would wait for a number.
+            return added if isinstance(added, Tensor) and added.device.type != "cpu" else float(added)
 
         names = logging_outputs[0].keys()
         count = total("sample_size")
@@ -74,7 +76,6 @@ class ClassificationCriterion(UnderstandingCriterion):
             raise UserError("a loss needs labels, but the data has texts alone")
         logits = model(**sample["net_input"]).float()
         if self.regression:
-            # In 16 bits fairseq halves the labels, too.
             loss = nn.functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
             scores = _moments(logits[:, 0].detach().double(), labels.double())
         else:
@@ -121,7 +122,7 @@ def _moments(x: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 
 def _percent(meters: Any, names: tuple[str, ...], score: Any) -> float:
-    return round(100 * score(meters["_count"].sum, *(meters[name].sum for name in names)), 2)
+    return round(100 * score(*(float(meters[name].sum) for name in ("_count", *names))), 2)
 
 
 def f1(count: float, tp: float, fp: float, fn: float, tn: float) -> float:

@@ -47,14 +47,14 @@ def read_class_labels(path: Path, classes: Sequence[str], count: int) -> np.ndar
 
 
 def read_number_labels(path: Path, count: int) -> np.ndarray:
-    """Read the numbers of `count` texts, float32 (N,).
+    """Read the numbers of `count` texts, rounded to float32, as float64 (N,): fairseq would round float32 to 16 bits.
 
     Raises:
         UserError: if the file is missing or malformed, has another number of lines, or holds what is no number.
     """
     labels = [_number(text) for text in _labels(path, count)]
     _check(path, [math.isfinite(label) for label in labels], "are no numbers")
-    return np.array(labels, dtype=np.float32)
+    return np.array(labels, dtype=np.float32).astype(np.float64)
 
 
 def _labels(path: Path, count: int) -> list[str]:

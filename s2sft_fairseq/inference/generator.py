@@ -290,7 +290,7 @@ def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
     }
     if cfg.generation.sampling:  # what is drawn depends on what else is in the batch
         groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
-    left_out = {"_name", "data", "max_batch_memory"}
+    left_out = {"_name", "data", "max_batch_memory", "float32"}  # the last one is bf16 = False
     return {
         "--input": file_state(raw.input),
         "--path": [file_state(checkpoint_file(path)) for path in utils.split_paths(cfg.common_eval.path)],

@@ -33,6 +33,7 @@ from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm_config import TransformerOptions, common_problems, default_sizes, size
 from s2sft_fairseq.modules.matmul import speed_up, use_matmul
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
+from s2sft_fairseq.runtime.gpu import choose_precision
 
 _FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "relu"}
 
@@ -235,9 +236,12 @@ class DeltaLMModel(TransformerModelBase):
         """Make the model ready to decode, as fairseq asks for when it has loaded it.
 
         Raises:
-            UserError: if weights overflowed in float16.
+            UserError: if weights overflowed in float16, or options contradict each other.
         """
+        choose_precision(cfg)
         check_half_precision(self)
+        if cfg.common.bf16:
+            self.bfloat16()
         super().prepare_for_inference_(cfg)
 
     def share_source_keys(self, beam_size: int) -> None:

@@ -18,6 +18,7 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_parts import initialize
 from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 
@@ -90,7 +91,7 @@ class EncoderWithHead(BaseFairseqModel):
     ) -> Tensor:
         """Return the logits of a packed batch; arguments as for `UnilmModel.forward`."""
         read = self.head.read_tokens([sum(blocks) for blocks in lengths])
-        at = None if read is None else torch.tensor(read, device=tokens.device)
+        at = None if read is None else upload(read, tokens.device)
         columns = PackedColumns(tokens, positions, segments, steps, groups, lengths)
         logits: Tensor = self.head(self.encoder.encode(columns, at=at))
         return logits

@@ -38,6 +38,7 @@ from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
 from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
+from s2sft_fairseq.runtime.gpu import choose_precision
 
 logger = logging.getLogger(__name__)
 
@@ -298,6 +299,7 @@ class UnilmModel(BaseFairseqModel):
         Raises:
             UserError: if options contradict each other or the machine.
         """
+        choose_precision(cfg)
         prepare_for_inference(self, bf16=cfg.common.bf16, quantize=str(getattr(cfg.task, "quantize", "none")))
 
     def max_positions(self) -> int:

@@ -203,7 +203,8 @@ class UnilmConfig(TransformerOptions):
         default="auto",
         metadata={
             "help": "of packed batches; padded: one call a layer, with a mask; flex: PyTorch's FlexAttention, for "
-            "GPUs, which needs --attention-dropout 0; loop: example by example; auto: padded on GPUs, loop on CPUs"
+            "GPUs, which has neither --attention-dropout nor a relative position bias; loop: example by example; auto: "
+            "padded on GPUs, loop on CPUs"
         },
     )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
@@ -293,10 +294,16 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         problems.append(
             f"--freeze-layers must be at most --encoder-layers ({cfg.encoder_layers}), but is {cfg.freeze_layers}"
         )
-    if str(getattr(cfg, "attention", "auto")) == "flex" and cfg.attention_dropout:
-        problems.append(
-            f"--attention-dropout must be 0 with --attention flex, which has none, but is {cfg.attention_dropout:g}"
-        )
+    if str(getattr(cfg, "attention", "auto")) == "flex":
+        if cfg.attention_dropout:
+            problems.append(
+                f"--attention-dropout must be 0 with --attention flex, which has none, but is {cfg.attention_dropout:g}"
+            )
+        if bins:
+            problems.append(
+                f"--relative-position-bins must be 0 with --attention flex, which adds no bias, but is {bins}; "
+                "--attention padded does"
+            )
     if cfg.lora_alpha <= 0:
         problems.append(f"--lora-alpha must be positive, but is {cfg.lora_alpha:g}")
     if cfg.lora_rank > 0 and not cfg.pretrained:

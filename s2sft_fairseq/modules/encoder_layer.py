@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.matmul import Linear
-from s2sft_fairseq.modules.packed_attention import FlexPlan, flex_plan, flexible_attention, packed_attention
+from s2sft_fairseq.modules.packed_attention import flex_mask, flexible_attention, packed_attention
 from s2sft_fairseq.modules.padded_attention import PaddedPlan, padded_attention, padded_plan
 from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
 from s2sft_fairseq.modules.visibility import (
@@ -31,7 +32,7 @@ from s2sft_fairseq.modules.visibility import (
 class PackedPlan(NamedTuple):
     """What the layers of one pattern need to know of a packed batch."""
 
-    attention: list[AttentionBlock] | PaddedPlan | FlexPlan
+    attention: list[AttentionBlock] | PaddedPlan | BlockMask
     """Attend block by block, padded in one call, or by FlexAttention."""
     rotation: Rotation | None
     at: Tensor | None = None
@@ -86,7 +87,7 @@ class AttentionPattern:
         """
         rotation = self._rotation(columns.positions, dtype)
         if kind == "flex":
-            return PackedPlan(flex_plan(columns, window=self.window, relative=relative), rotation)
+            return PackedPlan(flex_mask(columns, window=self.window), rotation)
         plan = padded_plan if kind == "padded" else attention_blocks
         return PackedPlan(plan(columns, window=self.window, relative_bias=relative, dtype=dtype), rotation)
 
@@ -157,7 +158,7 @@ class MultiFlowAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if isinstance(plan.attention, PaddedPlan):
             attended = padded_attention(projected, plan.attention, dropout, at=plan.at)
-        elif isinstance(plan.attention, FlexPlan):
+        elif isinstance(plan.attention, BlockMask):
             attended = flexible_attention(projected, plan.attention)
             attended = attended if plan.at is None else attended[plan.at]
         else:

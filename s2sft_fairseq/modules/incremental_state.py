@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import StepLayout
 
 # Padding of a group, at most, as a part of its positions.
@@ -185,7 +186,7 @@ class IncrementalState:
         keys_values = [allocate(size, dtype=dtype, device=device) for _ in range(2 * layers)]
         seen = allocate((count, hypotheses, capacity), dtype=torch.bool, device=device).fill_(False)
         slot_positions = allocate((count, capacity), dtype=torch.long, device=device).fill_(0)
-        slot_lengths = allocate((count,), dtype=torch.long, device=device).copy_(torch.tensor(lengths))
+        slot_lengths = allocate((count,), dtype=torch.long, device=device).copy_(upload(lengths, device))
         of_source = torch.arange(slots, device=device) >= slots - slot_lengths.unsqueeze(1)
         seen[:, 0, :slots] = of_source
         slot_positions[:, :slots] = torch.zeros_like(of_source, dtype=torch.long).masked_scatter_(of_source, positions)

@@ -21,9 +21,9 @@ from s2sft_fairseq.modules.matmul import Linear, linear, multiply, operand_type
 
 LARGEST_PACKED = 1 << 30
 """Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 """Float32 scores that are worked on at a time."""
-KEPT_BYTES = 128 << 20
+KEPT_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 """Float32 scores that are kept for the backward pass."""
 
 
@@ -114,7 +114,7 @@ def linear_cross_entropy(
         targets: the labels, and how they are scored.
         tied: where to leave the gradient of ``weight``, which then gets none here.
     """
-    keep_bytes = KEPT_BYTES if torch.is_grad_enabled() else 0
+    keep_bytes = _bytes(KEPT_BYTES, features.device) if torch.is_grad_enabled() else 0
     return Losses(*_LinearCrossEntropy.apply(features, weight, bias, targets, keep_bytes, tied))
 
 
@@ -138,7 +138,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         precision = torch.promote_types(features.dtype, torch.float32)
         losses, nll, normalizers = (features.new_empty(len(labels), dtype=precision) for _ in range(3))
         kept = []
-        for rows in _chunks(len(labels), vocab):
+        for rows in _chunks(labels, vocab):
             scores = _scores(features[rows], weight, bias)
             at_labels = scores.gather(1, labels[rows, None]).squeeze(1)
             normalizer = torch.logsumexp(scores, dim=1)
@@ -170,7 +170,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         features_gradient = torch.empty_like(features, dtype=bias.dtype) if needs_features else None
         weight_gradient: Tensor | None = None
         bias_gradient = torch.zeros_like(bias) if needs_bias else None
-        for index, rows in enumerate(_chunks(len(labels), len(weight))):
+        for index, rows in enumerate(_chunks(labels, len(weight))):
             scores = kept[index] if index < len(kept) else _scores(features[rows], weight, bias)
             # The gradient of the scores is p - q.
             difference = (scores - normalizers[rows, None]).exp_()
@@ -198,10 +198,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return features_gradient, weight_gradient, bias_gradient, *[None] * 3
 
 
-def _chunks(labels: int, vocab: int) -> Iterator[slice]:
-    size = max(1, CHUNK_BYTES // (4 * vocab))
-    for start in range(0, labels, size):
-        yield slice(start, min(start + size, labels))
+def _bytes(limits: dict[str, int], device: torch.device) -> int:
+    return limits["cpu" if device.type == "cpu" else "cuda"]
+
+
+def _chunks(labels: Tensor, vocab: int) -> Iterator[slice]:
+    size = max(1, _bytes(CHUNK_BYTES, labels.device) // (4 * vocab))
+    for start in range(0, len(labels), size):
+        yield slice(start, min(start + size, len(labels)))
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

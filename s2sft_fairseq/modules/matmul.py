@@ -150,9 +150,10 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def operand_type(x: Tensor) -> torch.dtype:
-    """Return the data type in which a tensor is multiplied: bfloat16 under autocast, else its own."""
-    if x.device.type == "cpu" and x.dtype == torch.float32 and torch.is_autocast_enabled("cpu"):
-        return torch.get_autocast_dtype("cpu")
+    """Return the data type in which a tensor is multiplied: that of autocast, within it, else its own."""
+    device = x.device.type
+    if device in ("cpu", "cuda") and x.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
     return x.dtype
 
 

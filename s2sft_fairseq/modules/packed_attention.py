@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.dropout import draw_kept, kept_again
 from s2sft_fairseq.modules.matmul import operand_type
-from s2sft_fairseq.modules.positions import RelativePositionBias
+from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, is_near, sees
 
 softmax_gradient = torch.ops.aten._softmax_backward_data.out
@@ -237,24 +237,17 @@ def _cut(blocks: Sequence[AttentionBlock], scores: int) -> Iterator[_Tile]:
             yield _Tile(slice(start, stop), keys, index, slice(start - queries.start, stop - queries.start))
 
 
-class FlexPlan(NamedTuple):
-    """What `flexible_attention` needs to know of a packed batch."""
-
-    mask: BlockMask
-    add_bias: Callable[..., Tensor] | None
-
-
-def flex_plan(columns: PackedColumns, *, window: int = 0, relative: RelativePositionBias | None = None) -> FlexPlan:
+def flex_mask(columns: PackedColumns, *, window: int = 0) -> BlockMask:
     """Work out what is visible, once for all layers of a kind.
 
     Args:
         columns: of the batch.
         window: of local attention; 0: none.
-        relative: the model's relative position bias.
     """
     positions, steps, groups = columns.positions, columns.steps, columns.groups
-    lengths = torch.tensor([sum(blocks) for blocks in columns.lengths], device=positions.device)
-    examples = torch.arange(len(lengths), device=positions.device).repeat_interleave(lengths)
+    lengths = upload([sum(blocks) for blocks in columns.lengths], positions.device)
+    examples = torch.arange(len(lengths), device=positions.device)
+    examples = examples.repeat_interleave(lengths, output_size=len(positions))
 
     def is_seen(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         seen = sees(steps[query], groups[query], steps[key], groups[key])
@@ -262,18 +255,12 @@ def flex_plan(columns: PackedColumns, *, window: int = 0, relative: RelativePosi
             seen = seen & is_near(positions[query], positions[key], window)
         return seen & (examples[query] == examples[key])
 
-    compiled = positions.device.type == "cuda"
-    mask = create_block_mask(is_seen, None, None, len(positions), len(positions), positions.device, _compile=compiled)
-    if relative is None:
-        return FlexPlan(mask, None)
-
-    def add_bias(score: Tensor, _batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return score + relative.weight[head, relative.bucket(positions[key] - positions[query])]
-
-    return FlexPlan(mask, add_bias)
+    make = _on(positions.device, create_block_mask)
+    mask: BlockMask = make(is_seen, None, None, len(positions), len(positions), positions.device)
+    return mask
 
 
-def flexible_attention(qkv: Tensor, plan: FlexPlan) -> Tensor:
+def flexible_attention(qkv: Tensor, mask: BlockMask) -> Tensor:
     """Attend from every token to what it sees.
 
     Shape:
@@ -281,14 +268,16 @@ def flexible_attention(qkv: Tensor, plan: FlexPlan) -> Tensor:
     """
     # (T, 3, h, d) -> three times (1, h, T, d)
     query, key, value = qkv.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
-    attend: Callable[..., Any] = flex_attention
-    if qkv.device.type == "cuda":
-        attend = _compiled()
-    attended: Tensor = attend(query, key, value, score_mod=plan.add_bias, block_mask=plan.mask)
+    attended: Tensor = _on(qkv.device, flex_attention)(query, key, value, block_mask=mask)
     # (1, h, T, d) -> (T, h, d)
     return attended.squeeze(0).transpose(0, 1)
 
 
+def _on(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of FlexAttention as a device runs it: on GPUs compiled, or all scores would be made."""
+    return _compiled(function) if device.type == "cuda" else function
+
+
 @functools.cache
-def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(flex_attention, dynamic=True)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True)

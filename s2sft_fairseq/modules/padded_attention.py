@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import PackedColumns, visible, within_window
 
 MULTIPLE = 16
@@ -45,7 +46,7 @@ def padded_plan(
     device = columns.positions.device
     totals = [sum(blocks) for blocks in columns.lengths] or [0]
     length = max(1, -(-max(totals) // MULTIPLE)) * MULTIPLE
-    lengths = torch.tensor(totals, dtype=torch.int64, device=device)
+    lengths = upload(totals, device)
     examples = torch.arange(len(totals), device=device).repeat_interleave(lengths, output_size=sum(totals))
     within = torch.arange(sum(totals), device=device) - (lengths.cumsum(0) - lengths)[examples]
     places = examples * length + within

@@ -45,7 +45,7 @@ class FactoredAdamW(torch.optim.AdamW):
         """Update a matrix (R, C) with its gradient (R, C)."""
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["step"] = torch.zeros((), dtype=torch.float32)  # on the CPU, for the host reads it
             state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.bfloat16)
             state["row_mean_sq"] = parameter.new_zeros(len(parameter), 1)
             state["column_mean_sq"] = parameter.new_zeros(1, parameter.shape[1])
@@ -72,8 +72,9 @@ class FactoredAdamW(torch.optim.AdamW):
             values.addcdiv_(first, divisor, value=-group["lr"] / correction1)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load moments as they were saved; PyTorch's own loading gives them the type of the parameters."""
+        """Load moments as they were saved; PyTorch's own loading gives them type and device of the parameters."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             if "row_mean_sq" in state:
                 state["exp_avg"] = state["exp_avg"].bfloat16()
+                state["step"] = state["step"].cpu()

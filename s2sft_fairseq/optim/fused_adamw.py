@@ -6,7 +6,7 @@ arithmetic of 32 bits.
 
 import ast
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # fairseq's attribute for groups of parameters, which its fp32 copies of fp16 parameters keep.
 GROUP_ATTRIBUTE, NO_DECAY = "param_group", "no_decay"
+WIDENED = 1 << 25
+"""Elements of the parameters of 16 bits that a GPU has in 32 bits at a time, or those of the largest one."""
 
 
 class SixteenBitAdamW(torch.optim.AdamW):
@@ -46,31 +48,33 @@ class SixteenBitAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters one after the other, so that only one at a time is there in 32 bits."""
+        """Update some parameters at a time, so that only these are there in 32 bits."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+            for parameters in _lists([each for each in group["params"] if each.grad is not None]):
+                self._update(parameters, group)
         return loss
 
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.float32)
-            state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.float32)
-        wide = parameter.float()
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter, dtype=torch.float32),
+                    "exp_avg_sq": torch.zeros_like(parameter, dtype=torch.float32),
+                }
+        states = [self.state[parameter] for parameter in parameters]
+        wide = _widened(parameters)
         adamw(
-            [wide],
-            [gradient.float()],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
+            wide,
+            _widened([parameter.grad for parameter in parameters if parameter.grad is not None]),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
             [],
-            [state["step"]],
+            [state["step"] for state in states],
             fused=group["fused"],
             foreach=group["foreach"],
             grad_scale=self.grad_scale,
@@ -83,7 +87,7 @@ class SixteenBitAdamW(torch.optim.AdamW):
             eps=group["eps"],
             maximize=False,
         )
-        parameter.copy_(wide)
+        torch._foreach_copy_(parameters, wide)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load moments as they were saved; PyTorch's own loading gives them the type of the parameters."""
@@ -93,6 +97,26 @@ class SixteenBitAdamW(torch.optim.AdamW):
         for number, parameter in zip(numbers, parameters, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
                 self.state[parameter][name] = value.to(parameter.device, torch.float32, copy=True)
+
+
+def _lists(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Cut parameters into lists of at most `WIDENED` elements, or of one parameter; on CPUs each is one of its own."""
+    found: list[Tensor] = []
+    for parameter in parameters:
+        elements = sum(each.numel() for each in found) + parameter.numel()
+        if found and (elements > WIDENED or parameter.device.type == "cpu"):
+            yield found
+            found = []
+        found.append(parameter)
+    if found:
+        yield found
+
+
+def _widened(tensors: list[Tensor]) -> list[Tensor]:
+    """Return copies in float32."""
+    wide = [torch.empty_like(tensor, dtype=torch.float32) for tensor in tensors]
+    torch._foreach_copy_(wide, tensors)
+    return wide
 
 
 def exempt_from_decay(parameters: Iterable[nn.Parameter]) -> None:
@@ -137,6 +161,8 @@ class FusedAdamW(FairseqOptimizer):
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
     """Set by GradScaler for a step: 1 if the gradients overflowed, so that nothing may change."""
+    _not_finite: Tensor | None = None
+    """On GPUs 1 where the norm was infinite or no number: nobody has looked at it when the step comes."""
 
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[nn.Parameter]) -> None:
         """Take the parameters of the model that are trained.
@@ -214,6 +240,8 @@ class FusedAdamW(FairseqOptimizer):
         norm = gradient_norm(self.params) * self._factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
+        if norm.device.type != "cpu":
+            self._not_finite = norm.isfinite().logical_not().float()
         if max_norm > 0:
             # 1e-6 as in fairseq and PyTorch
             self.multiply_grads((max_norm / (norm + 1e-6)).clamp(max=1))
@@ -226,16 +254,24 @@ class FusedAdamW(FairseqOptimizer):
         if self._fused:
             self.optimizer.grad_scale = _divisor(factor, device)
             self.optimizer.found_inf = self.found_inf
+            if self.found_inf is None and self.leaves_out_overflows:
+                self.optimizer.found_inf = self._not_finite
             self.optimizer.step(closure)
             self.optimizer.grad_scale = self.optimizer.found_inf = None
         elif self.found_inf is None or not bool(self.found_inf):
             super().multiply_grads(factor)
             self.optimizer.step(closure)
+        self._not_finite = None
+
+    @property
+    def leaves_out_overflows(self) -> bool:
+        """Whether a step with gradients that are not finite changes nothing on a GPU, without the host being asked."""
+        return self._fused and not isinstance(self.optimizer, FactoredAdamW)
 
     def zero_grad(self) -> None:
         """Drop the gradients, and what they were still to be multiplied by."""
         super().zero_grad()
-        self._factor = 1.0
+        self._factor, self._not_finite = 1.0, None
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
         """Load the moments; they may have been made with other kernels or another epsilon than this class would take.

@@ -54,7 +54,11 @@ class Trials(Generation):
         words = super().training()
         own = [
             *options(validate_interval_updates=every, save_interval_updates=every, num_workers=0),
-            *options(attention_dropout=s.dropout, amp=s.amp == "on", lora_rank=s.lora_rank),
+            *options(
+                attention_dropout=s.dropout,
+                amp=s.amp == "on" and "--float32" not in self.further,
+                lora_rank=s.lora_rank,
+            ),
             *options(log_interval=s.updates // 40 or 1),
             *options(total_num_update=None if "--lr-scheduler" in self.further else s.updates),
         ]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import Function, wrap
+from s2sft_fairseq.runtime.gpu import choose_precision
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +94,10 @@ class ShardedTrainer(Trainer):
     """
 
     is_fsdp = False  # fairscale's
+    has_chosen_precision = True  # before fairseq's trainer is made
 
     def __init__(self, cfg: DictConfig, *args: Any) -> None:
+        choose_precision(cfg)
         self._dtype = torch.bfloat16 if cfg.common.bf16 else None
         self._whole_state: dict[str, Any] | None = None
         cfg.common.bf16 = False  # fairseq would train a model in bfloat16, beside a copy in 32 bits

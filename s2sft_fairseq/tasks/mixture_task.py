@@ -19,14 +19,14 @@ from s2sft_fairseq.data.mixture_parts import MixturePart, SpanPart, TemperatureS
 from s2sft_fairseq.data.text_datasets import TokenBlocks
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.span_corruption import SENTINEL, SpanCorruption
-from s2sft_fairseq.tasks.options import DataOptions, TextBlockOptions, text_block_problems
+from s2sft_fairseq.tasks.options import DataOptions, PrecisionOptions, TextBlockOptions, text_block_problems
 from s2sft_fairseq.tasks.packed_task import OneDictionaryTask
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class MixtureConfig(DataOptions, TextBlockOptions):
+class MixtureConfig(DataOptions, TextBlockOptions, PrecisionOptions):
     """What is sampled how often, and how texts are corrupted."""
 
     lang_pairs: Optional[str] = field(

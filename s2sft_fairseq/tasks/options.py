@@ -31,6 +31,18 @@ class DataOptions(FairseqDataclass):
     dataset_impl: Any = II("dataset.dataset_impl")
 
 
+@dataclass
+class PrecisionOptions(FairseqDataclass):
+    """The precision in which a GPU computes, beside fairseq's ``--bf16``, ``--fp16`` and ``--amp``."""
+
+    float32: bool = field(
+        default=False,
+        metadata={
+            "help": "train and decode in float32 on a GPU too (default: --bf16 on GPUs from compute capability 8.0 on)"
+        },
+    )
+
+
 def data_folder(cfg: DataOptions, split: str | None = None, epoch: int = 1) -> Path:
     """Return the data folder; of several, for training, the one whose turn it is in this epoch."""
     folders = utils.split_paths(cfg.data)

@@ -19,6 +19,7 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.tasks.options import (
     DataOptions,
     PlaceholderOptions,
+    PrecisionOptions,
     TextBlockOptions,
     data_folder,
     symbol_problems,
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TextPretrainingConfig(DataOptions, TextBlockOptions, PlaceholderOptions):
+class TextPretrainingConfig(DataOptions, TextBlockOptions, PlaceholderOptions, PrecisionOptions):
     """Where plain text is, and how it is laid out."""
 
 

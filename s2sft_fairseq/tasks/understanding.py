@@ -22,12 +22,19 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.question_answering.questions import Question, label_array, questions_path, read_questions
 from s2sft_fairseq.tasks.layout import make_text_form
-from s2sft_fairseq.tasks.options import DataOptions, FieldCutOptions, SegmentOptions, SourceLengthOptions, data_folder
+from s2sft_fairseq.tasks.options import (
+    DataOptions,
+    FieldCutOptions,
+    PrecisionOptions,
+    SegmentOptions,
+    SourceLengthOptions,
+    data_folder,
+)
 from s2sft_fairseq.tasks.packed_task import PackedTask
 
 
 @dataclass
-class UnderstandingConfig(DataOptions, SegmentOptions):
+class UnderstandingConfig(DataOptions, SegmentOptions, PrecisionOptions):
     """Where the data is, with the labels beside, and how texts are laid out."""
 
 

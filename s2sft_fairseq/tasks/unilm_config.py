@@ -19,6 +19,7 @@ from s2sft_fairseq.tasks.options import (
     InfillingOptions,
     LengthOptions,
     PlaceholderOptions,
+    PrecisionOptions,
     ReplacementOptions,
     SegmentOptions,
 )
@@ -33,6 +34,7 @@ class UnilmSeq2SeqConfig(
     PlaceholderOptions,
     ReplacementOptions,
     InfillingOptions,
+    PrecisionOptions,
     UnilmSearchConfig,
 ):
     """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""

@@ -18,7 +18,7 @@ def test_classes_and_numbers(tmp_path):
     assert labels.dtype == np.int64
     assert labels.tolist() == [1, 0, 1]
     numbers = read_number_labels(write(tmp_path / "b.label", "2.5", "-1", "1e1"), 3)
-    assert numbers.dtype == np.float32
+    assert numbers.dtype == np.float64
     assert numbers.tolist() == [2.5, -1.0, 10.0]
 
 

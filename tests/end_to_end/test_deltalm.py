@@ -107,6 +107,9 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
     path = ("--path", "tuned/checkpoint_last.pt", "--cpu", "--beam", 3, "--max-len-b", 8)
     found = generated(call_command("generate", data, *path, "-s", "de", "-t", "en").stdout)
     assert sorted(found) == list(range(5))
+    assert sorted(generated(call_command("generate", data, *path, "-s", "de", "-t", "en", "--bf16").stdout)) == [
+        *range(5)
+    ]
     call_command(
         *("generate", *path, "-t", "en", "--tokenizer-dir", encoder, "--input", "raw/test.de", "--output", "out.txt")
     )

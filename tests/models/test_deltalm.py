@@ -173,9 +173,21 @@ def test_the_keys_of_the_source_are_stored_once_a_sentence(monkeypatch):
     assert seen and set(seen) == {(2, 6)}
 
 
+def decoding(bf16=False):
+    """What is read of fairseq's configuration."""
+    return SimpleNamespace(generation=SimpleNamespace(beam=5), common=SimpleNamespace(bf16=bf16), task=None)
+
+
+@pytest.mark.parametrize(("bf16", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_decodes_in_bfloat16(bf16, dtype):
+    model = build(**TINY)
+    model.prepare_for_inference_(decoding(bf16))
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+
+
 def test_weights_that_overflow_in_float16():
     model = build(**TINY)
-    cfg = SimpleNamespace(generation=SimpleNamespace(beam=5))
+    cfg = decoding()
     with torch.no_grad():
         model.decoder.layers[0].fc1.weight[0, 0] = 1e5
     with pytest.raises(UserError, match=r"--fp16 .* decoder\.layers\.0\.fc1\.weight is infinite"):

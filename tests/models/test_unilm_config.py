@@ -115,14 +115,23 @@ def test_more_frozen_layers_than_there_are_and_adapters_beside_nothing():
 
 
 def test_dropout_that_is_impossible():
-    cfg = UnilmConfig(dropout=1.0, attention_dropout=-0.1, activation_dropout=2.0, attention="flex")
+    cfg = UnilmConfig(dropout=1.0, attention_dropout=-0.1, activation_dropout=2.0)
     with pytest.raises(UserError) as raised:
         complete_sizes(cfg)
     assert raised.value.problems == [
         "--dropout must be at least 0 and below 1, but is 1",
         "--attention-dropout must be at least 0 and below 1, but is -0.1",
         "--activation-dropout must be at least 0 and below 1, but is 2",
-        "--attention-dropout must be 0 with --attention flex, which has none, but is -0.1",
+    ]
+
+
+def test_what_flex_attention_lacks():
+    with pytest.raises(UserError) as raised:
+        complete_sizes(UnilmConfig(attention="flex", attention_dropout=0.1, relative_position_bins=32))
+    assert raised.value.problems == [
+        "--attention-dropout must be 0 with --attention flex, which has none, but is 0.1",
+        "--relative-position-bins must be 0 with --attention flex, which adds no bias, but is 32; --attention padded "
+        "does",
     ]
 
 

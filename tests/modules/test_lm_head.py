@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pretended_gpu import upload
 
 from s2sft_fairseq.modules import lm_head
 from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
@@ -95,8 +96,8 @@ def chunks(request, monkeypatch):
         "chunks worked out again": (4 * row, 0),
         "some of both": (3 * row, 6 * row),
     }[request.param]
-    monkeypatch.setattr(lm_head, "CHUNK_BYTES", sizes[0])
-    monkeypatch.setattr(lm_head, "KEPT_BYTES", sizes[1])
+    monkeypatch.setitem(lm_head.CHUNK_BYTES, "cpu", sizes[0])
+    monkeypatch.setitem(lm_head.KEPT_BYTES, "cpu", sizes[1])
 
 
 @pytest.mark.usefixtures("chunks")
@@ -190,11 +191,18 @@ def test_nothing_is_kept_without_gradients(monkeypatch):
 
 def test_scores_of_all_labels_never_exist_at_once(monkeypatch):
     """The largest matrix of scores has the rows of one chunk."""
-    monkeypatch.setattr(lm_head, "CHUNK_BYTES", 2 * 4 * VOCAB)
-    monkeypatch.setattr(lm_head, "KEPT_BYTES", 0)
+    monkeypatch.setitem(lm_head.CHUNK_BYTES, "cpu", 2 * 4 * VOCAB)
+    monkeypatch.setitem(lm_head.KEPT_BYTES, "cpu", 0)
     rows = []
     scores = lm_head._scores
     monkeypatch.setattr(lm_head, "_scores", lambda *factors: rows.append(len(factors[0])) or scores(*factors))
     factors, labels = case()
     linear_cross_entropy(*factors, Targets(labels, excluded=EXCLUDED)).loss.backward()
     assert rows == 2 * [2, 2, 2, 2, 2, 1]
+
+
+def test_chunks_are_larger_on_a_gpu():
+    """250,002 words: 67 labels at a time on the CPU, and a GiB of scores on a GPU."""
+    labels = torch.zeros(2000, dtype=torch.int64)
+    rows = [[chunk.stop - chunk.start for chunk in lm_head._chunks(on, 250_002)] for on in (labels, upload(labels))]
+    assert rows[0][0] == 67 and rows[1] == [1073, 927]

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -155,3 +156,19 @@ def test_a_processor_without_a_description(monkeypatch):
 
     monkeypatch.setattr(matmul.Path, "read_text", missing)
     assert matmul._processor() == matmul.platform.machine()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_type_of_factors(device, dtype):
+    """Autocast of a device rounds what is float32 there, and nothing on the other one."""
+    x = SimpleNamespace(device=torch.device(device), dtype=dtype)
+    assert matmul.operand_type(x) == dtype
+    for within in ("cpu", "cuda"):
+        torch.set_autocast_enabled(within, True)
+        try:
+            found = matmul.operand_type(x)
+        finally:
+            torch.set_autocast_enabled(within, False)
+        is_rounded = within == device and dtype == torch.float32
+        assert found == (torch.get_autocast_dtype(device) if is_rounded else dtype)

@@ -293,3 +293,11 @@ def test_a_checkpoint_as_encoder(folder, tmp_path):
     assert called == [
         ("export", [str(tmp_path / "best.pt"), "--to", str(tmp_path / "made"), "--tokenizer-dir", str(tmp_path)])
     ]
+
+
+@pytest.mark.parametrize(("further", "amp"), [([], True), (["--float32"], False)])
+def test_float32_of_the_user(folder, tmp_path, further, amp):
+    """It takes the place of ``--amp``, which it would contradict."""
+    stages = started(folder, tmp_path, amp="on")
+    stages.further = further
+    assert ("--amp" in stages.training()) == amp

@@ -13,10 +13,12 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 from gpu_counts import INDEXING, Counts, leaves
 from torch import Tensor, nn
+from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -47,18 +49,22 @@ def download(tensor: Tensor) -> Tensor:
 
 
 def moved(model: Model, dtype: torch.dtype | None = None) -> Model:
-    """Return a copy of a model on the pretended GPU; parameters that are shared stay shared.
+    """Return a copy of a model on the pretended GPU; parameters that are shared stay shared, and keep their attributes.
 
     Args:
         model: on the CPU.
         dtype: of its floating-point parameters and buffers; None: what they have.
     """
-    model = copy.deepcopy(model).to(dtype=dtype)
+    original, model = model, copy.deepcopy(model).to(dtype=dtype)
+    for parameter, copied in zip(original.parameters(), model.parameters(), strict=True):
+        vars(copied).update(vars(parameter))  # such as what marks those that do not decay
     parameters: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             if id(parameter) not in parameters:
-                parameters[id(parameter)] = nn.Parameter(upload(parameter), requires_grad=parameter.requires_grad)
+                ours = nn.Parameter(upload(parameter), requires_grad=parameter.requires_grad)
+                vars(ours).update(vars(parameter))
+                parameters[id(parameter)] = ours
             setattr(module, name, parameters[id(parameter)])
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, upload(buffer))
@@ -69,12 +75,18 @@ def moved(model: Model, dtype: torch.dtype | None = None) -> Model:
 def counting() -> Iterator[Counts]:
     """Count what the pretended GPU is asked to do; of several nested ones the innermost counts.
 
+    Within it PyTorch's optimizers have fused kernels for the pretended GPU.
+
     Raises:
         RuntimeError: (within) where tensors of both devices meet; single numbers of the CPU may.
         NotImplementedError: (within) for operators that change the shape of a tensor in place.
     """
-    counts = Counts()
-    with _Operators(counts), _Functions(counts):
+    counts, fused = Counts(), [*torch_optimizer._get_fused_kernels_supported_devices(), DEVICE.type]
+    with (
+        patch.object(torch_optimizer, "_get_fused_kernels_supported_devices", lambda: fused),
+        _Operators(counts),
+        _Functions(counts),
+    ):
         yield counts
 
 
