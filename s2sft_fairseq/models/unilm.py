@@ -47,11 +47,9 @@ PREFILL_POSITIONS = {"cpu": 2048, "cuda": 32768}
 
 
 @functools.cache
-def log_attention(asked: str, chosen: str, device: str, obstacle: str | None) -> None:
-    """Log how packed batches attend, and what keeps them from flash attention."""
-    logger.info(
-        f"--attention {asked}: {chosen} on {device}" + (f", for flash attention {obstacle}" if obstacle else "")
-    )
+def log_attention(asked: str, chosen: str, device: str, lacking: str | None) -> None:
+    """Log how packed batches attend, and what they lack for flash attention."""
+    logger.info(f"--attention {asked}: {chosen} on {device}" + (f", for flash needs {lacking}" if lacking else ""))
 
 
 @register_model("unilm", dataclass=UnilmConfig)
@@ -174,19 +172,19 @@ class UnilmModel(BaseFairseqModel):
     def _attention(self, columns: PackedColumns, pattern: AttentionPattern, dtype: torch.dtype) -> str:
         """Return how layers attend to a batch: ``loop``, ``padded``, ``flash`` or ``flex``. Each is logged once."""
         asked = str(getattr(self.cfg, "attention", "auto"))  # a checkpoint may be older than the option
-        device, chosen, obstacle = columns.positions.device, asked, None
+        device, chosen, lacking = columns.positions.device, asked, None
         if device.type == "cpu":
             chosen = "padded" if asked == "padded" else "loop"  # the others have no gradient there
         elif asked in ("auto", "flash"):
-            obstacle = flash_obstacle(
+            lacking = flash_obstacle(
                 columns,
                 head_dim=pattern.head_dim,
                 window=pattern.window,
                 has_bias=self.relative_position is not None,
                 dtype=dtype,
             )
-            chosen = "padded" if obstacle else "flash"
-        log_attention(asked, chosen, device.type, obstacle)
+            chosen = "padded" if lacking else "flash"
+        log_attention(asked, chosen, device.type, lacking)
         return chosen
 
     def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:

@@ -202,9 +202,10 @@ class UnilmConfig(TransformerOptions):
     attention: ChoiceEnum(ATTENTIONS) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "of packed batches; padded: one call a layer, with a mask; flash: without padding, for GPUs, 16 "
-            "bits and targets from left to right, elsewhere padded; flex: PyTorch's FlexAttention, for GPUs, which "
-            "needs --attention-dropout 0; loop: example by example; auto: flash on GPUs, loop on CPUs"
+            "help": "of packed batches; padded: one call a layer, with a mask; flash: flash attention, for GPUs, 16 "
+            "bits and targets that are predicted from left to right (other batches are padded); flex: PyTorch's "
+            "FlexAttention, for GPUs, which needs --attention-dropout 0; loop: example by example; auto: flash on "
+            "GPUs, loop on CPUs"
         },
     )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")

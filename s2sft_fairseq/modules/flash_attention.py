@@ -74,7 +74,7 @@ def is_available(device: torch.device) -> bool:
 def flash_obstacle(
     columns: PackedColumns, *, head_dim: int, window: int, has_bias: bool, dtype: torch.dtype
 ) -> str | None:
-    """Tell what keeps a packed batch from flash attention.
+    """Return what a packed batch lacks for flash attention, or None.
 
     Args:
         columns: of the batch.
@@ -82,23 +82,20 @@ def flash_obstacle(
         window: of local attention; 0: none.
         has_bias: whether there is a relative position bias.
         dtype: of the layers.
-
-    Returns:
-        What would be needed, and what there is; None: nothing keeps it.
     """
     device = columns.positions.device
     if not is_available(device):
-        return "an NVIDIA GPU of compute capability 8.0 or later is needed, and a PyTorch that has its kernel"
+        return "an NVIDIA GPU of compute capability 8.0 or later and a PyTorch with its kernel"
     if has_bias:
-        return "there must be no relative position bias"
+        return "a model without relative position bias"
     if (used := _dtype(dtype, device)) not in DTYPES:
-        return f"16 bits are needed (--bf16, --fp16 or --amp), not {used}".replace("torch.", "")
+        return f"16 bits (--bf16, --fp16 or --amp), not {used}".replace("torch.", "")
     if head_dim % MULTIPLE or head_dim > WIDEST:
-        return f"the width of a head must be a multiple of {MULTIPLE} up to {WIDEST}, but is {head_dim}"
+        return f"heads whose width is a multiple of {MULTIPLE} up to {WIDEST}, not {head_dim}"
     if window == 1:
-        return "--local-attention-window must not be 1"  # it would have to be -1 keys for placeholders
+        return "--local-attention-window of at least 2"  # a placeholder would see -1 keys, which means all
     if columns.first_step is None:
-        return "targets must be predicted from left to right, token by token"
+        return "targets that are predicted from left to right, token by token"
     return None
 
 

@@ -166,8 +166,8 @@ def test_one_own_key_in_four_is_dropped():
 OBSTACLES = {
     "has_bias": ({"has_bias": True}, "relative position bias"),
     "dtype": ({"dtype": torch.float32}, "float32"),
-    "width": ({"head_dim": 12}, "multiple of 8 up to 256, but is 12"),
-    "too wide": ({"head_dim": 264}, "multiple of 8 up to 256, but is 264"),
+    "width": ({"head_dim": 12}, "multiple of 8 up to 256, not 12"),
+    "too wide": ({"head_dim": 264}, "multiple of 8 up to 256, not 264"),
     "window": ({"window": 1}, "--local-attention-window"),
 }
 

@@ -7,12 +7,13 @@ import torch
 
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.data.packed_dataset import model_input
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
-from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, first_step
+from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -127,9 +128,7 @@ def objective_of(form: SequenceForm) -> Objective:
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
     """The arguments that `UnilmModel.forward` takes from a packed batch."""
-    columns = ("token", "position", "segment", "step", "group")
-    tensors = {f"{name}s": torch.from_numpy(getattr(batch, name)) for name in columns}
-    return {**tensors, "lengths": batch.lengths, "first_step": first_step(batch)}
+    return model_input(batch)
 
 
 def packed_columns(batch: PackedBatch) -> PackedColumns:
