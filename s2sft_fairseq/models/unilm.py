@@ -174,7 +174,7 @@ class UnilmModel(BaseFairseqModel):
         asked = str(getattr(self.cfg, "attention", "auto"))  # a checkpoint may be older than the option
         device, chosen, lacking = columns.positions.device, asked, None
         if device.type == "cpu":
-            chosen = "padded" if asked == "padded" else "loop"  # the others have no gradient there
+            chosen = "padded" if asked == "padded" else "loop"  # flash is missing there, flex has no gradient
         elif asked in ("auto", "flash"):
             lacking = flash_obstacle(
                 columns,

@@ -28,8 +28,8 @@ from torch.nn import functional
 from s2sft_fairseq.modules.visibility import PackedColumns
 
 DTYPES = (torch.float16, torch.bfloat16)
-MULTIPLE, WIDEST = 8, 256
-"""Of d: what the kernel is compiled for."""
+MULTIPLE, WIDEST = 8, 192
+"""Of d; from there to 256 the kernel's backward pass is missing on some GPUs."""
 _CONTEXT, _CONTENT, _PLACEHOLDERS = range(3)
 
 
@@ -100,7 +100,7 @@ def flash_obstacle(
 
 
 def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -> FlashPlan:
-    """Plan a packed batch that has no obstacle, once for all layers of a kind; arguments as for `flash_obstacle`."""
+    """Plan a packed batch that lacks nothing, once for all layers of a kind; arguments as for `flash_obstacle`."""
     assert columns.first_step is not None
     device = columns.positions.device
     # (B, 3). B: examples.
@@ -143,8 +143,7 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
 
 def _bounds(lengths: Sequence[np.ndarray]) -> np.ndarray:
     """Return where runs begin and end, from their lengths in each example."""
-    bounds: np.ndarray = np.concatenate([[0], np.stack(lengths, axis=1).ravel().cumsum()])
-    return bounds
+    return np.concatenate([[0], np.stack(lengths, axis=1).ravel().cumsum()])
 
 
 def _dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
