@@ -12,7 +12,7 @@ from s2sft_fairseq.data.length_batches import bucketed_order, cut_into_batches, 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.finetuning import Corruption, context_block
 from s2sft_fairseq.objectives.objective import Flow, Objective
-from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, collate
+from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, collate, first_step
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -183,7 +183,7 @@ class PackedDataset(FairseqDataset):
 
 
 def model_input(batch: PackedBatch) -> dict[str, Any]:
-    """Return the arguments of the encoder: columns (T,), and the lengths of the blocks of each example."""
+    """Return the arguments of the encoder: columns (T,), the lengths of the blocks, and `packing.first_step`."""
     return {
         "tokens": torch.from_numpy(batch.token),
         "positions": torch.from_numpy(batch.position),
@@ -191,6 +191,7 @@ def model_input(batch: PackedBatch) -> dict[str, Any]:
         "steps": torch.from_numpy(batch.step),
         "groups": torch.from_numpy(batch.group),
         "lengths": batch.lengths,
+        "first_step": first_step(batch),
     }
 
 

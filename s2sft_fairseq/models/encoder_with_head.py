@@ -88,11 +88,12 @@ class EncoderWithHead(BaseFairseqModel):
         steps: Tensor,
         groups: Tensor,
         lengths: Sequence[Sequence[int]],
+        first_step: int | None = None,
     ) -> Tensor:
         """Return the logits of a packed batch; arguments as for `UnilmModel.forward`."""
         read = self.head.read_tokens([sum(blocks) for blocks in lengths])
         at = None if read is None else upload(read, tokens.device)
-        columns = PackedColumns(tokens, positions, segments, steps, groups, lengths)
+        columns = PackedColumns(tokens, positions, segments, steps, groups, lengths, first_step)
         logits: Tensor = self.head(self.encoder.encode(columns, at=at))
         return logits
 

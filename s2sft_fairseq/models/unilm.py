@@ -32,10 +32,12 @@ from s2sft_fairseq.models.unilm_parts import (
     make_relative_position,
 )
 from s2sft_fairseq.modules.embeddings import TiedGradient
-from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
+from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer, PackedPlan
+from s2sft_fairseq.modules.flash_attention import flash_obstacle
+from s2sft_fairseq.modules.flash_trial import flash_failure
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
 from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
-from s2sft_fairseq.modules.matmul import use_matmul
+from s2sft_fairseq.modules.matmul import autocast_type, use_matmul
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 from s2sft_fairseq.runtime.gpu import choose_precision
@@ -47,9 +49,9 @@ PREFILL_POSITIONS = {"cpu": 2048, "cuda": 32768}
 
 
 @functools.cache
-def log_attention(asked: str, chosen: str, device: str) -> None:
-    """Log how packed batches attend."""
-    logger.info(f"--attention {asked}: {chosen} on {device}")
+def log_attention(asked: str, chosen: str, device: str, lacking: str | None) -> None:
+    """Log how packed batches attend, and what they lack for flash attention."""
+    logger.info(f"--attention {asked}: {chosen} on {device}" + (f", for flash needs {lacking}" if lacking else ""))
 
 
 @register_model("unilm", dataclass=UnilmConfig)
@@ -122,6 +124,7 @@ class UnilmModel(BaseFairseqModel):
         steps: Tensor,
         groups: Tensor,
         lengths: Sequence[Sequence[int]],
+        first_step: int | None = None,
         labelled: Tensor | None = None,
         *,
         targets: Targets | None = None,
@@ -131,6 +134,7 @@ class UnilmModel(BaseFairseqModel):
         Args:
             tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
             lengths: of the blocks of each example.
+            first_step: of the placeholders, if the batch is in order; see `packing.first_step`.
             labelled: numbers of the tokens to predict at, ascending (N,); None: all T.
             targets: what to predict there. The loss is worked out here, and not by the criterion, so that no parameter
                 leaves the model: what shards or replicates it relies on that.
@@ -139,7 +143,8 @@ class UnilmModel(BaseFairseqModel):
             Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets`` their losses.
         """
         tied = None if targets is None else TiedGradient()
-        x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied, labelled)
+        columns = PackedColumns(tokens, positions, segments, steps, groups, lengths, first_step)
+        x = self.encode(columns, tied, labelled)
         weight = self.embeddings.tokens.weight
         if targets is None:
             logits: Tensor = self.lm_head(x, weight)
@@ -167,20 +172,30 @@ class UnilmModel(BaseFairseqModel):
         x = self.layer_norm(x)
         return x
 
-    def _attention(self, device: str) -> str:
-        """Return how a packed batch attends on a device: ``loop``, ``padded`` or ``flex``. It is logged once."""
+    def _attention(self, columns: PackedColumns, pattern: AttentionPattern, dtype: torch.dtype) -> str:
+        """Return how layers attend to a batch: ``loop``, ``padded``, ``flash`` or ``flex``. Each is logged once."""
         asked = str(getattr(self.cfg, "attention", "auto"))  # a checkpoint may be older than the option
-        chosen = asked
-        if asked == "auto" or (asked == "flex" and device == "cpu"):  # where it has no gradient
-            chosen = "loop" if device == "cpu" else "padded"
-        log_attention(asked, chosen, device)
+        device, chosen, lacking = columns.positions.device, asked, None
+        if device.type == "cpu":
+            chosen = "padded" if asked == "padded" else "loop"  # flash is missing there, flex has no gradient
+        elif asked in ("auto", "flash"):
+            kind: dict[str, Any] = {"head_dim": pattern.head_dim, "window": pattern.window}
+            lacking = flash_obstacle(columns, has_bias=self.relative_position is not None, dtype=dtype, **kind)
+            if lacking is None:
+                lacking = flash_failure(device, dtype=autocast_type(dtype, device), **kind)
+            chosen = "padded" if lacking else "flash"
+        log_attention(asked, chosen, device.type, lacking)
         return chosen
 
     def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:
         """Return the plan of each layer; layers of one pattern share theirs."""
-        kind = self._attention(columns.positions.device.type)
         plans = {
-            pattern: pattern.packed(columns, relative=self.relative_position, dtype=dtype, kind=kind)
+            pattern: pattern.packed(
+                columns,
+                relative=self.relative_position,
+                dtype=dtype,
+                kind=self._attention(columns, pattern, dtype),
+            )
             for pattern in set(self.patterns)
         }
         return [plans[pattern] for pattern in self.patterns]

@@ -13,7 +13,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.modules.matmul import MATMULS
 
-ATTENTIONS = ("auto", "padded", "flex", "loop")
+ATTENTIONS = ("auto", "padded", "flash", "flex", "loop")
 
 
 def size(default: Any, description: str, *, least: float | None = None) -> Any:
@@ -202,9 +202,10 @@ class UnilmConfig(TransformerOptions):
     attention: ChoiceEnum(ATTENTIONS) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "of packed batches; padded: one call a layer, with a mask; flex: PyTorch's FlexAttention, for "
-            "GPUs, which has neither --attention-dropout nor a relative position bias; loop: example by example; auto: "
-            "padded on GPUs, loop on CPUs"
+            "help": "of packed batches; padded: one call a layer, with a mask; flash: flash attention, for GPUs, 16 "
+            "bits and targets that are predicted from left to right (other batches are padded); flex: PyTorch's "
+            "FlexAttention, for GPUs, which has neither --attention-dropout nor a relative position bias; loop: "
+            "example by example; auto: flash on GPUs, loop on CPUs"
         },
     )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")

@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import scaled_dot_product_attention
 
 from s2sft_fairseq.modules.dropout import Dropout
+from s2sft_fairseq.modules.flash_attention import FlashPlan, flash_attention, flash_plan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.packed_attention import flex_mask, flexible_attention, packed_attention
@@ -32,8 +33,8 @@ from s2sft_fairseq.modules.visibility import (
 class PackedPlan(NamedTuple):
     """What the layers of one pattern need to know of a packed batch."""
 
-    attention: list[AttentionBlock] | PaddedPlan | BlockMask
-    """Attend block by block, padded in one call, or by FlexAttention."""
+    attention: list[AttentionBlock] | PaddedPlan | FlashPlan | BlockMask
+    """Attend block by block, padded in one call, by flash attention, or by FlexAttention."""
     rotation: Rotation | None
     at: Tensor | None = None
     """Numbers of the tokens that attend (N,); None: all."""
@@ -83,11 +84,13 @@ class AttentionPattern:
             columns: of the batch.
             relative: the model's relative position bias.
             dtype: the data type of the layers.
-            kind: of attention: ``loop`` over blocks, ``padded`` or ``flex``.
+            kind: of attention: ``loop`` over blocks, ``padded``, ``flash`` where there is no obstacle, or ``flex``.
         """
         rotation = self._rotation(columns.positions, dtype)
         if kind == "flex":
             return PackedPlan(flex_mask(columns, window=self.window), rotation)
+        if kind == "flash":
+            return PackedPlan(flash_plan(columns, window=self.window, dtype=dtype), rotation)
         plan = padded_plan if kind == "padded" else attention_blocks
         return PackedPlan(plan(columns, window=self.window, relative_bias=relative, dtype=dtype), rotation)
 
@@ -158,6 +161,8 @@ class MultiFlowAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if isinstance(plan.attention, PaddedPlan):
             attended = padded_attention(projected, plan.attention, dropout, at=plan.at)
+        elif isinstance(plan.attention, FlashPlan):
+            attended = flash_attention(projected, plan.attention, dropout, at=plan.at)
         elif isinstance(plan.attention, BlockMask):
             attended = flexible_attention(projected, plan.attention)
             attended = attended if plan.at is None else attended[plan.at]

@@ -79,7 +79,7 @@ def source_places(lengths: Sequence[int], slots: int, device: torch.device) -> T
     ends = np.cumsum(lengths)
     # The last position of each source stands in the last slot of its sentence.
     moved = slots * np.arange(1, len(ends) + 1) - ends
-    return torch.from_numpy(np.arange(ends[-1]) + np.repeat(moved, lengths)).to(device)
+    return upload(np.arange(ends[-1]) + np.repeat(moved, lengths), device)
 
 
 class LayerCache:

@@ -151,10 +151,14 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def operand_type(x: Tensor) -> torch.dtype:
     """Return the data type in which a tensor is multiplied: that of autocast, within it, else its own."""
-    device = x.device.type
-    if device in ("cpu", "cuda") and x.dtype == torch.float32 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
+    return autocast_type(x.dtype, x.device)
+
+
+def autocast_type(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the data type in which tensors of a type are multiplied on a device."""
+    if device.type in ("cpu", "cuda") and dtype == torch.float32 and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return dtype
 
 
 def _kernel(a: Tensor, b: Tensor) -> str:

@@ -28,12 +28,14 @@ class PackedColumns(NamedTuple):
     groups: Tensor
     lengths: Sequence[Sequence[int]]
     """The length of each block of each example."""
+    first_step: int | None = None
+    """Of the placeholders, if the batch is in order (`s2sft_fairseq.objectives.packing.first_step`); else None."""
 
     @classmethod
     def given(cls, tokens: Tensor, positions: Tensor, segments: Tensor, lengths: Sequence[int]) -> "PackedColumns":
         """Make the columns of examples that are given as a whole, without targets or placeholders."""
         zeros = torch.zeros_like(tokens)
-        return cls(tokens, positions, segments, zeros, zeros, [(length,) for length in lengths])
+        return cls(tokens, positions, segments, zeros, zeros, [(length,) for length in lengths], first_step=1)
 
 
 def sees(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group: Tensor) -> Tensor:

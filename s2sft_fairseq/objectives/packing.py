@@ -117,3 +117,42 @@ def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
     token, position, segment, step, group, label = (np.concatenate(column)[order] for column in columns)
     lengths = tuple(zip(*(block.lengths.tolist() for block in blocks), strict=True))
     return PackedBatch(token, position, segment, step, group, label, lengths)
+
+
+def first_step(batch: PackedBatch) -> int | None:
+    """Return the step of the first placeholder of every example, 1 where there are none, if the batch is in order.
+
+    In order means of every example:
+
+    * there is a context; at most one block of content and one of placeholders follow it
+    * content becomes known from left to right, a token in each step from 1 on
+    * each placeholder is a group of its own, and they too stand one step after the other, from the same step on in all
+      examples; the content that the last one sees is there
+    * positions count on with the steps
+
+    Then the rule is causal attention, but for the context, which meets itself, and for each placeholder's own key.
+    """
+    if len(batch.lengths[0]) > 3:
+        return None
+    # (B, 3)
+    lengths = np.zeros((len(batch.lengths), 3), dtype=np.int64)
+    lengths[:, : len(batch.lengths[0])] = batch.lengths
+    context, content, placeholders = lengths.T
+    runs = Ragged.of_lengths(lengths.ravel())
+    example, block, place = runs.row // 3, runs.row % 3, runs.place
+    is_placeholder = block == 2
+    first = int(batch.step[is_placeholder][0]) if is_placeholder.any() else 1
+    step = np.where(block == 0, 0, place + np.where(is_placeholder, first, 1))
+    position = np.where(block == 0, place, context[example] + step - 1)
+    # Ascending ones differ, and all objectives number their groups so.
+    follows = is_placeholder[1:] & (place[1:] > 0)
+    in_order = (
+        context.all()
+        and first > 0
+        and np.array_equal(batch.step, step)
+        and np.array_equal(batch.position, position)
+        and np.array_equal(batch.group > 0, is_placeholder)
+        and (np.diff(batch.group)[follows] > 0).all()
+        and (first + placeholders - 2 <= content)[placeholders > 0].all()
+    )
+    return first if in_order else None

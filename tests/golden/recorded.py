@@ -19,6 +19,7 @@ from tiny import pack_example
 
 from s2sft_fairseq.checkpoints.conversion import Conversion, read
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
+from s2sft_fairseq.data.packed_dataset import model_input
 from s2sft_fairseq.models.convert import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
@@ -120,11 +121,7 @@ class TrainingCase:
     """For each example, where its labels stand among the P recorded slots, in our order."""
 
     def inputs(self) -> dict[str, Any]:
-        columns = {
-            name + "s": torch.from_numpy(getattr(self.batch, name))
-            for name in ("token", "position", "segment", "step", "group")
-        }
-        return {**columns, "lengths": self.batch.lengths, "labelled": self.labelled}
+        return {**model_input(self.batch), "labelled": self.labelled}
 
     @property
     def real(self) -> np.ndarray:

@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 import pytest
 import torch
+from flash_kernel import emulated_kernel
 from pretended_gpu import DEVICE, counting, moved, upload
 from searches import LENGTHS, MAX_TOKENS, SEARCHES, assert_same, batch_of, search_options, sources
 from tiny import ENCODERS, PAD, SEP, objective_of, padded, tiny_form, tiny_model, words
@@ -65,6 +66,24 @@ def test_other_types(dtype, lengths, monkeypatch):
         monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
     model = tiny_model(1, attention="padded")
     assert_same_search([model], tiny_form("pseudo_masked"), search_options(beam=3), dtype=dtype, lengths=lengths)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_sources_read_by_flash_attention(encoder):
+    """Where the GPU has it. With a relative position bias they are padded."""
+    with emulated_kernel():
+        assert_same_search(
+            [tiny_model(1, **encoder)], tiny_form("pseudo_masked"), search_options(beam=3), dtype=torch.float64
+        )
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS * 3])
+def test_calls_of_flash_attention(lengths):
+    """One in each layer but the last, of whose states nothing comes."""
+    with emulated_kernel():
+        reading, _ = steps(lengths)
+    assert reading.launches["_flash_attention_forward"] == len(tiny_model(1).layers) - 1
+    assert not reading.launches["attention"]
 
 
 @pytest.mark.parametrize("search", ["beam", "drafts from the source"])

@@ -1,10 +1,12 @@
 """An update on the pretended GPU: its loss and gradients are the CPU's, and its launches, waits and copies are few."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from flash_kernel import emulated_kernel
 from pretended_gpu import counting, download, moved, upload
 from tiny import ENCODERS, PAD, model_inputs, pack_example, tiny_dictionary, tiny_form, tiny_model, words
 
@@ -18,6 +20,17 @@ LABEL_SMOOTHING = 0.1
 # The order of additions differs: on the GPU examples are padded and attend in one call. The losses add up tens of
 # labels; gradients, as shares of the largest one of their parameter, are sums over all positions.
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
+
+
+KERNELS = {"padded": nullcontext, "flash": emulated_kernel}
+"""What the GPU attends by: it has flash attention or has not."""
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    """The name of each kernel in turn."""
+    with KERNELS[request.param]():
+        yield request.param
 
 
 def sample(method, lengths=LENGTHS):
@@ -82,8 +95,9 @@ def assert_same_update(model, batch, dtype, tolerance):
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.usefixtures("kernel")
 def test_equals_the_cpu(method, encoder, dtype):
-    """Each device attends in the way that is its default: block by block on the CPU, padded on the GPU."""
+    """Each device attends in its own way: block by block on the CPU, all examples at once on the GPU."""
     assert_same_update(tiny_model(1, **encoder), sample(method), dtype, ROUNDING[dtype])
 
 
@@ -114,8 +128,12 @@ def test_what_a_criterion_reports():
     torch.testing.assert_close(download(found), expected, rtol=ROUNDING[torch.float32], atol=0)
 
 
-def test_dropout():
+def test_dropout(kernel):
     """It differs from the CPU's, but repeats; and no gradient is lost."""
+    forward, backward, calls = {
+        "padded": ("attention", "attention backward", 1),
+        "flash": ("_flash_attention_forward", "_flash_attention_backward", 3),
+    }[kernel]
     model, batch = tiny_model(1, dropout=0.1, attention_dropout=0.1), sample("pseudo_masked")
     losses = []
     for seed in (1, 1, 2):
@@ -126,12 +144,13 @@ def test_dropout():
             loss.backward()
         losses.append(download(loss).item())
         assert all(download(p.grad).isfinite().all() for p in ours.parameters() if p.grad is not None)
-        assert counts.launches["attention"] == counts.launches["attention backward"] == len(model.layers)
+        assert counts.launches[forward] == counts.launches[backward] == calls * len(model.layers)
     assert losses[0] == losses[1] != losses[2]
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.usefixtures("kernel")
 def test_launches_do_not_grow_with_the_examples(method, encoder):
     """GPUs take as long for a small kernel as for a larger one."""
     few, many = (update(tiny_model(1, **encoder), sample(method, LENGTHS * times)) for times in (1, 6))
@@ -143,11 +162,27 @@ def slice_bytes(model, lengths):
     return sum(counts.slice_bytes for counts in update(model, sample("pseudo_masked", lengths)))
 
 
+CALLS = {"causal": 2, "masked": 2, "pseudo_masked": 3, "infilling": 3}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_calls_of_flash_attention(method, encoder):
+    """For the context, content and placeholders of all examples; a relative position bias is padded attention's."""
+    model = tiny_model(1, **encoder)
+    with emulated_kernel():
+        forward, backward = update(model, sample(method))
+    calls = len(model.layers) * CALLS[method] if model.relative_position is None else 0
+    assert forward.launches["_flash_attention_forward"] == backward.launches["_flash_attention_backward"] == calls
+    assert forward.launches["attention"] == (0 if calls else len(model.layers))
+
+
 FEW, MANY = [(20, 10)] * 2, [(2, 1)] * 20
 """Of 20 tokens of targets and 40 of sources each."""
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.usefixtures("kernel")
 def test_slices_do_not_grow_with_the_examples(encoder):
     """At equal numbers of tokens; what is left are the special symbols of each example."""
     model = tiny_model(1, **encoder)
@@ -168,6 +203,7 @@ def test_what_the_limits_forbid(encoder):
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.usefixtures("kernel")
 def test_the_host_never_waits(method, encoder):
     """Or the GPU runs dry: the host can launch no kernel of an update before the last one has ended."""
     forward, backward = update(tiny_model(1, **encoder), sample(method))
@@ -176,6 +212,7 @@ def test_the_host_never_waits(method, encoder):
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.usefixtures("kernel")
 def test_uploads(encoder):
     """The lengths of the examples, once for each kind of layers, and nothing in the backward pass."""
     model = tiny_model(1, **encoder)

@@ -1,6 +1,7 @@
 """``--attention``: what it may be, what auto is, and that all of them give the same losses."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,50 +9,92 @@ import torch
 from tiny import ENCODERS, PAD, model_inputs, pack_example, tiny_form, tiny_model, words
 
 from s2sft_fairseq.models import unilm
+from s2sft_fairseq.modules import flash_attention
+from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
+
+PAIRS = ((9, 5), (20, 3), (2, 9), (1, 1))
+"""Lengths of sources, which are longer and shorter than the local windows, and of targets."""
+
+
+def batch_of(method):
+    rng = np.random.default_rng(0)
+    form, corruption = tiny_form(method), OBJECTIVES[method].corruption["paper"]
+    pairs = [(words(rng, source), words(rng, target)) for source, target in PAIRS]
+    return collate([pack_example(method, source, target, form, corruption, rng) for source, target in pairs])
+
+
+def found_by(attention, encoder, batch):
+    """Scores at the labels, and the gradients of all parameters."""
+    model = tiny_model(4, **encoder, attention=attention).double()
+    logits = model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != PAD)))
+    logits.square().sum().backward()
+    return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", OBJECTIVES)
 def test_padded_and_loop_are_equal(method, encoder):
-    """Scores at the labels, and the gradients of all parameters; sources are longer than the local windows."""
-    rng = np.random.default_rng(0)
-    form, corruption = tiny_form(method), OBJECTIVES[method].corruption["paper"]
-    pairs = [(words(rng, source), words(rng, target)) for source, target in ((9, 5), (20, 3), (2, 9), (1, 1))]
-    batch = collate([pack_example(method, source, target, form, corruption, rng) for source, target in pairs])
-    found = []
-    for attention in ("loop", "padded"):
-        model = tiny_model(4, **encoder, attention=attention).double()
-        logits = model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != PAD)))
-        logits.square().sum().backward()
-        found.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
-    assert len(found[0]) == len(found[1])
-    for loop, padded in zip(*found, strict=True):
-        torch.testing.assert_close(padded, loop, rtol=1e-9, atol=1e-9)
+    batch = batch_of(method)
+    loop, padded = (found_by(attention, encoder, batch) for attention in ("loop", "padded"))
+    assert len(loop) == len(padded)
+    for theirs, ours in zip(loop, padded, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def asked_twice(model, device, **changes):
+    """What the model chooses for a batch on a device; there need be no such device."""
+    columns = PackedColumns(**model_inputs(batch_of("causal")))
+    columns = columns._replace(positions=SimpleNamespace(device=torch.device(device)), **changes)
+    return [model._attention(columns, model.patterns[0], torch.bfloat16) for _ in range(2)]
 
 
 @pytest.mark.parametrize(
     ("asked", "device", "chosen"),
     [
         ("auto", "cpu", "loop"),
-        ("auto", "cuda", "padded"),
+        ("auto", "cuda", "flash"),
+        ("flash", "cpu", "loop"),
+        ("flash", "cuda", "flash"),
         ("flex", "cpu", "loop"),
         ("flex", "cuda", "flex"),
         ("padded", "cpu", "padded"),
+        ("padded", "cuda", "padded"),
         ("loop", "cuda", "loop"),
     ],
 )
-def test_what_is_chosen(asked, device, chosen, caplog):
+def test_what_is_chosen(asked, device, chosen, caplog, monkeypatch):
     """It is logged, once."""
+    monkeypatch.setattr(flash_attention, "is_available", lambda device: True)
+    monkeypatch.setattr(unilm, "flash_failure", lambda device, **settings: None)
     unilm.log_attention.cache_clear()
     model = tiny_model(attention=asked)
     with caplog.at_level(logging.INFO):
-        assert [model._attention(device), model._attention(device)] == [chosen, chosen]
+        assert asked_twice(model, device) == [chosen, chosen]
     assert caplog.messages == [f"--attention {asked}: {chosen} on {device}"]
+
+
+@pytest.mark.parametrize("asked", ["auto", "flash"])
+def test_what_keeps_a_batch_from_flash_attention(asked, caplog, monkeypatch):
+    """It is logged for each reason, and the batch is padded."""
+    unilm.log_attention.cache_clear()
+    model, relative = tiny_model(attention=asked), tiny_model(attention=asked, relative=True)
+    with caplog.at_level(logging.INFO):
+        assert asked_twice(model, "cuda") == ["padded", "padded"]
+        monkeypatch.setattr(flash_attention, "is_available", lambda device: True)
+        assert asked_twice(model, "cuda", first_step=None) == ["padded", "padded"]
+        assert asked_twice(relative, "cuda") == ["padded", "padded"]
+        for failure in ("a trial", None):
+            monkeypatch.setattr(unilm, "flash_failure", lambda device, failure=failure, **settings: failure)
+            assert asked_twice(model, "cuda") == ["padded" if failure else "flash"] * 2
+    reasons = ["NVIDIA GPU", "from left to right", "relative position bias", "a trial"]
+    reasons += [f"--attention {asked}: flash on cuda"]
+    assert len(caplog.messages) == len(reasons)
+    assert all(reason in message for reason, message in zip(reasons, caplog.messages, strict=True))
 
 
 def test_a_checkpoint_may_be_older():
     model = tiny_model()
     del model.cfg.attention
-    assert model._attention("cpu") == "loop"
+    assert asked_twice(model, "cpu") == ["loop", "loop"]

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from dense_reference import visibility_matrix
+from tiny import tiny_form, words
 
-from s2sft_fairseq.objectives.packing import Block, collate
-from s2sft_fairseq.objectives.ragged import Ragged
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
+from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
+from s2sft_fairseq.objectives.packing import Block, collate, first_step
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
 
 def block(*tokens, **columns):
@@ -69,3 +73,131 @@ def test_one_by_one_or_at_once():
 def test_examples_need_the_same_number_of_blocks():
     with pytest.raises(ValueError, match=r"one number of blocks, found \[1, 2\]"):
         collate([(block(1),), (block(1), block(2))])
+
+
+PAIRS = ((6, 5), (11, 2), (1, 8), (1, 1))
+"""Lengths of sources and targets."""
+
+
+def of_objective(pack, form, corruption):
+    """A batch of all pairs, packed at once."""
+    rng = np.random.default_rng(0)
+    pairs = [(form.source(words(rng, source)), form.target(words(rng, target))) for source, target in PAIRS]
+    sources, targets = (Ragged.of(rows) for rows in zip(*pairs, strict=True))
+    return pack(sources, targets, form, corruption, Draws(1, 1, np.arange(len(PAIRS))))
+
+
+def in_pairs(rows):
+    """Spans of two tokens."""
+    return rows.place - rows.place % 2
+
+
+@pytest.mark.parametrize("preset", CORRUPTIONS)
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_objectives_are_in_order(method, preset):
+    """What is trained, and the pass that gives targets their probabilities; the context alone too."""
+    form, objective = tiny_form(method), OBJECTIVES[method]
+    packed = of_objective(objective.pack, form, objective.corruption[preset])
+    # Infilling predicts the first token behind the [CLS] that begins the target's content, which has step 1.
+    assert first_step(collate([packed])) == (2 if method == "infilling" else 1)
+    assert first_step(collate([packed[:1]])) == 1
+    assert first_step(collate([of_objective(objective.decoded_as, form, NO_CORRUPTION)])) is not None
+
+
+@pytest.mark.parametrize("method", [name for name, objective in OBJECTIVES.items() if objective.takes_spans])
+def test_spans_are_not_in_order(method):
+    objective = OBJECTIVES[method].with_spans(in_pairs)
+    assert first_step(collate([of_objective(objective.pack, tiny_form(method), NO_CORRUPTION)])) is None
+
+
+def as_attended(lengths, first):
+    """Who sees whom by the attention that order allows (L, L), for the lengths of the three blocks of an example."""
+    context, content, _ = lengths
+    seen = np.zeros((sum(lengths), sum(lengths)), dtype=bool)
+    for query in range(sum(lengths)):
+        number = query - context  # of the content; then of the placeholders
+        if query < context:
+            seen[query, :context] = True
+        elif number < content:
+            seen[query, : query + 1] = True
+        else:
+            seen[query, : context + first - 1 + number - content] = seen[query, query] = True
+    return seen
+
+
+# Of the blocks of an example: lengths, and what is added to the steps of content and of placeholders.
+LAYOUTS = {
+    "all blocks": (3, 4, 4, 0, 0),
+    "one content more": (3, 5, 4, 0, 0),
+    "shifted placeholders": (3, 5, 4, 0, 1),
+    "one placeholder": (3, 5, 1, 0, 4),
+    "no placeholders": (3, 4, 0, 0, 0),
+    "no content": (3, 0, 0, 0, 0),
+}
+
+
+def laid_out(lengths, content_later=0, placeholders_later=0):
+    context, content, placeholders = lengths
+    numbers = np.arange(placeholders)
+    return (
+        block(*[5] * context),
+        block(*[5] * content, first_position=context, step=np.arange(content) + 1 + content_later),
+        block(
+            *[5] * placeholders,
+            first_position=context + placeholders_later,
+            step=numbers + 1 + placeholders_later,
+            group=numbers + 3,
+        ),
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_order_is_causal_attention(layout):
+    """The rule, written out, is what `first_step` promises."""
+    *lengths, content_later, placeholders_later = layout
+    example = laid_out(lengths, content_later, placeholders_later)
+    first = first_step(collate([example]))
+    np.testing.assert_array_equal(visibility_matrix(example), as_attended(lengths, first))
+
+
+def changed(number, place=0, **columns):
+    """An example in order, but for the columns of one token."""
+    blocks = list(laid_out((3, 4, 4)))
+    for name, value in columns.items():
+        column = getattr(blocks[number], name).copy()
+        column[place] = value
+        blocks[number] = blocks[number]._replace(**{name: column})
+    return blocks
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        changed(0, step=1),
+        changed(0, position=1),
+        changed(0, group=1),
+        changed(1, 2, step=2),
+        changed(1, 2, position=9),
+        changed(1, 2, group=1),
+        changed(2, 2, step=5),
+        changed(2, 2, position=9),
+        changed(2, 2, group=0),
+        changed(2, 2, group=4),
+        laid_out((0, 4, 4)),
+        laid_out((3, 2, 4)),
+        laid_out((3, 4, 4), content_later=1),
+        laid_out((3, 4, 4), placeholders_later=-1),
+        laid_out((3, 4, 4), placeholders_later=2),
+        (*laid_out((3, 4, 4)), block(first_position=7)),
+    ],
+)
+def test_what_is_not_in_order(example):
+    assert first_step(collate([example])) is None
+
+
+def test_examples_must_agree():
+    """On the first step of placeholders, and each must be in order."""
+    one, two = laid_out((3, 5, 4)), laid_out((3, 5, 4), placeholders_later=1)
+    assert [first_step(collate(batch)) for batch in ([one, one], [two, two], [one, two])] == [1, 2, None]
+    assert first_step(collate([two, laid_out((3, 5, 0))])) == 2
+    assert first_step(collate([one, changed(1, step=2)])) is None

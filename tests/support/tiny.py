@@ -7,6 +7,7 @@ import torch
 
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.data.packed_dataset import model_input
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
@@ -127,9 +128,7 @@ def objective_of(form: SequenceForm) -> Objective:
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
     """The arguments that `UnilmModel.forward` takes from a packed batch."""
-    columns = ("token", "position", "segment", "step", "group")
-    tensors = {f"{name}s": torch.from_numpy(getattr(batch, name)) for name in columns}
-    return {**tensors, "lengths": batch.lengths}
+    return model_input(batch)
 
 
 def packed_columns(batch: PackedBatch) -> PackedColumns:
