@@ -1,7 +1,6 @@
 """This package as its users run it: fairseq's own `Trainer` with our task, model, criterion and optimiser."""
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         *("--dropout", dropout, "--attention-dropout", dropout),
         *("--criterion", "mask_attention", "--label-smoothing", LABEL_SMOOTHING),
         *("--optimizer", "fused_adamw", "--lr", LEARNING_RATE, "--adam-betas", BETAS, "--adam-eps", EPSILON),
-        *("--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM),
+        *("--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM, "--distributed-world-size", 1),
     ]
     if cell.objective == "masked":  # an exact number, so that every update has the same work; placeholders alone
         words += ["--corruption", "original", "--target-mask-prob", MASKED_SHARE, "--random-prob", 0, "--keep-prob", 0]
@@ -60,12 +59,12 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
     if cell.relative:
         words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
     if cell.precision == "bfloat16":
-        words.append("--amp")
+        words.append("--bf16" if cell.device.startswith("cuda") else "--amp")
     if cell.system == FACTORED:
         words.append("--factored-moments")
     if not cell.device.startswith("cuda"):
         words.append("--cpu")
-    return [str(word) for word in words]
+    return [*(str(word) for word in words), *cell.extra.split()]
 
 
 def make_trainer(cell: Cell, dropout: float = DROPOUT) -> Trainer:
@@ -94,15 +93,22 @@ def collate(task: UnilmSeq2SeqTask, pairs: Sequence[Pair], epoch: int) -> dict[s
     return data.collater([data[index] for index in range(len(data))])
 
 
+def watch_loss(trainer: Trainer) -> list[Tensor]:
+    """Return a list to which each batch of an update adds its loss of a label, in nats; it stays on the device."""
+    losses: list[Tensor] = []
+    trainer.criterion.register_forward_hook(lambda module, given, found: losses.append(found[0].detach() / found[1]))
+    return losses
+
+
 def ours(cell: Cell) -> System:
     """Return the training of this package."""
     logging.disable(logging.INFO)
     trainer = make_trainer(cell)
+    losses = watch_loss(trainer)
 
     def update(pairs: Sequence[Pair]) -> Outcome:
         batch = collate(trainer.task, pairs, epoch=trainer.get_num_updates() + 1)
-        logged = trainer.train_step([batch])
-        # fairseq's losses are in bits.
-        return Outcome(float(logged["loss"]) * math.log(2), batch["net_input"]["tokens"].numel())
+        trainer.train_step([batch])
+        return Outcome(float(losses.pop()), batch["net_input"]["tokens"].numel())
 
     return update
