@@ -1,8 +1,11 @@
 """Part ``memory`` of `gpu.py`: the largest batch whose update fits into the device, and how fast that is."""
 
 import torch
+from fairseq.trainer import Trainer
 from gpu_timing import Record, Settings, release
 from gpu_training import LENGTHS, MODELS, TINY_LENGTHS, TINY_MODELS, as_cell, timed, update_of
+from training_grid import Cell
+from training_ours import make_trainer
 
 EXTRAS = {"": "", ", checkpointed": "--checkpoint-activations"}
 MOST = {"cuda": 1 << 20, "cpu": 8}
@@ -21,28 +24,30 @@ def cells(settings: Settings) -> list[Record]:
 
 def measure(cell: Record, settings: Settings) -> Record:
     """Find the largest batch, to an eighth of it, and time its updates."""
-    most = MOST[settings.device]
+    most, trainer = MOST[settings.device], make_trainer(as_cell(cell, settings, 1, cell["extra"]))
     fits, too_large, batch = 0, most + 1, 4
     while too_large - fits > max(1, fits // 8):
-        if attempt(cell, settings, batch):
+        if attempt(trainer, as_cell(cell, settings, batch, cell["extra"])):
             fits = batch
         else:
             too_large = batch
         batch = min(2 * fits, most) if too_large > most else (fits + too_large) // 2
     if not fits:
         raise RuntimeError(f"not even {too_large} examples fit")
+    del trainer
     release(settings.device)
     found = timed(as_cell(cell, settings, fits, cell["extra"]), settings)
     return {"largest": fits, "first_too_large": too_large if too_large <= most else None, **found}
 
 
-def attempt(cell: Record, settings: Settings, batch: int) -> bool:
-    """Tell whether an update of so many examples fits."""
-    release(settings.device)
+def attempt(trainer: Trainer, cell: Cell) -> bool:
+    """Tell whether updates of a batch fit."""
+    release(cell.device)
     try:
-        call, _ = update_of(as_cell(cell, settings, batch, cell["extra"]))
+        call, _ = update_of(cell, trainer)
         call()
-        call()  # the first one makes the moments
+        call()  # the first one of all makes the moments
     except torch.OutOfMemoryError:
+        trainer.zero_grad()
         return False
     return True

@@ -34,8 +34,8 @@ class Records:
     """The records that were measured, by part and name."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self.all = list(records)
-        self.measured = {(each["part"], each["name"]): each for each in self.all if each["state"] == "measured"}
+        self.every = list(records)
+        self.measured = {(each["part"], each["name"]): each for each in self.every if each["state"] == "measured"}
 
     def of(self, part: str) -> list[Record]:
         """Return the measured records of a part."""
@@ -47,7 +47,7 @@ class Records:
 
     def peak(self) -> tuple[float | None, str]:
         """Return the rate that MFU is a share of, in FLOP/s, and where it is from."""
-        names = [record["device_name"] for record in self.all]
+        names = [record["device_name"] for record in self.every]
         if names and (rate := data_sheet_rate(names[0])):
             return rate, "of the data sheet (16-bit factors, dense)"
         rate = self.get("environment", "matrices: large", "bfloat16_flops_per_second")
@@ -72,7 +72,13 @@ def training_bars() -> list[Bar]:
     shares.append(("minilm 32k", 20, 14))
     return [
         *(
-            Bar(f"{task} {MIXES[0]}: MFU", f">= {wanted}", f">= {floor}", "%", lambda all, t=task: all.mfu(auto(t)))
+            Bar(
+                f"{task} {MIXES[0]}: MFU",
+                f">= {wanted}",
+                f">= {floor}",
+                "%",
+                lambda records, t=task: records.mfu(auto(t)),
+            )
             for task, wanted, floor in shares
         ),
         Bar("base 8k: slowest of three length mixes to fastest, by positions", "<= 1.25", "", "x", spread),
@@ -80,7 +86,7 @@ def training_bars() -> list[Bar]:
             Bar(
                 f"base 8k {mix}: real tokens/s to those of the faster padded Hugging Face BERT",
                 *(">= 3", "", "x"),
-                lambda all, m=mix: over_padded(all, m),
+                lambda records, m=mix: over_padded(records, m),
             )
             for mix in MIXES
         ),
@@ -92,32 +98,32 @@ def auto(task: str, mix: str = MIXES[0]) -> str:
     return f"{task} {mix}: auto"
 
 
-def spread(all: Records) -> float | None:
+def spread(records: Records) -> float | None:
     """Return how much faster the fastest length mix is than the slowest one."""
-    rates = [all.get("training", auto("base 8k", mix), "positions_per_second") for mix in MIXES]
+    rates = [records.get("training", auto("base 8k", mix), "positions_per_second") for mix in MIXES]
     known = [rate for rate in rates if rate is not None]
     return max(known) / min(known) if len(known) == len(rates) else None
 
 
-def over_padded(all: Records, mix: str) -> float | None:
+def over_padded(records: Records, mix: str) -> float | None:
     """Return how many times as many real tokens a second ours has as the faster one of the baselines."""
-    ours = all.get("training", auto("base 8k", mix), "tokens_per_second")
-    theirs = [all.get("training", f"base 8k {mix}: {system}", "tokens_per_second") for system in ("plain", "sdpa")]
+    ours = records.get("training", auto("base 8k", mix), "tokens_per_second")
+    theirs = [records.get("training", f"base 8k {mix}: {system}", "tokens_per_second") for system in ("plain", "sdpa")]
     known = [rate for rate in theirs if rate is not None]
     return ours / max(known) if ours and known else None
 
 
-def decoding(all: Records, sentences: int, field: str) -> float | None:
+def decoding(records: Records, sentences: int, field: str) -> float | None:
     """Return the better figure of decoding with and without CUDA graphs."""
-    found = [all.get("decoding", f"N={sentences} 512/64: {system}", field) for system in ("eager", "graph")]
+    found = [records.get("decoding", f"N={sentences} 512/64: {system}", field) for system in ("eager", "graph")]
     known = [value for value in found if value is not None]
     return (min if field == "step_ms" else max)(known) if known else None
 
 
-def over_generate(all: Records) -> float | None:
+def over_generate(records: Records) -> float | None:
     """Return how many times as many sentences a second ours has as `generate` of `transformers`."""
-    ours = decoding(all, 64, "sentences_per_second")
-    theirs = all.get("decoding", "N=64 512/64: bert2bert", "sentences_per_second")
+    ours = decoding(records, 64, "sentences_per_second")
+    theirs = records.get("decoding", "N=64 512/64: bert2bert", "sentences_per_second")
     return ours / theirs if ours and theirs else None
 
 
@@ -130,42 +136,49 @@ def rounding(record: Record) -> float | None:
 def other(name: str) -> Callable[[Records], float | None]:
     """Return what finds the greatest of a field of ``gradients`` in float32 or bfloat16, by ``type.field``."""
     dtype, field = name.split(".")
-    return lambda all: all.worst("parity", lambda record: record.get(dtype, {}).get(field))
+    return lambda records: records.worst("parity", lambda record: record.get(dtype, {}).get(field))
+
+
+def failures(records: Records) -> float | None:
+    """Return how many cells of ``parity`` and ``resume`` failed."""
+    checks = [record for record in records.every if record["part"] in ("parity", "resume")]
+    return sum(record["state"] == "failed" for record in checks) if checks else None
 
 
 BARS = [
+    Bar("cells of parity and resume that failed", "<= 0", "", "", failures),
     Bar("float32 to the CPU: loss, the worst cell", "< 1e-3", "", "", other("float32.loss")),
     Bar("float32 to the CPU: gradient of the worst parameter", "< 1e-3", "", "", other("float32.worst_gradient")),
     Bar("bfloat16 to the CPU in float32: loss, the worst cell", "< 1e-2", "", "", other("bfloat16.loss")),
     Bar(
         "bfloat16: difference of all gradients, to 1e-2 or to the CPU's own in bfloat16",
         *("<= 2", "", "x"),
-        lambda all: all.worst("parity", rounding),
+        lambda records: records.worst("parity", rounding),
     ),
     Bar(
         "rate of dropout, 0.1 wanted: the farthest",
         *("< 3e-3", "", ""),
-        lambda all: all.worst("parity", lambda r: abs(r["rate"] - r["wanted"]) if "rate" in r else None),
+        lambda records: records.worst("parity", lambda r: abs(r["rate"] - r["wanted"]) if "rate" in r else None),
     ),
     Bar(
         "weights that attention should not have",
         *("<= 0", "", ""),
-        lambda all: all.worst("parity", lambda record: record.get("leaks")),
+        lambda records: records.worst("parity", lambda record: record.get("leaks")),
     ),
     Bar(
         "hypotheses that are not the CPU's",
         *("<= 0", "", ""),
-        lambda all: all.worst("parity", lambda r: r["sentences"] - r["same"] if "same" in r else None),
+        lambda records: records.worst("parity", lambda r: r["sentences"] - r["same"] if "same" in r else None),
     ),
     Bar(
         "losses of a training that is gone on with, beside two that are, the worst cell",
         *("< 1e-2", "", ""),
-        lambda all: all.worst("resume", lambda r: max(0.0, r["difference"] - r["difference_of_two"])),
+        lambda records: records.worst("resume", lambda r: max(0.0, r["difference"] - r["difference_of_two"])),
     ),
     *training_bars(),
-    Bar("base, beam 5, 512/64, N=64", ">= 600", ">= 250", " sentences/s", lambda all: decoding(all, 64, RATE)),
-    Bar("base, beam 5, 512/64, N=512", ">= 900", "", " sentences/s", lambda all: decoding(all, 512, RATE)),
-    Bar("base, beam 5, 512/64, N=1: a step", "<= 1.5", "", " ms", lambda all: decoding(all, 1, "step_ms")),
+    Bar("base, beam 5, 512/64, N=64", ">= 600", ">= 250", " sentences/s", lambda records: decoding(records, 64, RATE)),
+    Bar("base, beam 5, 512/64, N=512", ">= 900", "", " sentences/s", lambda records: decoding(records, 512, RATE)),
+    Bar("base, beam 5, 512/64, N=1: a step", "<= 1.5", "", " ms", lambda records: decoding(records, 1, "step_ms")),
     Bar("base, beam 5, 512/64, N=64: sentences/s to those of `generate`", ">= 10", "", "x", over_generate),
 ]
 RATE = "sentences_per_second"
@@ -188,19 +201,19 @@ def holds(found: float, condition: str) -> bool:
 
 def report(records: Sequence[Record]) -> str:
     """Return the records as Markdown: the bars, then all that was measured, then what was not."""
-    all = Records(records)
-    peak, source = all.peak()
+    known = Records(records)
+    peak, source = known.peak()
     bars = []
     for bar in BARS:
-        found, floor = bar.find(all), bar.floor and bar.floor + bar.unit
+        found, floor = bar.find(known), bar.floor and bar.floor + bar.unit
         bars.append((bar.title, bar.wanted + bar.unit, floor, number(found, bar.unit), judge(bar, found)))
     lines = [f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, {source}." if peak else "MFU is not known yet.", ""]
     lines += table_of(("", "wanted", "floor", "found", ""), bars)
-    for part in dict.fromkeys(record["part"] for record in all.all):
-        of_part = [record for record in all.all if record["part"] == part]
+    for part in dict.fromkeys(record["part"] for record in records):
+        of_part = [record for record in records if record["part"] == part]
         lines += ["", f"### {part.capitalize()}", ""]
         lines += table_of(("cell", "found"), ((record["name"], summary(record)) for record in of_part))
-    runs = {(r["device_name"], r["torch"], r["commit"] or "not known") for r in all.all}
+    runs = {(r["device_name"], r["torch"], r["commit"] or "not known") for r in records}
     lines += ["", *(f"Measured on {name}, PyTorch {torch}, commit {commit}." for name, torch, commit in sorted(runs))]
     return "\n".join(lines)
 

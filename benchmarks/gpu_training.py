@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from fairseq.trainer import Trainer
 from gpu_timing import Call, Record, Settings, peak_bytes, profiled, seconds_of, tally
 from training_cell import amounts
 from training_grid import SDPA, Cell, parse_lengths
@@ -107,14 +108,19 @@ def examples(lengths: str, positions: int) -> int:
     return max(1, round(positions / mean))
 
 
-def update_of(cell: Cell) -> tuple[Call, list[Any]]:
-    """Return a call that makes an update, each time of the next batch, and the list that the losses are added to."""
+def update_of(cell: Cell, trainer: Trainer | None = None) -> tuple[Call, list[Any]]:
+    """Return a call that makes an update, each time of the next batch, and the list that the losses are added to.
+
+    Args:
+        cell: what is trained on what.
+        trainer: of ours, if there is one already.
+    """
     pairs = [draw_pairs(cell, number) for number in range(BATCHES)]
     numbers = iter(range(1 << 62))
     if cell.system != "ours":
         train, padded, losses = padded_update(cell), [pad_batch(cell, some) for some in pairs], []
         return lambda: losses.append(train(padded[next(numbers) % BATCHES])), losses
-    trainer = make_trainer(cell)
+    trainer = make_trainer(cell) if trainer is None else trainer
     batches = [collate(trainer.task, some, epoch) for epoch, some in enumerate(pairs, 1)]
     # A batch of its own each time: fairseq and the model may leave something in what they are given.
     call = lambda: trainer.train_step([copy.copy(batches[next(numbers) % BATCHES])], raise_oom=True)  # noqa: E731
