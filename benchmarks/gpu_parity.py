@@ -5,6 +5,7 @@ Loss and gradients of every fine-tuning method, with and without relative positi
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -129,12 +130,14 @@ def differences(
     """Return the differences of loss and gradients, as shares of the norms of what was expected.
 
     Raises:
-        ValueError: if a parameter has a gradient in one of the two alone.
+        ValueError: if a parameter has a gradient in one of the two alone, or something is infinite or NaN.
     """
     (loss, ours), (expected_loss, theirs) = found, expected
     if ours.keys() != theirs.keys():
         raise ValueError(f"other parameters have gradients: {sorted(ours.keys() ^ theirs.keys())}")
     errors = {name: (ours[name] - theirs[name]).norm().item() for name in theirs}
+    if infinite := [name for name, error in {"loss": loss, **errors}.items() if not math.isfinite(error)]:
+        raise ValueError(f"infinite or NaN: {', '.join(infinite)}")
     norms = {name: theirs[name].norm().item() for name in theirs}
     shares = {name: errors[name] / max(norms[name], 1e-12) for name in theirs}
     worst = max(shares, key=shares.__getitem__)

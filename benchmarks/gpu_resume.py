@@ -4,6 +4,7 @@ Not to the bit on a GPU: some kernels add in an order that changes. So two train
 with each other, too.
 """
 
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,8 @@ def losses(trainer: Trainer, cell: Cell, updates: Sequence[int]) -> list[float]:
     found = watch_loss(trainer)
     for number in updates:
         trainer.train_step([collate(trainer.task, draw_pairs(cell, number), epoch=number)])
+    if infinite := [float(loss) for loss in found if not math.isfinite(loss)]:
+        raise RuntimeError(f"losses are {infinite}")
     return [float(loss) for loss in found]
 
 

@@ -5,6 +5,7 @@ as the workers of a training make them; copying them to the device is part of it
 """
 
 import copy
+import math
 from itertools import product
 from statistics import median
 from typing import Any
@@ -140,6 +141,8 @@ def timed(cell: Cell, settings: Settings) -> Record:
     seconds = seconds_of(call, settings)
     peak = peak_bytes(settings.device)
     counts = tally(profiled(call, settings.device))
+    if not math.isfinite(losses[-1]):
+        raise RuntimeError(f"the loss of update {len(losses)} is {float(losses[-1])}")
     work, middle = amounts(cell, pair_lengths(cell)), median(seconds)
     return {
         **work,

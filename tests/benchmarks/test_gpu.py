@@ -1,5 +1,6 @@
 """The check of a GPU, on the CPU with tiny sizes: each part runs, goes on, and is laid beside the bars."""
 
+import math
 import time
 from types import SimpleNamespace
 
@@ -83,6 +84,8 @@ def test_differences_are_found():
     assert found["float32"]["worst_gradient"] > 1e-3
     with pytest.raises(ValueError, match=r"\['bias'\]"):
         gpu_parity.differences((1.0, {"bias": torch.ones(1)}), (1.0, {}))
+    with pytest.raises(ValueError, match=r"NaN: loss, bias"):
+        gpu_parity.differences((math.nan, {"bias": torch.full((1,), math.nan)}), (1.0, {"bias": torch.ones(1)}))
 
 
 def a_part(measure, names="abc", **more):
