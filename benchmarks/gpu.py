@@ -4,7 +4,7 @@
     python benchmarks/gpu.py report out             # all that was measured, beside the bars, as Markdown
     python benchmarks/gpu.py training --out out --device cpu --tiny    # finds mistakes where there is no GPU
 
-Parts, each in a file of its own (`gpu_PART.py`): environment, parity, training, decoding, memory, resume. Random
+Parts, each in a file of its own (`gpu_part_PART.py`): environment, parity, training, decoding, memory, resume. Random
 weights and random words: no network, no files. A part measures one cell after the other, the most telling first, and
 writes out/gpu.json after each. It begins no cell that may not end within --seconds.
 
@@ -88,7 +88,7 @@ def run_part(
     Returns:
         The exit status.
     """
-    module = import_module(f"gpu_{part}")
+    module = import_module(f"gpu_part_{part}")
     records = {(record["part"], record["name"]): record for record in read_records(file)}
     about = {"part": part, "device": settings.device, "tiny": settings.tiny, **origin(settings)}
     cells = [cell for cell in module.cells(settings) if only in cell["name"]]

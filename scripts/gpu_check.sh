@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What this package does on a GPU: is it right, how fast is it, what does it take? Needs no network and no .venv.
 #
-#   bash scripts/gpu_check.sh                        all parts, 10 minutes each at most, and the report
+#   bash scripts/gpu_check.sh                        all parts, 9 minutes each at most, and the report
 #   bash scripts/gpu_check.sh training decoding      these parts; run again they go on with what is missing
 #   bash scripts/gpu_check.sh --out DIR PART ...     where to write (default: gpu-out): gpu.json, report.md, tests.txt
 #   bash scripts/gpu_check.sh --again PART           measures again what failed

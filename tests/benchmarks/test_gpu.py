@@ -5,11 +5,11 @@ import time
 from types import SimpleNamespace
 
 import gpu
-import gpu_decoding
-import gpu_memory
-import gpu_parity
+import gpu_part_decoding
+import gpu_part_memory
+import gpu_part_parity
+import gpu_part_training
 import gpu_report
-import gpu_training
 import pytest
 import torch
 from gpu_report import BARS, Bar, Records, judge, report
@@ -27,7 +27,7 @@ CELLS = {
     "training": "128 20/5",
     "decoding": "N=2 12/4",
     "memory": "checkpointed",
-    "resume": "bfloat16",
+    "resume": "bf16",
 }
 
 
@@ -58,10 +58,10 @@ def test_every_part_runs_and_is_not_run_again(part, tmp_path, monkeypatch, capfd
     assert gpu.run_part(part, TINY, file, only=CELLS[part]) == 0
 
 
-@pytest.mark.parametrize("search", gpu_parity.SEARCHES)
+@pytest.mark.parametrize("search", gpu_part_parity.SEARCHES)
 def test_hypotheses(search):
     """Of different lengths, so that sentences end before others."""
-    found = gpu_parity.measure({"search": search, "graph": False}, Settings("cpu", tiny=False))
+    found = gpu_part_parity.measure({"search": search, "graph": False}, Settings("cpu", tiny=False))
     assert found["same"] == found["sentences"] == 64
     assert len(set(found["lengths"])) > 5
 
@@ -69,7 +69,7 @@ def test_hypotheses(search):
 def test_differences_are_found():
     """A wrong attention does not pass for the right one."""
     cell = {"method": "pseudo_masked_relative", "attention": "padded", "window": ""}
-    other = gpu_parity.loss_and_gradients
+    other = gpu_part_parity.loss_and_gradients
     losses = []
 
     def wrong(trainer, sample, attention, *rest):
@@ -79,13 +79,13 @@ def test_differences_are_found():
         return losses[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_parity, "loss_and_gradients", wrong)
-        found = gpu_parity.measure(cell, TINY)
+        patch.setattr(gpu_part_parity, "loss_and_gradients", wrong)
+        found = gpu_part_parity.measure(cell, TINY)
     assert found["float32"]["worst_gradient"] > 1e-3
     with pytest.raises(ValueError, match=r"\['bias'\]"):
-        gpu_parity.differences((1.0, {"bias": torch.ones(1)}), (1.0, {}))
+        gpu_part_parity.differences((1.0, {"bias": torch.ones(1)}), (1.0, {}))
     with pytest.raises(ValueError, match=r"NaN: loss, bias"):
-        gpu_parity.differences((math.nan, {"bias": torch.full((1,), math.nan)}), (1.0, {"bias": torch.ones(1)}))
+        gpu_part_parity.differences((math.nan, {"bias": torch.full((1,), math.nan)}), (1.0, {"bias": torch.ones(1)}))
 
 
 def a_part(measure, names="abc", **more):
@@ -179,16 +179,16 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
 
 
 def test_the_grid_of_trainings():
-    cells = gpu_training.cells(REAL)
+    cells = gpu_part_training.cells(REAL)
     names = [cell["name"] for cell in cells]
     assert len(set(names)) == len(names) == 3 * 2 * 3 * (9 + 2)
     assert names[:2] == ["base 8k 464/48: auto", "base 8k 464/48: padded, not compiled"]
     bars = {"base 32k", "large 8k", "large 32k", "minilm 32k"}
     assert max(names.index(f"{task} 464/48: auto") for task in bars) < 20
-    options = {cell["name"]: gpu_training.options(cell) for cell in cells if cell["system"] == "ours"}
+    options = {cell["name"]: gpu_part_training.options(cell) for cell in cells if cell["system"] == "ours"}
     assert options["base 8k 464/48: auto"] == "--attention auto"
     assert options["base 8k 464/48: flex, compiled"] == "--attention flex --attention-dropout 0 --compile"
-    assert set(gpu_training.CHOICES) >= set(ATTENTIONS)
+    assert set(gpu_part_training.CHOICES) >= set(ATTENTIONS)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_the_grid_of_trainings():
     ],
 )
 def test_equal_positions(lengths, positions, batch):
-    assert gpu_training.examples(lengths, positions) == batch
+    assert gpu_part_training.examples(lengths, positions) == batch
 
 
 @pytest.mark.parametrize("fitting", [1, 5, 8, 1000, 4097])
@@ -213,19 +213,19 @@ def test_the_largest_batch(fitting, monkeypatch):
         tried.append(cell.batch)
         return cell.batch <= fitting
 
-    monkeypatch.setattr(gpu_memory, "attempt", attempt)
-    monkeypatch.setattr(gpu_memory, "timed", lambda cell, settings: {"batch": cell.batch})
-    monkeypatch.setitem(gpu_memory.MOST, "cpu", 4096)
-    found = gpu_memory.measure(gpu_memory.cells(TINY)[0], TINY)
+    monkeypatch.setattr(gpu_part_memory, "attempt", attempt)
+    monkeypatch.setattr(gpu_part_memory, "timed", lambda cell, settings: {"batch": cell.batch})
+    monkeypatch.setitem(gpu_part_memory.MOST, "cpu", 4096)
+    found = gpu_part_memory.measure(gpu_part_memory.cells(TINY)[0], TINY)
     best = min(fitting, 4096)
     assert best - max(1, best // 8) < found["batch"] <= best
     assert len(tried) == len(set(tried)) < 25
 
 
 def test_nothing_fits(monkeypatch):
-    monkeypatch.setattr(gpu_memory, "attempt", lambda trainer, cell: False)
+    monkeypatch.setattr(gpu_part_memory, "attempt", lambda trainer, cell: False)
     with pytest.raises(RuntimeError, match="not even 1 examples fit"):
-        gpu_memory.measure(gpu_memory.cells(TINY)[0], TINY)
+        gpu_part_memory.measure(gpu_part_memory.cells(TINY)[0], TINY)
 
 
 def test_out_of_memory_is_no_failure(monkeypatch):
@@ -233,9 +233,9 @@ def test_out_of_memory_is_no_failure(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     emptied = []
-    monkeypatch.setattr(gpu_memory, "update_of", lambda cell, trainer: (no_memory, []))
+    monkeypatch.setattr(gpu_part_memory, "update_of", lambda cell, trainer: (no_memory, []))
     trainer = SimpleNamespace(zero_grad=lambda: emptied.append(True))
-    assert not gpu_memory.attempt(trainer, SimpleNamespace(device="cpu"))
+    assert not gpu_part_memory.attempt(trainer, SimpleNamespace(device="cpu"))
     assert emptied
 
 
@@ -261,10 +261,10 @@ def test_a_block_lasts_long_enough(monkeypatch):
 
 def test_graphs_by_the_name_of_their_option(monkeypatch):
     options = [SimpleNamespace(name="beam"), SimpleNamespace(name="cuda_graphs")]
-    monkeypatch.setattr(gpu_decoding, "fields", lambda _: options)
-    assert gpu_decoding.graph_changes(True) == {"cuda_graphs": True}
-    assert gpu_decoding.unavailable({"system": "graph"}, TINY) == "CUDA graphs need a GPU"
-    assert gpu_decoding.unavailable({"system": "graph"}, REAL) is None
+    monkeypatch.setattr(gpu_part_decoding, "fields", lambda _: options)
+    assert gpu_part_decoding.graph_changes(True) == {"cuda_graphs": True}
+    assert gpu_part_decoding.unavailable({"system": "graph"}, TINY) == "CUDA graphs need a GPU"
+    assert gpu_part_decoding.unavailable({"system": "graph"}, REAL) is None
 
 
 def test_judgements():

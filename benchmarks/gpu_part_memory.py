@@ -2,8 +2,8 @@
 
 import torch
 from fairseq.trainer import Trainer
+from gpu_part_training import LENGTHS, MODELS, TINY_LENGTHS, TINY_MODELS, as_cell, timed, update_of
 from gpu_timing import Record, Settings, release
-from gpu_training import LENGTHS, MODELS, TINY_LENGTHS, TINY_MODELS, as_cell, timed, update_of
 from training_grid import Cell
 from training_ours import make_trainer
 

@@ -18,19 +18,17 @@ from training_pairs import draw_pairs
 
 UPDATES = 4
 """Before it is saved, and as many behind that."""
-PRECISIONS = {"float32": "", "bfloat16": "--bf16", "float16": "--fp16", "amp": "--amp"}
+PRECISIONS = ("float32", "bf16", "fp16", "amp")
 OPTIMIZERS = {"": "", ", factored moments": "--factored-moments"}
 
 
 def cells(settings: Settings) -> list[Record]:
     """Return the cells."""
-    names = list(PRECISIONS)
-    if settings.device == "cpu":
-        names.remove("float16")  # with its loss scale it is for GPUs
     return [
-        {"name": f"resume: {precision}{optimizer}", "extra": f"{PRECISIONS[precision]} {words}"}
+        {"name": f"resume: {precision}{optimizer}", "precision": precision, "extra": words}
         for optimizer, words in OPTIMIZERS.items()
-        for precision in (names if not words else names[:2])
+        for precision in (PRECISIONS[:2] if words else PRECISIONS)
+        if precision != "fp16" or settings.device == "cuda"  # with its loss scale it is for GPUs
     ]
 
 
@@ -47,6 +45,7 @@ def measure(cell: Record, settings: Settings) -> Record:
         threads=torch.get_num_threads(),
         seed=1,
         updates=UPDATES,
+        precision=cell["precision"],
         extra=cell["extra"],
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import gpu_decoding
-import gpu_training
+import gpu_part_decoding
+import gpu_part_training
 import torch
 from fairseq import utils
 from generation_systems import MASK, PAD, SEP, Setting, unilm_model
@@ -55,7 +55,8 @@ def cells(settings: Settings) -> Iterator[Record]:
     for kind in kinds():
         if kind != "flex":  # which has none
             yield {"name": f"dropout: {kind}", "attention": kind}
-        for method, relative, window in product(METHODS[: 1 if settings.tiny else 3], (False, True), ("", WINDOW)):
+        biases = (False,) if kind == "flex" else (False, True)  # for which FlexAttention would need a bias of its own
+        for method, relative, window in product(METHODS[: 1 if settings.tiny else 3], biases, ("", WINDOW)):
             words = [method, *(["relative"] if relative else []), *(["window"] if window else [])]
             yield {
                 "name": f"gradients: {kind}, {' '.join(words)}",
@@ -68,8 +69,8 @@ def cells(settings: Settings) -> Iterator[Record]:
 def unavailable(cell: Record, settings: Settings) -> str | None:
     """Tell why a cell cannot be measured; None if it can."""
     if cell.get("graph"):
-        return gpu_decoding.unavailable({"system": "graph"}, settings)
-    return gpu_training.unavailable(cell, settings)
+        return gpu_part_decoding.unavailable({"system": "graph"}, settings)
+    return gpu_part_training.unavailable(cell, settings)
 
 
 def measure(cell: Record, settings: Settings) -> Record:
@@ -154,8 +155,8 @@ def dropout_rate(cell: Record, settings: Settings) -> Record:
     training = a_cell(lengths="10..40/4..10", batch=8 if settings.tiny else 400)  # 40 + 10 + 10 < WIDTH
     trainer = make_trainer(training)
     inputs = collate(trainer.task, draw_pairs(training, 1), epoch=1)["net_input"]
-    names = ("tokens", "positions", "segments", "steps", "groups")
-    columns = PackedColumns(*(inputs[name].to(settings.device) for name in names), inputs["lengths"])
+    given = {name: inputs[name] for name in PackedColumns._fields if name in inputs}
+    columns = PackedColumns(**utils.apply_to_sample(lambda tensor: tensor.to(settings.device), given))
     dtype = torch.bfloat16 if settings.device == "cuda" else torch.float32
     layer = MultiFlowAttention(embed_dim=WIDTH, num_heads=1, dropout=DROPOUT, bias=False)
     with torch.no_grad():
@@ -191,7 +192,7 @@ def hypotheses(cell: Record, settings: Settings) -> Record:
     source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
     options = SearchOptions(max_len_b=setting.steps, never_generated=(PAD, MASK), **SEARCHES[cell["search"]])
     expected = search(model, setting, options, source, "cpu")
-    options = replace(options, **gpu_decoding.graph_changes(cell["graph"]))
+    options = replace(options, **gpu_part_decoding.graph_changes(cell["graph"]))
     found = search(model, replace(setting, device=torch.device(settings.device)), options, source, settings.device)
     same = [torch.equal(ours["tokens"], theirs["tokens"]) for ours, theirs in zip(found, expected, strict=True)]
     scores = [abs(ours["score"] - theirs["score"]) for ours, theirs in zip(found, expected, strict=True)]
