@@ -25,7 +25,7 @@ OPTIMIZERS = {"": "", ", factored moments": "--factored-moments"}
 def cells(settings: Settings) -> list[Record]:
     """Return the cells."""
     return [
-        {"name": f"resume: {precision}{optimizer}", "precision": precision, "extra": words}
+        {"name": f"{precision}{optimizer}", "precision": precision, "extra": words}
         for optimizer, words in OPTIMIZERS.items()
         for precision in (PRECISIONS[:2] if words else PRECISIONS)
         if precision != "fp16" or settings.device == "cuda"  # with its loss scale it is for GPUs
