@@ -13,7 +13,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.modules.lm_head import linear_cross_entropy
+from s2sft_fairseq.modules.lm_head import Losses, Targets
 
 
 @dataclass
@@ -54,18 +54,9 @@ class MaskAttentionCriterion(FairseqCriterion):
         if len(labels) == 0:
             raise UserError("a loss needs targets, but the data has sources alone")
         flows, weights = sample["flows"], sample["weights"]
-        output = model(**sample["net_input"], features_only=True)
-        losses = linear_cross_entropy(
-            output.features,
-            output.weight,
-            output.bias,
-            labels,
-            smoothing=self.label_smoothing,
-            excluded=self.pad,
-            weights=None if weights is None else weights.float(),
-            rank=self.report_accuracy,
-            tied=output.tied,
-        )
+        weights = None if weights is None else weights.float()
+        targets = Targets(labels, self.pad, self.label_smoothing, weights, rank=self.report_accuracy)
+        losses: Losses = model(**sample["net_input"], targets=targets)
         sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"] // max(1, len(flows))
         logged = {
             "loss": losses.loss.data,

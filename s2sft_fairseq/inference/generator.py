@@ -23,7 +23,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.data.text_files import is_json_lines
-from s2sft_fairseq.errors import as_option
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
 from s2sft_fairseq.inference.files import (
     HypothesisLines,
@@ -39,6 +39,7 @@ from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, use
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm, SequenceForm
 from s2sft_fairseq.tokenization.folder import open_tokenizer
@@ -57,7 +58,13 @@ class SequenceGenerator:
     """
 
     def __init__(self, models: Sequence[UnilmModel], form: SequenceForm, options: SearchOptions) -> None:
+        """Take models that are ready to decode, on their device.
+
+        Raises:
+            UserError: if CUDA graphs are asked for, but the models are on the CPU.
+        """
         self.models, self.form, self.options = list(models), form, options
+        self.graphs = _step_graphs(models) if options.cuda_graphs else None
         self.symbols_to_strip_from_output = {form.sep, form.cls, form.pad}
 
     def generate(
@@ -93,10 +100,16 @@ class SequenceGenerator:
     def _search(self, source: Tensor, prefix: Tensor | None) -> Hypotheses:
         drafted = self.options.draft_placeholders or self.options.draft_source
         kind = DraftedSearch if drafted else BeamSearch
-        search = kind(self.models, self.form, self.options, source, prefix)
+        search = kind(self.models, self.form, self.options, source, prefix, self.graphs)
         while search.step():
             pass
         return search.results
+
+
+def _step_graphs(models: Sequence[UnilmModel]) -> list[StepGraphs]:
+    if (device := models[0].embeddings.tokens.weight.device).type == "cpu":
+        raise UserError(f"--cuda-graphs needs a GPU, but the model is on {device.type}: leave it out")
+    return [StepGraphs(model, CudaRecorder()) for model in models]
 
 
 @dataclass

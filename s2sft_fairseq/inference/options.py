@@ -84,6 +84,13 @@ class UnilmSearchConfig(SearchConfig):
             "hypothesis, and verify them in the next step; the same hypotheses in fewer steps"
         },
     )
+    cuda_graphs: bool = field(
+        default=False,
+        metadata={
+            "help": "record the kernels of a step as CUDA graphs, which launch together; for GPUs, which wait for the "
+            "host otherwise. It takes memory that is kept from batch to batch"
+        },
+    )
 
 
 @dataclass
@@ -215,6 +222,8 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     if task.rank_each_step:
         others = ["--sampling"] * args.sampling + given
         found += [f"--rank-each-step and {other} exclude each other" for other in others]
+    if task.cuda_graphs:
+        found += [f"--cuda-graphs and {option} exclude each other: its steps have ever new shapes" for option in given]
     if "--draft-placeholders" in given and not form.has_placeholders:
         found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
     return found

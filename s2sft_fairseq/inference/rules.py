@@ -13,6 +13,8 @@ from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 MINUS_INFINITY = float("-inf")
+MOST_IN_NUCLEUS = 1024
+"""Tokens among which a nucleus is looked for first on a CPU."""
 _ONE = 0x3F800000
 """The bits of 1.0 as a float32."""
 
@@ -236,12 +238,17 @@ def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions
 def least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:
     """Return the least probability of the smallest set of most probable tokens that together have at least ``top_p``.
 
-    It is the largest bound that leaves that much, found by bisection over the bits of a float32, whose order is that of
-    its values. Sorting the vocabulary takes longer, on GPUs above all. Tokens of equal probability all stay.
+    Tokens of equal probability all stay. Sorting the whole vocabulary takes longer, on GPUs above all.
 
     Shape:
         probs (..., V), float32 -> (..., 1). V: vocabulary.
     """
+    if probs.device.type == "cpu":  # a GPU would have to be asked
+        best = probs.topk(min(MOST_IN_NUCLEUS, probs.size(-1)), dim=-1).values
+        enough = best.cumsum(dim=-1) >= top_p
+        if bool(enough[..., -1].all()):
+            return best.gather(-1, enough.int().argmax(dim=-1, keepdim=True))
+    # The largest bound that leaves so much, by bisection over the bits of a float32: their order is that of its values.
     low = torch.zeros_like(probs[..., :1], dtype=torch.int32)
     high = low + _ONE + 1
     for _ in range(_ONE.bit_length() + 1):

@@ -1,5 +1,6 @@
 """Beam search and sampling: a token a step, from models that read a source once and then score the next token."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from s2sft_fairseq.inference.rules import (
     rows_with_nan,
     sampled_candidates,
 )
+from s2sft_fairseq.inference.step_graphs import StepGraphs, batch_size
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
 from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_token_layout
@@ -33,7 +35,16 @@ class IncrementalDecoder:
     N: sentences, K: hypotheses of each, S: source positions, Q: tokens that no step has read yet, V: vocabulary.
     """
 
-    def __init__(self, model: UnilmModel, form: SequenceForm, source: Tensor, *, max_tokens: int, beams: int) -> None:
+    def __init__(
+        self,
+        model: UnilmModel,
+        form: SequenceForm,
+        source: Tensor,
+        *,
+        max_tokens: int,
+        beams: int,
+        graphs: StepGraphs | None = None,
+    ) -> None:
         """Encode the sources. Each has one hypothesis at first, which is empty.
 
         Args:
@@ -42,15 +53,25 @@ class IncrementalDecoder:
             source: laid-out sources, padded on the right (N, S).
             max_tokens: most tokens that a hypothesis may have.
             beams: hypotheses that a sentence will have.
+            graphs: of the model, if its steps are to be CUDA graphs.
         """
-        self.model, self.form = model, form
+        self.form = form
+        self._step_of_model = model.step if graphs is None else graphs.step
+        if graphs is not None:
+            graphs.begin()
         real = source != form.pad
         positions = torch.arange(source.size(1), device=source.device).expand_as(source)
         segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
         # Hypotheses of one sentence soon have most of their tokens in common.
         num_tokens = max_tokens + (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
         self.state = model.prefill(
-            source[real], positions[real], segments[real], real.sum(dim=1).tolist(), num_tokens=num_tokens
+            source[real],
+            positions[real],
+            segments[real],
+            real.sum(dim=1).tolist(),
+            num_tokens=num_tokens,
+            hypotheses=beams,
+            allocate=None if graphs is None else graphs.allocate,
         )
         # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
         self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)
@@ -91,7 +112,7 @@ class IncrementalDecoder:
         if form.has_placeholders:
             tokens = torch.cat([content, content.new_full((len(content), predicted), form.placeholder)], dim=1)
             segments[-predicted:] = form.placeholder_segment
-        return self.model.step(self.state, tokens, segments, layout)
+        return self._step_of_model(self.state, tokens, segments, layout)
 
     def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
         """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""
@@ -113,7 +134,8 @@ class Search:
     """The search of one batch, whose sentences leave it when they are done.
 
     A GPU is asked only every few steps which sentences are done, for the host would wait for the answer. Until then
-    they stay in the batch, and nothing changes their hypotheses any more.
+    they stay in the batch, and nothing changes their hypotheses any more. With CUDA graphs they stay until a smaller
+    batch of one of the sizes that are recorded suffices.
 
     N: sentences still in the search, K: hypotheses of each, T: tokens so far, V: vocabulary.
     """
@@ -130,6 +152,7 @@ class Search:
         options: SearchOptions,
         source: Tensor,
         prefix: Tensor | None = None,
+        graphs: Sequence[StepGraphs] | None = None,
     ) -> None:
         """Begin with one empty hypothesis for each sentence.
 
@@ -139,25 +162,32 @@ class Search:
             options: what is to be found.
             source: laid-out sources (N, S), padded on the right.
             prefix: what every hypothesis begins with (N, P), padded on the right.
+            graphs: of each model, if their steps are to be CUDA graphs.
         """
         self.form, self.options = form, options
-        # Sentences of similar length side by side: see `similar_lengths`.
+        count = len(source)
+        self.batch_size = batch_size if graphs else int
+        # Sentences of similar length side by side: see `similar_lengths`. The shortest one fills the batch up.
         order = (source != form.pad).sum(dim=1).argsort(descending=True, stable=True)
+        order = torch.cat([order, order[-1:].expand(self.batch_size(count) - count)])
         self.sentences = order.cpu()
-        """Which sentence of the batch each one is (N,), on the CPU."""
+        """Which sentence of the batch each one is (N,), on the CPU; -1: none, it fills the batch up."""
+        self.sentences[count:] = -1
         source, prefix = source[order], None if prefix is None else prefix[order]
         self.rules = TokenRules(form, options, source, prefix)
         self.max_tokens = self.rules.longest_limit + 1
         self.decoders = [
-            IncrementalDecoder(model, form, source, max_tokens=self.max_tokens, beams=options.beam) for model in models
+            IncrementalDecoder(model, form, source, max_tokens=self.max_tokens, beams=options.beam, graphs=of_model)
+            for model, of_model in zip(models, graphs or itertools.repeat(None, len(models)), strict=True)
         ]
-        self.results: list[list[dict[str, Any]]] = [[] for _ in range(len(source))]
+        self.results: list[list[dict[str, Any]]] = [[] for _ in range(count)]
         """The hypotheses of each sentence of the batch, once it is done; on the CPU."""
         self.steps = 0
         self.steps_between_questions = 1 if source.device.type == "cpu" else STEPS_BETWEEN_QUESTIONS
         """How often the search asks which sentences are done."""
         self.done = torch.zeros(len(source), dtype=torch.bool, device=source.device)
         """Sentences whose hypotheses are found (N,)."""
+        self.done[count:] = True
         self.broken = torch.zeros_like(self.done)
         """Sentences for which the models gave NaN before they were done (N,)."""
         self.begin(source)
@@ -199,15 +229,17 @@ class Search:
         broken, done = torch.stack([self.broken, self.done]).tolist()
         if any(broken):
             raise NotANumberError(int(self.sentences[broken.index(True)]), self.dtype)
-        if not any(done):
+        left = self.batch_size(done.count(False))
+        leaving = [index for index, is_done in enumerate(done) if is_done][: len(done) - left]
+        if not leaving:
             return
-        leaving = [index for index, is_done in enumerate(done) if is_done]
         for index, found in zip(leaving, self.results_of(self._uploaded(torch.tensor(leaving))), strict=True):
-            self.results[int(self.sentences[index])] = found
+            if (sentence := int(self.sentences[index])) >= 0:
+                self.results[sentence] = found
         # The last sentences fill the gaps, so that few change places.
-        count = len(done) - len(leaving)
-        last = (index for index in range(count, len(done)) if not done[index])
-        self.keep_sentences(torch.tensor([next(last) if done[i] else i for i in range(count)], dtype=torch.int64))
+        last = iter(sorted(set(range(left, len(done))).difference(leaving)))
+        gaps = set(leaving)
+        self.keep_sentences(torch.tensor([next(last) if i in gaps else i for i in range(left)], dtype=torch.int64))
 
     def keep_sentences(self, left: Tensor) -> None:
         """Go on with some sentences only, the indices ``left`` (n,) on the CPU."""

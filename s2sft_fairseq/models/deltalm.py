@@ -12,7 +12,6 @@ from typing import Any, Optional
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.distributed import fsdp_wrap
 from fairseq.models import register_model
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -167,7 +166,6 @@ class DeltaLMDecoder(TransformerDecoderBase):
         layer: nn.Module = InterleavedDecoderLayer(cfg)
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer)
-        layer = fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
         return layer
 
 

@@ -33,8 +33,8 @@ from s2sft_fairseq.models.unilm_parts import (
 )
 from s2sft_fairseq.modules.embeddings import TiedGradient
 from s2sft_fairseq.modules.encoder_layer import EncoderLayer, PackedPlan
-from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, consecutive, source_places
-from s2sft_fairseq.modules.lm_head import OutputFactors
+from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
+from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
 from s2sft_fairseq.modules.matmul import use_matmul
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
@@ -123,26 +123,27 @@ class UnilmModel(BaseFairseqModel):
         lengths: Sequence[Sequence[int]],
         labelled: Tensor | None = None,
         *,
-        features_only: bool = False,
-    ) -> Tensor | OutputFactors:
+        targets: Targets | None = None,
+    ) -> Tensor | Losses:
         """Encode a packed batch and score the vocabulary at the positions that carry a label.
 
         Args:
             tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
             lengths: of the blocks of each example.
             labelled: numbers of the tokens to predict at, ascending (N,); None: all T.
-            features_only: leave the product with the output matrix to the caller.
+            targets: what to predict there. The loss is worked out here, and not by the criterion, so that no parameter
+                leaves the model: what shards or replicates it relies on that.
 
         Returns:
-            Logits (N, V), or (T, V) if ``labelled`` is None; or else the factors of that product.
+            Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets`` their losses.
         """
-        tied = TiedGradient() if features_only else None
+        tied = None if targets is None else TiedGradient()
         x = self.encode(PackedColumns(tokens, positions, segments, steps, groups, lengths), tied, labelled)
         weight = self.embeddings.tokens.weight
-        if tied is None:
+        if targets is None:
             logits: Tensor = self.lm_head(x, weight)
             return logits
-        return OutputFactors(self.lm_head.features(x), weight, self.lm_head.bias, tied)
+        return linear_cross_entropy(self.lm_head.features(x), weight, self.lm_head.bias, targets, tied)
 
     def encode(self, columns: PackedColumns, tied: TiedGradient | None = None, at: Tensor | None = None) -> Tensor:
         """Return the last layer's states (N, H) of a packed batch.
@@ -191,6 +192,8 @@ class UnilmModel(BaseFairseqModel):
         lengths: Sequence[int],
         *,
         num_tokens: int,
+        hypotheses: int = 1,
+        allocate: Allocate | None = None,
     ) -> IncrementalState:
         """Encode the sources once and keep their keys and values.
 
@@ -198,17 +201,21 @@ class UnilmModel(BaseFairseqModel):
             tokens: and ``positions``, ``segments``: of the sources, one after the other (T,).
             lengths: positions of each of the N sources, which add up to T.
             num_tokens: slots to make room for besides those of the source. More are found when they are needed.
+            hypotheses: most hypotheses that a sentence will have.
+            allocate: memory for the state; None: memory of its own.
         """
-        slots, heads = max(lengths), self.cfg.encoder_attention_heads
-        size = (len(lengths), heads, slots + num_tokens, self.cfg.encoder_embed_dim // heads)
-        caches = [LayerCache(size, self.embeddings.tokens.weight) for _ in self.layers]
-        first_slots = [slots - length for length in lengths]
-        slot = torch.arange(slots, device=tokens.device)
-        visible = slot >= torch.tensor(first_slots, device=tokens.device).unsqueeze(1)
-        slot_positions = torch.zeros_like(visible, dtype=torch.long).masked_scatter_(visible, positions)
-        state = IncrementalState(
-            caches, visible.unsqueeze(1), slot_positions, visible.sum(dim=1), first_slots, capacity=size[2]
+        state = IncrementalState.begin(
+            positions,
+            lengths,
+            layers=len(self.layers),
+            heads=self.cfg.encoder_attention_heads,
+            head_dim=self.cfg.encoder_embed_dim // self.cfg.encoder_attention_heads,
+            num_tokens=num_tokens,
+            hypotheses=hypotheses,
+            dtype=self.embeddings.tokens.weight.dtype,
+            allocate=allocate,
         )
+        slots, caches = state.source_slots, state.layers
         most = PREFILL_POSITIONS["cpu" if tokens.device.type == "cpu" else "cuda"]
         for sentences, some in consecutive(lengths, most):
             part = lengths[sentences]
@@ -225,10 +232,10 @@ class UnilmModel(BaseFairseqModel):
         return state
 
     def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:
-        """Score the vocabulary at the newest tokens.
+        """Score the vocabulary at the newest tokens, and keep the keys and values of the content among them.
 
         Args:
-            state: the incremental state, in which the keys and values of the content stay.
+            state: the incremental state.
             tokens: the new tokens of each sentence (N, A). N: sentences, A: new tokens.
             segments: their segment ids (A,).
             layout: what they are.
@@ -237,19 +244,46 @@ class UnilmModel(BaseFairseqModel):
             Logits (N, P, V) at the last P = ``layout.num_predicted`` tokens.
         """
         state.make_room(layout)
+        logits = self.score(state, tokens, segments, layout, state.slots_of(layout), state.read_by(layout))
+        state.keep(layout)
+        return logits
+
+    def score(
+        self,
+        state: IncrementalState,
+        tokens: Tensor,
+        segments: Tensor,
+        layout: StepLayout,
+        slots: slice | Tensor,
+        end: int,
+    ) -> Tensor:
+        """Score the vocabulary at the newest tokens, whose keys and values go into free slots.
+
+        Of a CUDA graph this is all that is recorded: it waits for nothing, and what changes from step to step is in
+        tensors.
+
+        Args:
+            state: the incremental state, with room for the new tokens.
+            tokens: and ``segments``, ``layout``: as for :meth:`step`.
+            slots: of the new tokens (A,).
+            end: slots that are read, those of the new tokens among them.
+
+        Returns:
+            Logits (N, P, V).
+        """
         # Position ids count on from the real length of the own source.
         positions = state.lengths.unsqueeze(1) + layout.offsets
+        state.positions[:, slots] = positions
         x = self.embeddings(tokens, positions, segments.expand_as(tokens))
-        seen = state.seen_by(layout)
+        seen = state.seen_by(layout, slots, end)
         plans = {
-            pattern: pattern.step(state, seen, positions, relative=self.relative_position, dtype=x.dtype)
+            pattern: pattern.step(state, seen, positions, slots, relative=self.relative_position, dtype=x.dtype)
             for pattern in set(self.patterns)
         }
         last = len(self.layers) - 1
         for index, (layer, pattern, cache) in enumerate(zip(self.layers, self.patterns, state.layers, strict=True)):
             queries = layout.num_predicted if index == last else x.size(1)
             x = layer.step(x, plans[pattern], cache, queries)
-        state.keep(layout, positions)
         logits: Tensor = self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
         return logits
 

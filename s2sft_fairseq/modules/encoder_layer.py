@@ -46,13 +46,13 @@ class PackedPlan(NamedTuple):
 class StepPlan(NamedTuple):
     """What the layers of one pattern need to know of a step of decoding.
 
-    N: sentences, A: new tokens of each, S: slots in use, h: heads.
+    N: sentences, A: new tokens of each, S: slots that are read, those of the new tokens among them, h: heads.
     """
 
     bias: Tensor
-    """Added to the scores of the new tokens against the slots and each other (N, 1 or h, A, S + A)."""
-    start: int
-    """S: the new keys and values go behind them."""
+    """Added to the scores of the new tokens against the slots that are read (N, 1 or h, A, S)."""
+    slots: slice | Tensor
+    """Where the keys and values of the new tokens go (A,)."""
     groups: Sequence[tuple[slice, int]]
     """Sentences that attend together, and the first slot that any of them sees."""
     rotation: Rotation | None
@@ -95,6 +95,7 @@ class AttentionPattern:
         state: IncrementalState,
         seen: Tensor,
         positions: Tensor,
+        slots: slice | Tensor,
         *,
         relative: RelativePositionBias | None,
         dtype: torch.dtype,
@@ -102,20 +103,21 @@ class AttentionPattern:
         """Plan a step of decoding.
 
         Args:
-            state: the incremental state before it.
-            seen: what the new tokens see (N, A, S + A).
+            state: the incremental state before it, with the positions of the new tokens.
+            seen: which slots the new tokens see (N, A, S).
             positions: their position ids (N, A).
+            slots: where they stand (A,).
             relative: the model's relative position bias.
             dtype: the data type of the layers.
         """
-        key_positions = torch.cat([state.positions, positions], dim=1)
+        key_positions = state.positions[:, : seen.size(-1)]
         if self.window:
             seen = seen & within_window(positions, key_positions, self.window)
-        # (N, A, S + A) -> (N, 1, A, S + A), for every head
+        # (N, A, S) -> (N, 1, A, S), for every head
         hidden = ~seen.unsqueeze(1)
         bias = torch.zeros_like(hidden, dtype=dtype) if relative is None else relative(positions, key_positions)
         bias = bias.masked_fill(hidden, float("-inf"))
-        return StepPlan(bias, state.used, state.groups, self._rotation(positions, dtype))
+        return StepPlan(bias, slots, state.groups, self._rotation(positions, dtype))
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         return rotation_at(positions, self.head_dim, self.rotary_base, dtype) if self.rotary_base else None
@@ -180,7 +182,7 @@ class MultiFlowAttention(nn.Module):
         """
         # (N, A, 3, h, d) -> three times (N, h, A, d)
         query, key, value = self._project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
-        key, value = cache.write(key, value, plan.start)
+        key, value = cache.write(key, value, plan.slots, plan.bias.size(-1))
         query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
         attended = [
             _merge_heads(

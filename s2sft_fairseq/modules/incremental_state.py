@@ -4,10 +4,12 @@ A slot holds what one position left in every layer: first those of the source, o
 short ones behind their padding, then those of the tokens that were generated. Hypotheses that go on from a common one
 share its slots, so that the search may reorder them as it likes and no key moves: what changes is only who sees what.
 
-On a CPU neighbours of similar length attend together, so that little is computed for padding; on a GPU all do.
+On a CPU neighbours of similar length attend together, so that little is computed for padding. On a GPU all sentences
+attend in one call, over a number of slots that rarely changes: kernels cost more there than padding, and a CUDA graph
+has fixed shapes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +22,12 @@ from s2sft_fairseq.modules.visibility import StepLayout
 MOST_PADDING = 1 / 8
 # Slots that no hypothesis sees any more are given to others every so many steps.
 STEPS_BETWEEN_COMPACTIONS = 8
+# A GPU's step reads a multiple of so many slots; nobody sees those that are not in use.
+SLOTS_AT_A_TIME = 64
+
+Allocate = Callable[..., Tensor]
+"""Takes a size, ``dtype`` and ``device``, as torch.zeros does. On a GPU its tensors hold finite numbers: a step reads
+slots that are not in use, too. Their weight is 0, but 0 times NaN is NaN."""
 
 
 def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
@@ -76,10 +84,8 @@ def source_places(lengths: Sequence[int], slots: int, device: torch.device) -> T
 class LayerCache:
     """Keys and values of one layer, each (N, h, C, d). N: sentences, h: heads, C: slots there is room for."""
 
-    def __init__(self, size: tuple[int, int, int, int], like: Tensor) -> None:
-        """Make room, on the device and in the data type of a tensor."""
-        self.key = like.new_empty(size)
-        self.value = torch.empty_like(self.key)
+    def __init__(self, key: Tensor, value: Tensor) -> None:
+        self.key, self.value = key, value
 
     def store(self, keys_values: Tensor, places: Tensor, sentences: slice, slots: int) -> None:
         """Keep sources in the first slots.
@@ -91,17 +97,16 @@ class LayerCache:
             slots: for a source and its padding.
         """
         count = sentences.stop - sentences.start
-        # Padding is multiplied by its weight of 0, which would not make a number out of what is none.
+        # Padding has the weight 0 in attention, but 0 times NaN is NaN.
         padded = keys_values.new_zeros(count * slots, *keys_values.shape[1:]).index_copy_(0, places, keys_values)
         # (n * S, 2, h, d) -> twice (n, h, S, d)
         new = padded.view(count, slots, *keys_values.shape[1:]).permute(2, 0, 3, 1, 4)
         self.key[sentences, :, :slots], self.value[sentences, :, :slots] = new
 
-    def write(self, key: Tensor, value: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """Write those of A new tokens (N, h, A, d) behind the first ``start`` slots; return all up to there."""
-        end = start + key.size(2)
-        self.key[:, :, start:end] = key
-        self.value[:, :, start:end] = value
+    def write(self, key: Tensor, value: Tensor, slots: slice | Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """Write those of A new tokens (N, h, A, d) into their slots; return the first ``end`` of all."""
+        self.key[:, :, slots] = key
+        self.value[:, :, slots] = value
         return self.key[:, :, :end], self.value[:, :, :end]
 
     def move(self, start: int, slots: Tensor) -> None:
@@ -112,61 +117,105 @@ class LayerCache:
         self.key[:, :, start:end] = self.key.gather(2, index)
         self.value[:, :, start:end] = self.value.gather(2, index)
 
-    def grow(self, used: int, capacity: int) -> None:
-        """Make room for ``capacity`` slots, of which ``used`` are filled."""
-        for name in ("key", "value"):
-            old = getattr(self, name)
-            new = old.new_empty(*old.shape[:2], capacity, old.size(3))
-            new[:, :, :used] = old[:, :, :used]
-            setattr(self, name, new)
-
-    def keep_sentences(self, moved: Tensor, origins: Tensor, left: int, used: int) -> None:
-        """Put the sentences ``origins`` in the places ``moved``, then go on with the first ``left`` sentences only."""
-        for name in ("key", "value"):
-            kept = getattr(self, name)
-            kept[moved, :, :used] = kept[origins, :, :used]
-            setattr(self, name, kept[:left])
-
 
 @dataclass
 class IncrementalState:
     """What decoding remembers of a batch for one model.
 
-    N: sentences, K: hypotheses of each, S: slots in use.
+    Its tensors keep their places in memory, as long as the slots that there is room for suffice: CUDA graphs read and
+    write them there.
+
+    N: sentences, K: hypotheses of each, S: slots in use, C: slots there is room for.
     """
 
     layers: list[LayerCache]
-    visible: Tensor
-    """Which slots each hypothesis sees (N, K, S)."""
+    seen: Tensor
+    """Which slots each hypothesis sees, with room for as many hypotheses as there will be (N, K or more, C). False
+    where a slot is not in use."""
     positions: Tensor
-    """Position ids of what is in the slots (N, S)."""
+    """Position ids of what is in the slots (N, C)."""
     lengths: Tensor
     """Positions that the hypotheses of each sentence take up by now (N,), its source included."""
     first_slots: list[int]
     """The slot where the source of each sentence begins, N of them: shorter ones stand further on."""
-    capacity: int
-    """Slots there is room for."""
+    used: int
+    """S, the slots in use. The first ones are those of the source and its padding."""
+    hypotheses: int = 1
+    """K."""
     source_slots: int = field(init=False)
-    """The first slots, which are those of the source and its padding."""
     compact_at: int = field(init=False)
     """Slots in use at which to look for those that nobody sees."""
-
     groups: list[tuple[slice, int]] = field(init=False)
     """Neighbours that attend together, and the first slot that any of them sees."""
+
+    @classmethod
+    def begin(
+        cls,
+        positions: Tensor,
+        lengths: Sequence[int],
+        *,
+        layers: int,
+        heads: int,
+        head_dim: int,
+        num_tokens: int,
+        hypotheses: int,
+        dtype: torch.dtype,
+        allocate: Allocate | None = None,
+    ) -> "IncrementalState":
+        """Make the state of a batch, whose keys and values are still to be stored.
+
+        Args:
+            positions: position ids of the sources, one after the other (T,).
+            lengths: positions of each of the N sources, which add up to T.
+            layers: of the model.
+            heads: of each layer.
+            head_dim: width of a head.
+            num_tokens: slots to make room for besides those of the sources.
+            hypotheses: most hypotheses that a sentence will have.
+            dtype: of keys and values.
+            allocate: memory for the state; None: memory of its own.
+        """
+        device, slots, count = positions.device, max(lengths), len(lengths)
+        on_cpu = device.type == "cpu"
+        allocate = allocate or (torch.empty if on_cpu else torch.zeros)
+        capacity = slots + num_tokens
+        if not on_cpu:
+            capacity += -capacity % SLOTS_AT_A_TIME
+        size = (count, heads, capacity, head_dim)
+        keys_values = [allocate(size, dtype=dtype, device=device) for _ in range(2 * layers)]
+        seen = allocate((count, hypotheses, capacity), dtype=torch.bool, device=device).fill_(False)
+        slot_positions = allocate((count, capacity), dtype=torch.long, device=device).fill_(0)
+        slot_lengths = allocate((count,), dtype=torch.long, device=device).copy_(torch.tensor(lengths))
+        of_source = torch.arange(slots, device=device) >= slots - slot_lengths.unsqueeze(1)
+        seen[:, 0, :slots] = of_source
+        slot_positions[:, :slots] = torch.zeros_like(of_source, dtype=torch.long).masked_scatter_(of_source, positions)
+        caches = [LayerCache(*pair) for pair in zip(keys_values[::2], keys_values[1::2], strict=True)]
+        return cls(caches, seen, slot_positions, slot_lengths, [slots - length for length in lengths], used=slots)
 
     def __post_init__(self) -> None:
         self.source_slots = self.compact_at = self.used
         self._group()
 
     @property
-    def used(self) -> int:
-        """S, the slots in use."""
-        return self.positions.size(1)
+    def visible(self) -> Tensor:
+        """Which of the slots in use each hypothesis sees (N, K, S)."""
+        return self.seen[:, : self.hypotheses, : self.used]
 
     @property
-    def hypotheses(self) -> int:
-        """K, the hypotheses of each sentence."""
-        return self.visible.size(1)
+    def capacity(self) -> int:
+        """C, the slots there is room for."""
+        return self.positions.size(1)
+
+    def slots_of(self, layout: StepLayout) -> slice:
+        """Return the slots of the A new tokens of a step: those behind the ones in use."""
+        return slice(self.used, self.used + len(layout.hypotheses))
+
+    def read_by(self, layout: StepLayout) -> int:
+        """Return how many slots a step reads: those in use and its own, on a GPU some more."""
+        end = self.used + len(layout.hypotheses)
+        if self.positions.device.type != "cpu":
+            end = min(self.capacity, -(-end // SLOTS_AT_A_TIME) * SLOTS_AT_A_TIME)
+        return end
 
     def make_room(self, layout: StepLayout) -> None:
         """See to it that the new tokens of a step find free slots."""
@@ -175,36 +224,43 @@ class IncrementalState:
             self._compact()
             self.compact_at = self.used + STEPS_BETWEEN_COMPACTIONS * layout.num_kept
         if self.used + new > self.capacity:
-            self.capacity = self.used + new + self.capacity // 4
+            more = new + self.capacity // 4
+            self.seen, self.positions = (_widened(x, -1, more) for x in (self.seen, self.positions))
             for layer in self.layers:
-                layer.grow(self.used, self.capacity)
+                layer.key, layer.value = (_widened(x, 2, more) for x in (layer.key, layer.value))
 
-    def seen_by(self, layout: StepLayout) -> Tensor:
-        """Return what the A new tokens of a step see (N, A, S + A): what their hypotheses see, and of each other."""
-        sentences = len(self.visible)
-        among = layout.visible.expand(sentences, -1, -1)
-        return torch.cat([self.visible[:, layout.hypotheses], among], dim=2)
+    def seen_by(self, layout: StepLayout, slots: slice | Tensor, end: int) -> Tensor:
+        """Return what new tokens see of the first ``end`` slots (N, A, end): what their hypotheses see, and each other.
 
-    def keep(self, layout: StepLayout, positions: Tensor) -> None:
-        """Keep the slots of a step's content, which the hypotheses that it continues see; positions (N, A)."""
+        Args:
+            layout: what they are.
+            slots: where they stand; a tensor (A,) where a CUDA graph is to find them.
+            end: see `read_by`.
+        """
+        seen = self.seen[:, layout.hypotheses, :end]
+        seen[:, :, slots] = layout.visible
+        return seen
+
+    def keep(self, layout: StepLayout) -> None:
+        """Keep the slots of a step's content, which the hypotheses that it continues see."""
         kept = layout.num_kept
-        if not kept:
-            return
-        owners = torch.arange(self.hypotheses, device=positions.device).unsqueeze(1) == layout.hypotheses[:kept]
-        self.visible = torch.cat([self.visible, owners.expand(len(self.visible), -1, -1)], dim=2)
-        self.positions = torch.cat([self.positions, positions[:, :kept]], dim=1)
-        self.lengths = self.lengths + kept // self.hypotheses
+        hypotheses = torch.arange(self.hypotheses, device=self.seen.device)
+        owners = hypotheses.unsqueeze(1) == layout.hypotheses[:kept]
+        self.seen[:, : self.hypotheses, self.used : self.used + kept] = owners
+        self.used += kept
+        self.lengths += kept // self.hypotheses
 
     def forget(self, newest: int, kept: Tensor) -> None:
         """Let the only hypothesis of each sentence keep so many (N,) of its ``newest`` last tokens."""
         right = torch.arange(newest, device=kept.device) < kept.unsqueeze(1)
-        self.visible[:, 0, self.used - newest :] = right
-        self.lengths = self.lengths + kept - newest
+        self.seen[:, 0, self.used - newest : self.used] = right
+        self.lengths += kept - newest
 
     def follow(self, parents: Tensor) -> None:
         """Follow the search: hypothesis k of a sentence goes on from ``parents[n, k]``, (N, K')."""
-        index = parents.unsqueeze(-1).expand(-1, -1, self.used)
-        self.visible = self.visible.gather(1, index)
+        followed = self.visible.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.used))
+        self.hypotheses = parents.size(1)
+        self.seen[:, : self.hypotheses, : self.used] = followed
 
     def keep_sentences(self, left: Tensor) -> None:
         """Go on with the given sentences only.
@@ -214,18 +270,24 @@ class IncrementalState:
         """
         self.first_slots = [self.first_slots[sentence] for sentence in left.tolist()]
         self._group()
+        count = len(left)
+        moved = (left != torch.arange(count)).nonzero().squeeze(1)
         device = self.positions.device
-        moved = (left != torch.arange(len(left))).nonzero().squeeze(1)
-        moved, origins, left = moved.to(device), left[moved].to(device), left.to(device)
+        moved, origins = moved.to(device), left[moved].to(device)
+
         for layer in self.layers:
-            layer.keep_sentences(moved, origins, len(left), self.used)
-        self.visible, self.positions, self.lengths = self.visible[left], self.positions[left], self.lengths[left]
+            for x in (layer.key, layer.value):
+                x[moved, :, : self.used] = x[origins, :, : self.used]
+            layer.key, layer.value = layer.key[:count], layer.value[:count]
+        for x in (self.seen, self.positions, self.lengths):
+            x[moved] = x[origins]
+        self.seen, self.positions, self.lengths = self.seen[:count], self.positions[:count], self.lengths[:count]
 
     def _group(self) -> None:
-        lengths = [self.source_slots - first for first in self.first_slots]
-        if self.positions.device.type != "cpu":  # kernels cost more there than padding
-            self.groups = [(slice(0, len(lengths)), self.source_slots - max(lengths, default=0))]
+        if self.positions.device.type != "cpu":
+            self.groups = [(slice(0, len(self.first_slots)), 0)]
             return
+        lengths = [self.source_slots - first for first in self.first_slots]
         self.groups = [(rows, self.source_slots - longest) for rows, longest in similar_lengths(lengths)]
 
     def _compact(self) -> None:
@@ -244,6 +306,16 @@ class IncrementalState:
         slots = start + alive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
         for layer in self.layers:
             layer.move(start, slots)
-        across = slots.unsqueeze(1).expand(-1, self.hypotheses, -1)
-        self.visible = torch.cat([self.visible[..., :start], self.visible.gather(2, across)], dim=2)
-        self.positions = torch.cat([self.positions[:, :start], self.positions.gather(1, slots)], dim=1)
+        end = start + count
+        moved = self.visible.gather(2, slots.unsqueeze(1).expand(-1, self.hypotheses, -1))
+        self.seen[:, : self.hypotheses, start:end] = moved
+        self.seen[:, :, end : self.used] = False
+        self.positions[:, start:end] = self.positions.gather(1, slots)
+        self.used = end
+
+
+def _widened(x: Tensor, dim: int, more: int) -> Tensor:
+    """Return a tensor with room for more slots, which hold zeros."""
+    size = list(x.shape)
+    size[dim] = more
+    return torch.cat([x, x.new_zeros(size)], dim=dim)

@@ -73,17 +73,19 @@ class LMHead(nn.Module):
         return linear(x, token_embedding, self.bias) if self.output is None else self.output(x)
 
 
-class OutputFactors(NamedTuple):
-    """The factors of a model's last product: its result would be the scores (N, V)."""
+class Targets(NamedTuple):
+    """What is to be predicted, and how that is scored."""
 
-    features: Tensor
-    """(N, E)."""
-    weight: Tensor
-    """The tied token embedding (V, E)."""
-    bias: Tensor
-    """(V,)."""
-    tied: TiedGradient
-    """Where the gradient of ``weight`` is to be left."""
+    labels: Tensor
+    """(N,), none of them the excluded class."""
+    excluded: int
+    """The class that is never a label, padding."""
+    smoothing: float = 0.0
+    """In [0, 1)."""
+    weights: Tensor | None = None
+    """Of the labels (N,); None: all count alike."""
+    rank: bool = False
+    """Whether to find the labels that rank first."""
 
 
 class Losses(NamedTuple):
@@ -98,16 +100,7 @@ class Losses(NamedTuple):
 
 
 def linear_cross_entropy(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    labels: Tensor,
-    *,
-    smoothing: float = 0.0,
-    excluded: int,
-    weights: Tensor | None = None,
-    rank: bool = False,
-    tied: TiedGradient | None = None,
+    features: Tensor, weight: Tensor, bias: Tensor, targets: Targets, tied: TiedGradient | None = None
 ) -> Losses:
     """Return the divergence KL(q || p) of the scores from smoothed labels, as s2s-ft computes it.
 
@@ -118,17 +111,11 @@ def linear_cross_entropy(
         features: what the output matrix multiplies (N, E).
         weight: output matrix (V, E).
         bias: of the scores (V,).
-        labels: (N,), none of them the excluded class.
-        smoothing: in [0, 1).
-        excluded: the class that is never a label, padding.
-        weights: of the labels (N,); None: all count alike.
-        rank: whether to find the labels that rank first.
+        targets: the labels, and how they are scored.
         tied: where to leave the gradient of ``weight``, which then gets none here.
     """
     keep_bytes = KEPT_BYTES if torch.is_grad_enabled() else 0
-    return Losses(
-        *_LinearCrossEntropy.apply(features, weight, bias, labels, weights, smoothing, excluded, rank, keep_bytes, tied)
-    )
+    return Losses(*_LinearCrossEntropy.apply(features, weight, bias, targets, keep_bytes, tied))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -138,14 +125,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
         bias: Tensor,
-        labels: Tensor,
-        weights: Tensor | None,
-        smoothing: float,
-        excluded: int,
-        rank: bool,
+        targets: Targets,
         keep_bytes: int,
         tied: TiedGradient | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        labels, excluded, smoothing, weights, rank = targets
         dtype = operand_type(features)
         features, weight = features.to(dtype), weight.to(dtype)
         vocab = len(weight)
@@ -211,7 +195,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.tied is not None and weight_gradient is not None:
             ctx.tied.leave(weight_gradient)
             weight_gradient = None
-        return features_gradient, weight_gradient, bias_gradient, *[None] * 7
+        return features_gradient, weight_gradient, bias_gradient, *[None] * 3
 
 
 def _chunks(labels: int, vocab: int) -> Iterator[slice]:

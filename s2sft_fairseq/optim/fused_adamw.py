@@ -157,8 +157,8 @@ class FusedAdamW(FairseqOptimizer):
                 (factored if cfg.factored_moments and is_large else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
             raise UserError(
-                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened (--ddp-backend "
-                "fully_sharded): biases and layer norms cannot be left out of the decay then"
+                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened: biases and layer norms "
+                "cannot be left out of the decay then"
             )
         kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt, *factored)}
         self._fused = all(has_fused_kernels(*kind) for kind in kinds)
@@ -223,14 +223,12 @@ class FusedAdamW(FairseqOptimizer):
         """Update the parameters with their gradients divided by ``scale``; ``groups`` has no effect."""
         factor, self._factor = self._factor / scale, 1.0
         device = next(iter(self.params)).device
-        divides = self._fused and isinstance(self.optimizer, torch.optim.AdamW)
-        if divides:
+        if self._fused:
             self.optimizer.grad_scale = _divisor(factor, device)
             self.optimizer.found_inf = self.found_inf
             self.optimizer.step(closure)
             self.optimizer.grad_scale = self.optimizer.found_inf = None
         elif self.found_inf is None or not bool(self.found_inf):
-            # No fused kernels, or fairscale's sharded optimizer, which would not hand the divisor on.
             super().multiply_grads(factor)
             self.optimizer.step(closure)
 
@@ -276,7 +274,10 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)))
+    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+    # Of sharded parameters: the norms of the parts that this rank has.
+    own = [norm.to_local() if hasattr(norm, "to_local") else norm for norm in norms]
+    return torch.linalg.vector_norm(torch.stack(own))
 
 
 def _divisor(factor: float | Tensor, device: torch.device) -> Tensor:

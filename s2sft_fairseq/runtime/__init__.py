@@ -26,11 +26,11 @@ def install() -> None:
     Spawned workers import the plugin again, and so install them too.
     """
     with _log_as_it_is(), _scientific_packages_later():
-        from s2sft_fairseq.runtime import checkpoints, cpu, data, options, search, threads, warnings
+        from s2sft_fairseq.runtime import checkpoints, cpu, data, options, search, sharding, threads, warnings
 
     # Patches of one function nest, and the one that is installed last runs first: `cpu` comes behind `checkpoints`, for
     # both wrap `call_main`, and the processes of a training are set up before its folder is locked.
-    for module in (warnings, options, data, search, checkpoints, cpu, threads):
+    for module in (warnings, options, data, search, checkpoints, sharding, cpu, threads):
         module.install()
 
 

@@ -32,8 +32,6 @@ from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
-_NEEDS_A_GPU = ("fully_sharded", "slowmo")
-
 # Parameters of mallopt(3), and the variables with which a user sets them.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
@@ -118,7 +116,7 @@ def configure(cfg: DictConfig) -> None:
     checkpoints.
 
     Raises:
-        UserError: more than one process is asked for, but nothing would start them; or a GPU-only back end.
+        UserError: more than one process is asked for, but nothing would start them.
     """
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
         return
@@ -139,8 +137,6 @@ def configure(cfg: DictConfig) -> None:
             "--distributed-* options), or start each yourself with --distributed-no-spawn, --distributed-rank and "
             "--distributed-init-method; or train in one process with --distributed-world-size 1"
         )
-    if training.ddp_backend in _NEEDS_A_GPU:
-        raise UserError(f"--ddp-backend {training.ddp_backend} needs a GPU: use pytorch_ddp or legacy_ddp on the CPU")
     if training.distributed_backend == "nccl":  # fairseq's default, for GPUs alone
         training.distributed_backend = "gloo"
 

@@ -22,7 +22,7 @@ from recorded import (
 )
 from tiny import pack_example
 
-from s2sft_fairseq.modules.lm_head import linear_cross_entropy
+from s2sft_fairseq.modules.lm_head import Targets
 from s2sft_fairseq.modules.positions import relative_position_bucket
 from s2sft_fairseq.modules.visibility import PackedColumns, visible
 from s2sft_fairseq.objectives.finetuning import Corruption
@@ -141,30 +141,27 @@ def test_states_and_logits(variant, case):
     np.testing.assert_allclose(logits, np.concatenate(recorded), atol=1e-4, rtol=0)
 
 
-def loss_of(built, rebuilt, smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each label, and that of all as the original averages it."""
-    features, weight, bias, tied = built(**rebuilt.inputs(), features_only=True)
-    labels = rebuilt.labels
+def weighted_loss(built, rebuilt, smoothing: float, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """The sum of the losses of the labels times their weights."""
+    # The original leaves id 0 out of the smoothing, whatever the padding id is.
+    return built(**rebuilt.inputs(), targets=Targets(rebuilt.labels, 0, smoothing, weights)).loss
 
-    def summed(rows: slice) -> torch.Tensor:
-        # The original leaves id 0 out of the smoothing, whatever the padding id is.
-        factors = (features[rows], weight, bias)
-        return linear_cross_entropy(*factors, labels[rows], smoothing=smoothing, excluded=0, tied=tied).loss
 
-    with torch.no_grad():
-        token_loss = torch.stack([summed(slice(i, i + 1)) for i in range(len(labels))])
-    return token_loss, summed(slice(None)) / (len(labels) + 1e-5)
+def loss_of(built, rebuilt, smoothing: float) -> torch.Tensor:
+    """The loss as the original averages it."""
+    return weighted_loss(built, rebuilt, smoothing) / (len(rebuilt.labels) + 1e-5)
 
 
 @pytest.mark.parametrize(("variant", "case", "smoothing"), LOSSES)
 def test_losses(variant, case, smoothing):
     arrays, _ = load(f"train_{variant}")
-    rebuilt = training_case(variant, case)
+    built, rebuilt, smoothed = case_model(variant, case), training_case(variant, case), float(smoothing)
     with torch.no_grad():
-        token_loss, loss = loss_of(case_model(variant, case), rebuilt, float(smoothing))
+        each = [weighted_loss(built, rebuilt, smoothed, one) for one in torch.eye(len(rebuilt.labels))]
+        loss = loss_of(built, rebuilt, smoothed)
     recorded = arrays[f"{case}/ls{smoothing}/token_loss"]
     expected = np.concatenate([recorded[i][rows] for i, rows in enumerate(rebuilt.recorded_rows)])
-    np.testing.assert_allclose(token_loss.numpy(), expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(torch.stack(each).numpy(), expected, atol=1e-4, rtol=0)
     assert loss.item() == pytest.approx(float(arrays[f"{case}/ls{smoothing}/loss"]), abs=2e-5)
 
 
@@ -172,7 +169,7 @@ def test_losses(variant, case, smoothing):
 def test_gradients(variant, case, smoothing):
     arrays, settings = load(f"train_{variant}")
     built = case_model(variant, case)
-    loss_of(built, training_case(variant, case), float(smoothing))[1].backward()
+    loss_of(built, training_case(variant, case), float(smoothing)).backward()
     gradients = original_names({name: parameter.grad for name, parameter in built.named_parameters()})
     recorded = dict(zip(settings["grad_param_names"], arrays[f"{case}/ls{smoothing}/grad_l2"], strict=True))
     assert gradients.keys() == recorded.keys()

@@ -54,7 +54,7 @@ def test_eight_steps(variant, formula, tolerance):
     for rate in arrays["traj/lr"].tolist():
         optimizer.set_lr(rate)
         optimizer.zero_grad()
-        loss = loss_of(built, batch, traj["label_smoothing"])[1]
+        loss = loss_of(built, batch, traj["label_smoothing"])
         optimizer.backward(loss)
         losses.append(loss.item())
         if formula == "ours":

@@ -10,57 +10,16 @@ import numpy as np
 import pytest
 import torch
 from pretended_gpu import DEVICE, counting, moved, upload
-from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, objective_of, padded, tiny_form, tiny_model, words
+from searches import LENGTHS, MAX_TOKENS, SEARCHES, assert_same, batch_of, search_options, sources
+from tiny import ENCODERS, PAD, SEP, objective_of, padded, tiny_form, tiny_model, words
 
 from s2sft_fairseq.inference.files import Window
 from s2sft_fairseq.inference.generator import SequenceGenerator, TextGenerator
 from s2sft_fairseq.inference.hypotheses import ReferenceScorer
-from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.modules import incremental_state
 
 pytestmark = pytest.mark.rounding
-
-LENGTHS = (9, 20, 3, 15, 1)
-MAX_TOKENS = 10
-SEARCHES = {
-    "greedy": {"beam": 1},
-    "beam": {"beam": 3},
-    "all of the beam": {"beam": 3, "nbest": 3},
-    "early stop of fairseq": {"beam": 3, "early_stop": "fairseq"},
-    "exact early stop": {"beam": 3, "early_stop": "exact"},
-    "rank each step": {"beam": 3, "rank_each_step": True},
-    "keep unfinished": {"beam": 3, "keep_unfinished": True, "min_len": 8},
-    "no repeated n-grams": {"beam": 3, "no_repeat_ngram_size": 2, "min_len": 6},
-    "lengths and temperature": {"beam": 2, "min_len": 3, "max_len_a": 0.2, "temperature": 0.7, "lenpen": 0.5},
-    "sampling": {"beam": 3, "sampling": True},
-    "sampling from the most probable": {"beam": 3, "sampling": True, "sampling_topk": 5, "sampling_topp": 0.8},
-    "drafts at placeholders": {"beam": 1, "draft_placeholders": 2, "min_len": 6},
-    "drafts from the source": {"beam": 1, "draft_source": 3, "min_len": 6},
-}
-
-
-def search_options(**changes):
-    return SearchOptions(**{"max_len_b": MAX_TOKENS, "never_generated": (PAD, UNK, CLS, MASK), **changes})
-
-
-def sources(form, lengths=LENGTHS):
-    """Laid-out random sources, padded to one tensor on the CPU."""
-    rng = np.random.default_rng(3)
-    return padded([form.source(words(rng, length)) for length in lengths])
-
-
-def batch_of(source):
-    return {"net_input": {"src_tokens": source}, "target": None}
-
-
-def assert_same(found, expected):
-    """The same hypotheses of each sentence, and nearly the same scores."""
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert [one["tokens"].tolist() for one in ours] == [one["tokens"].tolist() for one in theirs]
-        for mine, their in zip(ours, theirs, strict=True):
-            for name in ("score", "positional_scores"):
-                torch.testing.assert_close(mine[name], their[name], rtol=1e-4, atol=1e-4)
 
 
 def assert_same_search(models, form, options, prefix=None, dtype=None, lengths=LENGTHS):
@@ -100,8 +59,10 @@ def test_every_encoder(encoder, search):
 
 
 @pytest.mark.parametrize(("dtype", "lengths"), [(torch.float64, LENGTHS), (torch.bfloat16, (9,) * 5)])
-def test_other_types(dtype, lengths):
+def test_other_types(dtype, lengths, monkeypatch):
     """In 16 bits the order of additions decides: by the same operators, with the same padding."""
+    if dtype == torch.bfloat16:
+        monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
     model = tiny_model(1, attention="padded")
     assert_same_search([model], tiny_form("pseudo_masked"), search_options(beam=3), dtype=dtype, lengths=lengths)
 

@@ -22,6 +22,7 @@ def build(task=None, form=None, **options):
         "rank_each_step": False,
         "draft_placeholders": 0,
         "draft_source": 0,
+        "cuda_graphs": False,
         **(task or {}),
     }
     return SearchOptions.of(
@@ -115,6 +116,9 @@ def test_drafts_that_do_not_go():
         "--draft-source and --sampling exclude each other",
         "--draft-placeholders needs a model that predicts at placeholders, but this one is causal",
     ]
+    with pytest.raises(UserError) as raised:
+        build({"draft_source": 2, "cuda_graphs": True}, beam=1)
+    assert "--cuda-graphs" in str(raised.value) and "--draft-source" in str(raised.value)
     with pytest.raises(UserError) as raised:
         build({"draft_source": -1}, beam=1)
     assert raised.value.problems == ["--draft-source must not be negative, but is -1"]

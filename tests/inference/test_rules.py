@@ -8,11 +8,14 @@ import torch
 from naive_search import repeats_ngram
 from tiny import CLS, MASK, PAD, SEP, UNK, tiny_form
 
+from s2sft_fairseq.inference import rules as rules_module
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import (
+    MOST_IN_NUCLEUS,
     TokenRules,
     beam_candidates,
     forbid_repeats,
+    least_of_nucleus,
     next_log_probs,
     sampled_candidates,
 )
@@ -239,3 +242,24 @@ def test_a_token_of_no_probability_can_be_the_only_one():
     found = sampled_candidates(log_probs, torch.zeros(1, 2), SearchOptions(beam=2, sampling_topp=0.9))
     assert found.tokens.tolist() == [[2, 2]]
     assert found.scores.tolist() == [[-500.0, -500.0]]
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
+def test_nucleus(top_p, spread, monkeypatch):
+    """Against sorting, among few and by bisection; equal probabilities stay together."""
+    torch.manual_seed(1)
+    probs = (spread * torch.randn(3, 2, 40)).softmax(dim=-1)
+    ordered = probs.double().sort(dim=-1, descending=True).values
+    before = ordered.cumsum(dim=-1) - ordered
+    # Where rounding decides whether a token is needed, either bound is right.
+    least, most = (
+        ordered.masked_fill(before >= bound, 2.0).min(dim=-1, keepdim=True).values
+        for bound in (top_p - 1e-5, top_p + 1e-5)
+    )
+    for among in (MOST_IN_NUCLEUS, 1):
+        monkeypatch.setattr(rules_module, "MOST_IN_NUCLEUS", among)
+        found = least_of_nucleus(probs, top_p)
+        assert found.shape == (3, 2, 1)
+        # Where all tokens are needed, the bound may be anything below them.
+        assert ((found <= least) & ((found >= most) | (top_p == 1))).all()

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy, embedding
 
 from s2sft_fairseq.modules.embeddings import TiedGradient, tied_embedding
-from s2sft_fairseq.modules.lm_head import linear_cross_entropy
+from s2sft_fairseq.modules.lm_head import Targets, linear_cross_entropy
 
 VOCAB, WIDTH, PADDING = 12, 5, 7
 TOKENS = torch.tensor([[3, 7, 3], [3, 0, 11]])
@@ -25,7 +25,7 @@ def test_both_uses_add_up(weight):
 
     tied = TiedGradient()
     features = tied_embedding(TOKENS, weight, PADDING, tied).tanh().flatten(0, 1)
-    linear_cross_entropy(features, weight, bias, labels, excluded=0, tied=tied).loss.backward()
+    linear_cross_entropy(features, weight, bias, Targets(labels, 0), tied).loss.backward()
     torch.testing.assert_close(weight.grad, expected)
     assert tied.take() is None, "a second backward pass would begin with the gradient of the first"
 
@@ -36,7 +36,7 @@ def test_gradients_accumulate_over_batches(weight):
         features = tied_embedding(TOKENS, weight, PADDING, tied).flatten(0, 1)
         labels = torch.ones(6, dtype=torch.long)
         bias = torch.zeros(VOCAB, dtype=torch.float64)
-        linear_cross_entropy(features, weight, bias, labels, excluded=0, tied=tied).loss.backward()
+        linear_cross_entropy(features, weight, bias, Targets(labels, 0), tied).loss.backward()
     features = embedding(TOKENS, weight, PADDING).flatten(0, 1)
     (once,) = torch.autograd.grad(cross_entropy(features @ weight.t(), labels, reduction="sum"), weight)
     torch.testing.assert_close(weight.grad, 2 * once)
@@ -64,5 +64,5 @@ def test_the_matrix_has_one_gradient_in_memory(weight):
     tied.leave = lambda gradient: (left.append(gradient.data_ptr()), leave(gradient))
     features = tied_embedding(TOKENS, weight, PADDING, tied).flatten(0, 1)
     bias, labels = torch.zeros(VOCAB, dtype=torch.float64), torch.ones(6, dtype=torch.long)
-    linear_cross_entropy(features, weight, bias, labels, excluded=0, tied=tied).loss.backward()
+    linear_cross_entropy(features, weight, bias, Targets(labels, 0), tied).loss.backward()
     assert left == [weight.grad.data_ptr()]

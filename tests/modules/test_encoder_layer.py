@@ -81,7 +81,8 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     heads = HEADS if heads_differ else 1
     x = torch.randn(sentences, source_length + steps * new, WIDTH, dtype=torch.float64)
     passing = torch.randn(sentences, steps, left_out, WIDTH, dtype=torch.float64)
-    cache = LayerCache((sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS), x)
+    size = (sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS)
+    cache = LayerCache(x.new_empty(size), x.new_empty(size))
 
     # The source of the second sentence is shorter: it stands behind the padding of the first slot.
     lengths = (source_length, source_length - 1)
@@ -105,7 +106,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
         everything = torch.cat([x[:, :start], newest], dim=1)
         for queries in (new + left_out, 1):
             groups = [(slice(0, 2), 0)] if step % 2 else [(slice(0, 1), 0), (slice(1, 2), 1)]
-            found = attention.step(newest, StepPlan(bias, start, groups, None), cache, queries)
+            found = attention.step(newest, StepPlan(bias, slice(start, total), groups, None), cache, queries)
             for row, states, offset in zip(everything, found, bias, strict=True):
                 # Only the scores of the new tokens count.
                 whole = torch.zeros(HEADS, total, total, dtype=torch.float64)

@@ -48,16 +48,19 @@ class Followed:
     """A state, and what each hypothesis should see of it: plain lists of labels of tokens."""
 
     def __init__(self, layers=2):
-        caches = [LayerCache((SENTENCES, HEADS, SOURCE + ROOM, SIZE), torch.zeros(1)) for _ in range(layers)]
         labels = torch.arange(1, 1 + sum(LENGTHS)).float()
-        for cache in caches:
-            cache.store(keys_values(labels), PLACES, slice(0, SENTENCES), SOURCE)
-        place = torch.arange(SOURCE) - torch.tensor(FIRST_SLOTS).unsqueeze(1)
-        real = place >= 0
-        state = IncrementalState(
-            caches, real.unsqueeze(1), place.clamp(min=0), torch.tensor(LENGTHS), list(FIRST_SLOTS), SOURCE + ROOM
+        self.state = IncrementalState.begin(
+            torch.cat([torch.arange(length) for length in LENGTHS]),
+            LENGTHS,
+            layers=layers,
+            heads=HEADS,
+            head_dim=SIZE,
+            num_tokens=ROOM,
+            hypotheses=4,
+            dtype=torch.float32,
         )
-        self.state = state
+        for cache in self.state.layers:
+            cache.store(keys_values(labels), PLACES, slice(0, SENTENCES), SOURCE)
         self.expected = [[source.long().tolist()] for source in labels.split(LENGTHS)]
         self.next = 100
 
@@ -72,9 +75,11 @@ class Followed:
         if placeholder:
             written = torch.cat([labels, labels.new_full((sentences, hypotheses), -1)], dim=1)
         for cache in self.state.layers:
-            key, value = cache.write(keys(written.float()), keys(written.float()) + 0.5, self.state.used)
+            slots, end = self.state.slots_of(layout), self.state.read_by(layout)
+            key, value = cache.write(keys(written.float()), keys(written.float()) + 0.5, slots, end)
             assert key.shape == value.shape == (sentences, HEADS, self.state.used + written.size(1), SIZE)
-        self.state.keep(layout, self.state.lengths.unsqueeze(1) + layout.offsets)
+        self.state.positions[:, slots] = self.state.lengths.unsqueeze(1) + layout.offsets
+        self.state.keep(layout)
         for sentence, of_sentence in zip(labels.view(sentences, new, hypotheses).tolist(), self.expected, strict=True):
             for tokens in sentence:
                 for seen, token in zip(of_sentence, tokens, strict=True):
@@ -100,7 +105,8 @@ class Followed:
                 for k, labels in enumerate(of_sentence):
                     seen = self.state.visible[n, k]
                     assert contents[n, seen].tolist() == labels
-                    assert self.state.positions[n, seen].tolist() == list(range(len(labels)))
+                    assert self.state.positions[n, : self.state.used][seen].tolist() == list(range(len(labels)))
+        assert not self.state.seen[:, :, self.state.used :].any()
         for rows, first in self.state.groups:
             assert not self.state.visible[rows, :, :first].any()
         assert [n for rows, _ in self.state.groups for n in range(99)[rows]] == list(range(len(self.expected)))
@@ -114,9 +120,8 @@ def test_places_of_sources():
 
 def test_padding_holds_numbers():
     """What is multiplied by a weight of 0 must be finite; what comes behind the sources is left alone."""
-    cache = LayerCache((SENTENCES, HEADS, SOURCE + 1, SIZE), torch.zeros(1))
-    cache.key.fill_(float("nan"))
-    cache.value.fill_(float("nan"))
+    size = (SENTENCES, HEADS, SOURCE + 1, SIZE)
+    cache = LayerCache(torch.full(size, float("nan")), torch.full(size, float("nan")))
     cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), PLACES, slice(0, SENTENCES), SOURCE)
     for kept in (cache.key, cache.value):
         for sentence, first in enumerate(FIRST_SLOTS):
@@ -220,7 +225,8 @@ def test_what_new_tokens_see():
     layout = next_token_layout(2, 1, placeholder=True, device=torch.device("cpu"))
     # Sentence 1: three source positions behind padding, then the token of each hypothesis; the new tokens, and the two
     # placeholders, which see what the new tokens of their hypotheses see, and themselves.
-    assert followed.state.seen_by(layout)[1].int().tolist() == [
+    slots, end = followed.state.slots_of(layout), followed.state.read_by(layout)
+    assert followed.state.seen_by(layout, slots, end)[1].int().tolist() == [
         [0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 0],
         [0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0],
         [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 0],

@@ -5,7 +5,7 @@ import torch
 
 from s2sft_fairseq.modules import lm_head
 from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
-from s2sft_fairseq.modules.lm_head import LMHead, linear_cross_entropy
+from s2sft_fairseq.modules.lm_head import LMHead, Targets, linear_cross_entropy
 
 VOCABULARY, WIDTH, TOKEN_DIM = 97, 16, 8
 
@@ -103,7 +103,7 @@ def chunks(request, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_loss_and_gradients_equal_the_plain_ones(smoothing):
     factors, labels = case()
-    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, rank=True)
+    losses = linear_cross_entropy(*factors, Targets(labels, smoothing=smoothing, excluded=EXCLUDED, rank=True))
     expected = plain(factors, labels, smoothing)
     torch.testing.assert_close(losses.loss, expected)
     scores = factors[0] @ factors[1].t() + factors[2]
@@ -120,12 +120,12 @@ def test_loss_and_gradients_equal_the_plain_ones(smoothing):
 def test_weights(smoothing):
     factors, labels = case()
     weights = torch.rand(LABELS)
-    losses = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED, weights=weights)
+    losses = linear_cross_entropy(*factors, Targets(labels, smoothing=smoothing, excluded=EXCLUDED, weights=weights))
     features, *others = factors
     each = [plain((features[row : row + 1], *others), labels[row : row + 1], smoothing) for row in range(LABELS)]
     expected = (torch.stack(each) * weights).sum()
     torch.testing.assert_close(losses.loss, expected)
-    unweighted = linear_cross_entropy(*factors, labels, smoothing=smoothing, excluded=EXCLUDED)
+    unweighted = linear_cross_entropy(*factors, Targets(labels, smoothing=smoothing, excluded=EXCLUDED))
     assert torch.equal(losses.nll, unweighted.nll)
     ours, theirs = (torch.autograd.grad(7 * loss, factors) for loss in (losses.loss, expected))
     for found, wanted in zip(ours, theirs, strict=True):
@@ -135,7 +135,7 @@ def test_weights(smoothing):
 @pytest.mark.usefixtures("chunks")
 def test_float32_is_within_one_in_100000():
     factors, labels = case(torch.float32, seed=1)
-    losses = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED)
+    losses = linear_cross_entropy(*factors, Targets(labels, smoothing=0.1, excluded=EXCLUDED))
     exact = [factor.detach().double().requires_grad_() for factor in factors]
     expected = plain(exact, labels, 0.1)
     torch.testing.assert_close(losses.loss.double(), expected, rtol=1e-5, atol=1e-5)
@@ -147,7 +147,7 @@ def test_float32_is_within_one_in_100000():
 def test_scores_of_bfloat16_are_normalised_in_float32():
     factors, labels = case()
     coarse = [factor.detach().bfloat16().requires_grad_() for factor in factors]
-    losses = linear_cross_entropy(*coarse, labels, smoothing=0.1, excluded=EXCLUDED)
+    losses = linear_cross_entropy(*coarse, Targets(labels, smoothing=0.1, excluded=EXCLUDED))
     assert losses.loss.dtype == losses.nll.dtype == torch.float32
     torch.testing.assert_close(losses.loss.double(), plain(factors, labels, 0.1), rtol=0.02, atol=0.0)
     assert all(gradient.dtype == torch.bfloat16 for gradient in torch.autograd.grad(losses.loss, coarse))
@@ -158,7 +158,7 @@ def test_bfloat16_products():
     """Under autocast factors alone are rounded: loss and gradients are float32, and near to the exact ones."""
     factors, labels = case(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        losses = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED)
+        losses = linear_cross_entropy(*factors, Targets(labels, smoothing=0.1, excluded=EXCLUDED))
     expected = plain([factor.double() for factor in factors], labels, 0.1)
     pairs = [(losses.loss, expected)]
     pairs += zip(*(torch.autograd.grad(loss, factors) for loss in (losses.loss, expected)), strict=True)
@@ -170,7 +170,7 @@ def test_bfloat16_products():
 def test_only_wanted_gradients():
     (features, weight, bias), labels = case()
     weight.requires_grad_(False)
-    linear_cross_entropy(features, weight, bias, labels, excluded=EXCLUDED).loss.backward()
+    linear_cross_entropy(features, weight, bias, Targets(labels, excluded=EXCLUDED)).loss.backward()
     assert weight.grad is None
     expected = torch.autograd.grad(plain((features, weight, bias), labels, 0.0), (features, bias))
     torch.testing.assert_close((features.grad, bias.grad), expected)
@@ -183,7 +183,7 @@ def test_nothing_is_kept_without_gradients(monkeypatch):
     )
     factors, labels = case()
     with torch.no_grad():
-        loss = linear_cross_entropy(*factors, labels, smoothing=0.1, excluded=EXCLUDED).loss
+        loss = linear_cross_entropy(*factors, Targets(labels, smoothing=0.1, excluded=EXCLUDED)).loss
     torch.testing.assert_close(loss, plain(factors, labels, 0.1).detach())
     assert not any(tensor.shape == (LABELS, VOCAB) for tensor in kept if tensor is not None)
 
@@ -196,5 +196,5 @@ def test_scores_of_all_labels_never_exist_at_once(monkeypatch):
     scores = lm_head._scores
     monkeypatch.setattr(lm_head, "_scores", lambda *factors: rows.append(len(factors[0])) or scores(*factors))
     factors, labels = case()
-    linear_cross_entropy(*factors, labels, excluded=EXCLUDED).loss.backward()
+    linear_cross_entropy(*factors, Targets(labels, excluded=EXCLUDED)).loss.backward()
     assert rows == 2 * [2, 2, 2, 2, 2, 1]

@@ -1,11 +1,9 @@
 """On the CPU, several processes train together, every precision works, and freed memory is used again."""
 
-import json
 import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -92,69 +90,12 @@ def test_processes_started_by_the_user():
     assert configured(**given) == {**given, "distributed_backend": "gloo", "ddp_backend": "pytorch_ddp"}
 
 
-@pytest.mark.parametrize("backend", ["fully_sharded", "slowmo"])
-@pytest.mark.usefixtures("under_torchrun")
-def test_refuses_what_needs_a_gpu(backend):
-    with pytest.raises(UserError, match=rf"--ddp-backend {backend} needs a GPU: use pytorch_ddp"):
-        configured(ddp_backend=backend)
-
-
 def test_a_gpu_is_left_to_fairseq(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     cfg = options(distributed_world_size=2)
     cfg.common.cpu = False
     cpu.configure(cfg)
     assert vars(cfg.distributed_training) == vars(options(distributed_world_size=2).distributed_training)
-
-
-def free_port():
-    with socket.socket() as opened:
-        opened.bind(("localhost", 0))
-        return opened.getsockname()[1]
-
-
-# What torchrun starts, for one command after the other, in processes forked once everything is imported: that takes
-# most of the time.
-TWO_RANKS = """
-import json, os, sys
-import torch._dynamo  # which PyTorch's optimizers import
-from s2sft_fairseq import cli
-for port, words in json.loads(sys.argv[1]):
-    ranks = []
-    for rank in range(2):
-        ranks.append(os.fork())
-        if ranks[-1] == 0:
-            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), WORLD_SIZE="2", RANK=str(rank))
-            status = cli.main(words)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-    if any(os.waitpid(rank, 0)[1] for rank in ranks):
-        sys.exit(1)
-    print("=== next command", flush=True)
-"""
-
-
-def test_two_ranks_resume_where_they_stopped(run_process, tiny_data, tiny_options, tmp_path):
-    train = ("train", str(tiny_data), *tiny_options.training, "--batch-size", "4", "--max-update", "4")
-    whole = (*train, "--save-dir", "whole", "--save-interval-updates", "2")
-    resume = ("--restore-file", "whole/checkpoint_1_2.pt", "--ddp-backend", "legacy_ddp")
-    resumed = (*train, "--save-dir", "resumed", *resume)
-    commands = json.dumps([(free_port(), whole), (free_port(), resumed)])
-    done = run_process(sys.executable, "-c", TWO_RANKS, commands)
-    assert done.stderr == ""
-    whole, resumed, _ = done.stdout.split("=== next command")
-    assert "training on 2 devices" in whole
-    assert "training on 2 devices" in resumed
-    assert "Loaded checkpoint whole/checkpoint_1_2.pt (epoch 1 @ 2 updates)" in resumed
-    losses = [re.findall(r"loss=([\d.]+).*num_updates=(\d+)", output) for output in (whole, resumed)]
-    assert [update for _, update in losses[0]] == ["1", "2", "3", "4"]
-    assert losses[1] == losses[0][2:]
-
-    first, second = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "resumed"))
-    for name, value in first["model"].items():
-        assert torch.equal(second["model"][name], value), name
-    assert second["optimizer_history"][-1]["num_updates"] == 4
 
 
 # Every precision that fairseq offers trains, resumes, validates and generates.

@@ -31,7 +31,7 @@ class ScriptedDecoder:
     steps = 0
     """Taken by all of them."""
 
-    def __init__(self, model, form, source: Tensor, *, max_tokens: int, beams: int) -> None:
+    def __init__(self, model, form, source: Tensor, *, max_tokens: int, beams: int, graphs: None) -> None:
         self.model = model
         self.sources = [[token for token in row if token != form.pad] for row in source.tolist()]
         self.prefixes: list[list[tuple[int, ...]]] = [[()] for _ in self.sources]

@@ -1,0 +1,112 @@
+"""Decoding by recorded graphs: the hypotheses of decoding without them, batch after batch in the same memory."""
+
+import pytest
+import torch
+from pretended_gpu import counting, moved, upload
+from recorded_graph import record
+from searches import LENGTHS, SEARCHES, assert_same, batch_of, search_options, sources
+from tiny import ENCODERS, tiny_form, tiny_model
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference import step_graphs
+from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.step_graphs import StepGraphs, batch_size
+from s2sft_fairseq.modules import incremental_state
+
+pytestmark = pytest.mark.rounding
+
+BATCHES = (LENGTHS, (4, 4), (20, 18, 16, 11, 9, 9, 2), LENGTHS, (1,), (30,) * 3, LENGTHS)
+"""Lengths of sources: larger and smaller batches, and some that come again."""
+# What is drawn depends on the size of the batch, and drafts are refused.
+GRAPHED = [name for name in SEARCHES if not name.startswith(("sampling", "drafts"))]
+
+
+class Decoders:
+    """One that decodes kernel by kernel, and one that records its steps."""
+
+    def __init__(self, form, search, *models):
+        self.form, options = form, search_options(**SEARCHES[search])
+        self.plain, self.graphed = (
+            SequenceGenerator([moved(model) for model in models], form, options) for _ in range(2)
+        )
+        self.graphed.graphs = [StepGraphs(model, record) for model in self.graphed.models]
+
+    def assert_same(self, batches=BATCHES):
+        for lengths in batches:
+            found = []
+            for generator in (self.plain, self.graphed):
+                with counting():
+                    found.append(generator.generate([], batch_of(upload(sources(self.form, lengths)))))
+            assert_same(found[1], found[0])
+
+    def recorded(self):
+        """The shapes of which there is a graph, of the first model."""
+        return [shape for shape, step in self.graphed.graphs[0]._steps.items() if step.graph is not None]
+
+
+@pytest.mark.parametrize("search", GRAPHED)
+def test_every_search(search):
+    decoders = Decoders(tiny_form("pseudo_masked"), search, tiny_model(1))
+    decoders.assert_same()
+    assert decoders.recorded()
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("method", ["causal", "pseudo_masked", "infilling"])
+def test_every_encoder(encoder, method):
+    Decoders(tiny_form(method), "all of the beam", tiny_model(1, **encoder)).assert_same(BATCHES[:4])
+
+
+def test_ensembles():
+    Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1), tiny_model(2)).assert_same()
+
+
+def test_slots_of_one_size_have_one_graph():
+    """Sizes and room do not change within a batch here, nor in the next one like it."""
+    decoders = Decoders(tiny_form("pseudo_masked"), "keep unfinished", tiny_model(1))
+    decoders.assert_same([LENGTHS] * 3)
+    whole = [shape for shape in decoders.recorded() if shape.sentences == batch_size(len(LENGTHS))]
+    # A step with one hypothesis, and those with three.
+    assert sorted(shape.hypotheses for shape in whole) == [1, 3]
+
+
+def test_slots_that_are_moved_and_more_room(monkeypatch):
+    """Compacted at each step, with hardly any slots at first and few of them read at a time."""
+    monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", 1)
+    monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 2)
+    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    decoders = Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1))
+    decoders.assert_same()
+
+
+def test_few_graphs_are_kept(monkeypatch):
+    monkeypatch.setattr(step_graphs, "MOST_GRAPHS", 2)
+    decoders = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1))
+    decoders.assert_same()
+    assert len(decoders.recorded()) <= 2
+
+
+def test_needs_a_gpu():
+    with pytest.raises(UserError) as error:
+        SequenceGenerator([tiny_model(1)], tiny_form("causal"), search_options(cuda_graphs=True))
+    assert "--cuda-graphs" in str(error.value)
+    assert "cpu" in str(error.value)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_on_a_gpu(encoder):
+    """CUDA's own graphs."""
+    form, model = tiny_form("pseudo_masked"), tiny_model(1, **encoder).cuda()
+    plain, graphed = (SequenceGenerator([model], form, search_options(beam=3, cuda_graphs=on)) for on in (False, True))
+    for lengths in BATCHES:
+        batch = batch_of(sources(form, lengths).cuda())
+        assert_same(graphed.generate([], batch), plain.generate([], batch))
+
+
+def test_batch_sizes():
+    """Each is at most half as large again as it must be."""
+    sizes = [batch_size(sentences) for sentences in range(50)]
+    assert sorted(set(sizes)) == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert all(sentences <= size <= 1.5 * sentences for sentences, size in enumerate(sizes))
+    assert sizes == sorted(sizes)

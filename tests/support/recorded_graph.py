@@ -1,0 +1,51 @@
+"""A stand-in for CUDA graphs: operators are recorded with their tensors, and run again on what these hold.
+
+As in a CUDA graph, nothing of Python runs in a replay: a number that Python computed while operators were recorded
+stays what it was, and so do all shapes and addresses.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class RecordedGraph(TorchDispatchMode):
+    """Records what runs within it; `replay` runs it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operators: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._operators.append((func, args, kwargs, result))
+        return result
+
+    def replay(self) -> None:
+        """Run the operators again. Each writes where it wrote before: results of operators that make a new tensor are
+        copied there, views and what is written in place are there already."""
+        for func, args, kwargs, result in self._operators:
+            for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(old, Tensor) and _address(old) != _address(new):
+                    old.copy_(new)
+
+
+def _address(tensor: Tensor) -> int:
+    """Return where a tensor's data begins, on the CPU or on the pretended GPU."""
+    held: Tensor = getattr(tensor, "held", tensor)
+    return held.data_ptr()
+
+
+def record(compute: Callable[[], Tensor]) -> tuple[RecordedGraph, Tensor]:
+    """Record a function, as `s2sft_fairseq.inference.step_graphs.Record` asks for.
+
+    A CUDA graph that is recorded computes nothing yet, so the result is filled with NaN until the first replay.
+    """
+    with RecordedGraph() as graph:
+        result = compute()
+    return graph, result.fill_(float("nan") if result.is_floating_point() else torch.iinfo(result.dtype).max)
