@@ -5,10 +5,9 @@ A step is what a batch takes longer for all its tokens than for one, by the numb
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 from generation_baselines import bert2bert
@@ -16,8 +15,6 @@ from generation_cell import make_sources
 from generation_grid import Cell
 from generation_systems import Decode, Setting, ours, prepare, unilm_model
 from gpu_timing import Record, Settings, peak_bytes, profiled, release, seconds_of, tally
-
-from s2sft_fairseq.inference.options import SearchOptions
 
 BEAM = 5
 SENTENCES, LENGTHS = (64, 1, 512), ("512/64", "32..512/64")
@@ -38,21 +35,8 @@ def cells(settings: Settings) -> Iterator[Record]:
             yield {"name": name, "sentences": sentences, "lengths": lengths, "system": system}
 
 
-def graph_option() -> str | None:
-    """Return the search option that records steps as CUDA graphs; None where this version has none."""
-    return next((option.name for option in fields(SearchOptions) if "graph" in option.name), None)
-
-
-def graph_changes(is_on: bool) -> dict[str, Any]:
-    """Return the search options for steps that are CUDA graphs, or that are none."""
-    option = graph_option()
-    return {option: is_on} if option is not None else {}
-
-
 def unavailable(cell: Record, settings: Settings) -> str | None:
     """Tell why a cell cannot be measured; None if it can."""
-    if cell["system"] == "graph" and graph_option() is None:
-        return "this version has no search option for CUDA graphs"
     if cell["system"] == "graph" and settings.device != "cuda":
         return "CUDA graphs need a GPU"
     return None
@@ -122,5 +106,5 @@ def make_decoder(task: Cell) -> Callable[[int], Decode]:
         return lambda steps: bert2bert(replace(setting, steps=steps), torch.bfloat16)
     model = unilm_model(setting)
     prepare(model, task.precision)
-    changes = graph_changes(task.system == "graph")
-    return lambda steps: ours(replace(setting, steps=steps), model, **changes)
+    graphs = task.system == "graph"
+    return lambda steps: ours(replace(setting, steps=steps), model, cuda_graphs=graphs)

@@ -259,10 +259,7 @@ def test_a_block_lasts_long_enough(monkeypatch):
     assert clock.now == pytest.approx(0.1 * (2 + 4 * 3)), "0.25 seconds and more are three calls"
 
 
-def test_graphs_by_the_name_of_their_option(monkeypatch):
-    options = [SimpleNamespace(name="beam"), SimpleNamespace(name="cuda_graphs")]
-    monkeypatch.setattr(gpu_part_decoding, "fields", lambda _: options)
-    assert gpu_part_decoding.graph_changes(True) == {"cuda_graphs": True}
+def test_graphs_need_a_gpu():
     assert gpu_part_decoding.unavailable({"system": "graph"}, TINY) == "CUDA graphs need a GPU"
     assert gpu_part_decoding.unavailable({"system": "graph"}, REAL) is None
 
