@@ -35,7 +35,7 @@ def original(setting: Setting, model: UnilmModel, measured: Collection[int] | No
     return lambda source, tick: decoder(source, tick)[0]
 
 
-def bert2bert(setting: Setting) -> Decode:
+def bert2bert(setting: Setting, dtype: torch.dtype = torch.float32) -> Decode:
     """Decode with `transformers`' own cache: another model, a BERT decoder with cross-attention behind a BERT encoder.
 
     Its weights are random too, and its encoder and decoder are each of our model's size.
@@ -49,7 +49,7 @@ def bert2bert(setting: Setting) -> Decode:
             transformers.BertConfig(**config, is_decoder=True, add_cross_attention=True),
         )
     )
-    model = model.to(setting.device).eval()
+    model = model.to(setting.device, dtype).eval()
     options = transformers.GenerationConfig(
         decoder_start_token_id=CLS,
         bos_token_id=CLS,

@@ -81,14 +81,15 @@ def prepare(model: UnilmModel, precision: str) -> None:
     prepare_for_inference(model, bf16=precision == "bfloat16", quantize="int8" if precision == "int8" else "none")
 
 
-def ours(setting: Setting, model: UnilmModel) -> Decode:
-    """Decode with this package."""
+def ours(setting: Setting, model: UnilmModel, **changes: Any) -> Decode:
+    """Decode with this package, with these changes of the search options."""
     options = SearchOptions(
         beam=setting.beam,
         max_len_b=setting.steps - 1,
         # More than there are: eos never comes, and at the end a hypothesis is ranked without it.
         min_len=setting.steps,
         keep_unfinished=True,
+        **changes,
     )
     generator = SequenceGenerator([model], setting.form, options)
     step = model.step

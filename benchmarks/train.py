@@ -13,6 +13,7 @@ AdamW, each in a process of its own, which also measures the matrix rate of the 
 * plain: `transformers`, every example padded to the maximum, dense scores with a mask added, the loss as the original
   writes it; this package is not imported there (`training_plain.py`)
 * factored, where it is asked for: ours with ``--factored-moments``
+* sdpa, where it is asked for: plain, but with PyTorch's scaled dot-product attention
 * full_logits, where it is asked for: plain, but all positions pass the head, as `BertForMaskedLM` does by itself
 
 An update begins with ids: making the batch is part of it. The lengths of a batch stand for the whole distribution, and
@@ -25,7 +26,8 @@ are the same in every update (`training_pairs.py`); ``squad_qg`` are the lengths
 * "MFU" is the share of the matrix rate that was of use: the FLOPs of real positions (`training_work.py`: forward and
   twice that backward; scores of block with block; the head at labels), over the time and over the highest rate that
   any cell of the table found, by any library of PyTorch's, with factors of the same precision
-* "bfloat16" of ours is ``--amp``, of plain PyTorch's autocast: the factors of products are rounded
+* "bfloat16" of ours is ``--amp``, of plain PyTorch's autocast: the factors of products are rounded; on a GPU that of
+  ours is ``--bf16``, with weights of 16 bits beside a copy in 32
 * "/plain" are ratios of tokens/s and of memory to plain in float32, with a * where the two were not measured in one run
 """
 
@@ -42,6 +44,7 @@ from training_grid import (
     FULL_LOGITS,
     METHODS,
     PRECISIONS,
+    SDPA,
     SYSTEMS,
     Cell,
     describe,
@@ -63,7 +66,7 @@ def main() -> None:
     add("--method", nargs="+", choices=METHODS, help="(default: all; with --scaling pseudo_masked)")
     add("--lengths", nargs="+", metavar="S/T", help=f"positions of sources / of targets (default: {' '.join(LENGTHS)})")
     add("--batch", nargs="+", type=int, metavar="N", help=f"examples of a batch (default: {BATCH}; 16 of squad_qg)")
-    add("--system", nargs="+", default=list(SYSTEMS), choices=(*SYSTEMS, FULL_LOGITS, FACTORED))
+    add("--system", nargs="+", default=list(SYSTEMS), choices=(*SYSTEMS, FULL_LOGITS, FACTORED, SDPA))
     add("--precision", nargs="+", default=["float32"], choices=PRECISIONS, help="of the factors of products")
     add("--vocab", nargs="+", type=int, default=[30522], metavar="V")
     add("--updates", type=int, default=3, metavar="N", help="timed ones")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 SYSTEMS = ("ours", "plain")
 FULL_LOGITS = "full_logits"  # plain, but with the logits of every position: measured where it is asked for
 FACTORED = "factored"  # ours, with --factored-moments: where it is asked for, too
+SDPA = "sdpa"  # plain, but with the attention of PyTorch: so too
 PRECISIONS = ("float32", "bfloat16")
 METHODS = ("causal", "masked", "pseudo_masked", "pseudo_masked_relative")
 RELATIVE_BINS, FURTHEST_DISTANCE = 32, 128
@@ -117,7 +118,9 @@ class Cell:
     updates: int
     """Timed ones, after one more."""
     precision: str = "float32"
-    """Of the factors of matrix products; all else is float32."""
+    """Of the factors of matrix products; all else is float32. On a GPU ours has ``--bf16``, with 16-bit weights too."""
+    extra: str = ""
+    """Further options of ours, separated by spaces."""
 
     @property
     def encoder(self) -> Encoder:

@@ -1,7 +1,6 @@
 """This package as its users run it: fairseq's own `Trainer` with our task, model, criterion and optimiser."""
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from fairseq import options
 from fairseq.data import ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 from training_grid import FACTORED, FURTHEST_DISTANCE, MASKED_SHARE, RELATIVE_BINS, Cell
@@ -52,7 +50,7 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         *("--dropout", dropout, "--attention-dropout", dropout),
         *("--criterion", "mask_attention", "--label-smoothing", LABEL_SMOOTHING),
         *("--optimizer", "fused_adamw", "--lr", LEARNING_RATE, "--adam-betas", BETAS, "--adam-eps", EPSILON),
-        *("--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM),
+        *("--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM, "--distributed-world-size", 1),
     ]
     if cell.objective == "masked":  # an exact number, so that every update has the same work; placeholders alone
         words += ["--corruption", "original", "--target-mask-prob", MASKED_SHARE, "--random-prob", 0, "--keep-prob", 0]
@@ -60,12 +58,19 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         words += ["--target-mask-prob", 0]
     if cell.relative:
         words += ["--relative-position-bins", RELATIVE_BINS, "--max-relative-position", FURTHEST_DISTANCE]
-    words.append("--amp" if cell.precision == "bfloat16" else "--float32")
+    words.append(precision_option(cell))
     if cell.system == FACTORED:
         words.append("--factored-moments")
     if not cell.device.startswith("cuda"):
         words.append("--cpu")
-    return [str(word) for word in words]
+    return [*(str(word) for word in words), *cell.extra.split()]
+
+
+def precision_option(cell: Cell) -> str:
+    """Return the option of a precision: fairseq's of that name, and for ``bfloat16`` the faster one of two."""
+    if cell.precision == "bfloat16":
+        return "--bf16" if cell.device.startswith("cuda") else "--amp"
+    return f"--{cell.precision}"
 
 
 def make_trainer(cell: Cell, dropout: float = DROPOUT) -> Trainer:
@@ -94,16 +99,22 @@ def collate(task: UnilmSeq2SeqTask, pairs: Sequence[Pair], epoch: int) -> dict[s
     return data.collater([data[index] for index in range(len(data))])
 
 
+def watch_loss(trainer: Trainer) -> list[Tensor]:
+    """Return a list to which each batch of an update adds its loss of a label, in nats; it stays on the device."""
+    losses: list[Tensor] = []
+    trainer.criterion.register_forward_hook(lambda module, given, found: losses.append(found[0].detach() / found[1]))
+    return losses
+
+
 def ours(cell: Cell) -> System:
     """Return the training of this package."""
     logging.disable(logging.INFO)
     trainer = make_trainer(cell)
+    losses = watch_loss(trainer)
 
     def update(pairs: Sequence[Pair]) -> Outcome:
         batch = collate(trainer.task, pairs, epoch=trainer.get_num_updates() + 1)
-        with metrics.aggregate() as logged:  # on a GPU the step returns no numbers
-            trainer.train_step([batch])
-        # fairseq's losses are in bits.
-        return Outcome(logged.get_smoothed_value("loss") * math.log(2), batch["net_input"]["tokens"].numel())
+        trainer.train_step([batch])
+        return Outcome(float(losses.pop()), batch["net_input"]["tokens"].numel())
 
     return update

@@ -7,14 +7,14 @@ Letters: B examples, S and T the most positions of a source and a target, L all 
 S + 2T), P predicted slots of an example, V vocabulary, h heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from training_grid import FULL_LOGITS, FURTHEST_DISTANCE, RELATIVE_BINS, Cell
+from training_grid import FULL_LOGITS, FURTHEST_DISTANCE, RELATIVE_BINS, SDPA, Cell
 from training_pairs import (
     BETAS,
     CLIP_NORM,
@@ -111,7 +111,7 @@ class PlainModel(nn.Module):
             attention_probs_dropout_prob=dropout,
             max_position_embeddings=cell.positions,
             pad_token_id=PAD,
-            attn_implementation="eager",
+            attn_implementation="sdpa" if cell.system == SDPA else "eager",
         )
         self.bert = transformers.BertForMaskedLM(config)
         self.relative = nn.Linear(RELATIVE_BINS, heads, bias=False) if cell.relative else None
@@ -183,14 +183,13 @@ def make_optimizer(model: PlainModel) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY)
 
 
-def plain(cell: Cell) -> System:
-    """Return the training of the baseline, of random weights."""
+def padded_update(cell: Cell) -> Callable[[PaddedBatch], Tensor]:
+    """Return an update of the baseline, of random weights: from a padded batch to its loss, on the device."""
     torch.manual_seed(cell.seed)
     model = PlainModel(cell).to(cell.device).train()
     optimizer = make_optimizer(model)
 
-    def update(pairs: Sequence[Pair]) -> Outcome:
-        batch = pad_batch(cell, pairs)
+    def update(batch: PaddedBatch) -> Tensor:
         kind = torch.device(cell.device).type
         with torch.autocast(kind, torch.bfloat16, enabled=cell.precision == "bfloat16"):
             loss = smoothed_loss(model(batch), batch)
@@ -198,6 +197,17 @@ def plain(cell: Cell) -> System:
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
-        return Outcome(loss.item(), batch.tokens.numel())
+        return loss.detach()
+
+    return update
+
+
+def plain(cell: Cell) -> System:
+    """Return the training of the baseline."""
+    train = padded_update(cell)
+
+    def update(pairs: Sequence[Pair]) -> Outcome:
+        batch = pad_batch(cell, pairs)
+        return Outcome(train(batch).item(), batch.tokens.numel())
 
     return update

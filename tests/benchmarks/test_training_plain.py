@@ -57,7 +57,7 @@ def masked_by_us(sample):
     ]
 
 
-@pytest.mark.parametrize("system", ["plain", "full_logits"])
+@pytest.mark.parametrize("system", ["plain", "full_logits", "sdpa"])
 @pytest.mark.parametrize("method", METHODS)
 def test_one_loss_and_one_gradient(method, system):
     cell = a_cell(method=method, system=system)

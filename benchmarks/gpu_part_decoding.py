@@ -1,0 +1,110 @@
+"""Part ``decoding`` of `gpu.py`: sentences a second and milliseconds a step, beside BERT2BERT of `transformers`.
+
+Base size, bfloat16, beam search, the sentences of a cell in one batch, a fixed number of tokens for each hypothesis.
+A step is what a batch takes longer for all its tokens than for one, by the number of tokens between.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+import torch
+from generation_baselines import bert2bert
+from generation_cell import make_sources
+from generation_grid import Cell
+from generation_systems import Decode, Setting, ours, prepare, unilm_model
+from gpu_timing import Record, Settings, peak_bytes, profiled, release, seconds_of, tally
+
+BEAM = 5
+SENTENCES, LENGTHS = (64, 1, 512), ("512/64", "32..512/64")
+TINY_SENTENCES, TINY_LENGTHS = (2,), ("12/4", "5..12/4")
+SYSTEMS = ("eager", "graph", "bert2bert")
+
+
+def cells(settings: Settings) -> Iterator[Record]:
+    """Yield the cells, the most telling first; the baseline of 512 sentences takes longest."""
+    tasks = [
+        (sentences, lengths)
+        for lengths in (TINY_LENGTHS if settings.tiny else LENGTHS)
+        for sentences in (TINY_SENTENCES if settings.tiny else SENTENCES)
+    ]
+    for system in SYSTEMS:
+        for sentences, lengths in tasks:
+            name = f"N={sentences} {lengths}: {system}"
+            yield {"name": name, "sentences": sentences, "lengths": lengths, "system": system}
+
+
+def unavailable(cell: Record, settings: Settings) -> str | None:
+    """Tell why a cell cannot be measured; None if it can."""
+    if cell["system"] == "graph" and settings.device != "cuda":
+        return "CUDA graphs need a GPU"
+    return None
+
+
+def measure(cell: Record, settings: Settings) -> Record:
+    """Measure one."""
+    task = Cell(
+        config="unilm_tiny" if settings.tiny else "unilm_base",
+        lengths=cell["lengths"],
+        beam=2 if settings.tiny else BEAM,
+        batch=cell["sentences"],
+        system=cell["system"],
+        precision="bfloat16",
+        sentences=cell["sentences"],
+        vocab=100 if settings.tiny else 30522,
+        device=settings.device,
+        threads=torch.get_num_threads(),
+        seed=1,
+        baseline_steps=0,
+        repeats=1,
+    )
+    (source,) = make_sources(task)
+    decoder = make_decoder(task)
+    is_ours = cell["system"] != "bert2bert"
+    repeats = {"warm_up": 3 if is_ours else 1, "repeats": 5 if is_ours else 2}
+
+    def run(decode: Decode, steps: int) -> tuple[float, Record]:
+        """Time a batch, and count the calls of the driver in it."""
+        call = partial(decode, source, no_tick)
+        if (shape := tuple(call().shape)) != (cell["sentences"], steps):
+            raise RuntimeError(f"{shape} tokens came")
+        seconds = median(seconds_of(call, settings, **repeats))
+        peak = peak_bytes(settings.device)
+        return seconds, {"peak_bytes": peak, **(tally(profiled(call, settings.device)) if is_ours else {})}
+
+    whole, counts = run(decoder(task.target_length), task.target_length)
+    release(settings.device)
+    one, _ = run(decoder(1), 1)
+    steps = task.target_length - 1
+    return {
+        **counts,
+        "seconds": whole,
+        "seconds_of_one_token": one,
+        "sentences_per_second": cell["sentences"] / whole,
+        "step_ms": 1000 * (whole - one) / steps,
+        "steps": steps,
+    }
+
+
+def no_tick() -> None:
+    """Take no notice of a step: nothing may wait for the device between two of them."""
+
+
+def make_decoder(task: Cell) -> Callable[[int], Decode]:
+    """Return a function from a number of tokens to the decoding of so many, with one model where it can be shared."""
+    setting = Setting(
+        config=task.config,
+        vocab=task.vocab,
+        max_source=task.source_lengths[1],
+        steps=task.target_length,
+        beam=task.beam,
+        device=torch.device(task.device),
+        seed=task.seed,
+    )
+    if task.system == "bert2bert":
+        return lambda steps: bert2bert(replace(setting, steps=steps), torch.bfloat16)
+    model = unilm_model(setting)
+    prepare(model, task.precision)
+    graphs = task.system == "graph"
+    return lambda steps: ours(replace(setting, steps=steps), model, cuda_graphs=graphs)
