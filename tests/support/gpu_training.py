@@ -9,7 +9,7 @@ from fairseq import options, utils
 from fairseq.data import ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
-from pretended_gpu import DEVICE, moved, upload
+from pretended_gpu import DEVICE, counting, moved, upload
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.packed_dataset import PackedPairDataset
@@ -36,6 +36,8 @@ def make_trainer(dictionary: FairseqDictionary, *words: object, on_gpu: bool = T
     trainer = Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
     if on_gpu:
         trainer._model, trainer.device = moved(trainer._model), DEVICE
+        with counting():
+            trainer.optimizer.get_lr()  # makes the optimizer, which tries its kernels on the device
     return trainer
 
 
