@@ -178,3 +178,9 @@ def batch_size(sentences: int) -> int:
     if not sentences:
         return 0
     return size * 3 // 4 if size >= 4 and size * 3 // 4 >= sentences else size
+
+
+def largest_batch(most: int) -> int:
+    """Return the largest of these sizes that is at most ``most``, which is at least 1."""
+    size = 1 << most.bit_length() - 1
+    return size * 3 // 2 if size * 3 // 2 <= most else size

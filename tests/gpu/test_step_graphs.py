@@ -13,7 +13,7 @@ from tiny import ENCODERS, tiny_form, tiny_model
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference import step_graphs
 from s2sft_fairseq.inference.generator import SequenceGenerator
-from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs, batch_size
+from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs, batch_size, largest_batch
 from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.modules.incremental_state import IncrementalState
 
@@ -93,6 +93,23 @@ def test_a_state_that_leaves_its_memory(monkeypatch):
     *_, positions, _ = graphs._memory
     assert graphs._has_left
     assert {shape.capacity for shape in graphs._steps} == {len(positions) // batch_size(len(LENGTHS))}
+
+
+def test_attention_reads_a_multiple_of_slots(monkeypatch):
+    """However often a state needs more room: the kernels copy masks whose rows are not aligned."""
+    monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 4)
+    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    widths, capacities, seen_by = set(), set(), IncrementalState.seen_by
+
+    def watched(state, layout, slots, end):
+        widths.add(end)
+        capacities.add(state.capacity)
+        return seen_by(state, layout, slots, end)
+
+    monkeypatch.setattr(IncrementalState, "seen_by", watched)
+    Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1)).assert_same([LENGTHS])
+    assert len(capacities) > 1
+    assert not any(width % 4 for width in widths | capacities)
 
 
 def test_results_share_memory():
@@ -210,3 +227,5 @@ def test_batch_sizes():
     assert sorted(set(sizes)) == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
     assert all(sentences <= size <= 1.5 * sentences for sentences, size in enumerate(sizes))
     assert sizes == sorted(sizes)
+    for most in range(1, 50):
+        assert largest_batch(most) == max(size for size in sizes if size <= most)
