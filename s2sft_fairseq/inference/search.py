@@ -26,7 +26,8 @@ from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_to
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 STEPS_BETWEEN_QUESTIONS = 8
-"""That a search asks a GPU: the host waits for the answer, and the GPU for the next kernel."""
+"""After so many steps a search asks a GPU which sentences are done: the host waits for the answer, and then the GPU for
+the next kernel."""
 
 
 def spare_slots(beams: int) -> int:

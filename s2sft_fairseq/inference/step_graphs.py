@@ -18,7 +18,7 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.visibility import StepLayout
 
 MOST_GRAPHS = 128
-"""That are kept. Each takes some MB for its kernels' arguments; all that they compute shares memory."""
+"""Graphs that are kept, at most. Each takes some MB for its kernels' arguments; all that they compute shares memory."""
 
 
 class Graph(Protocol):
