@@ -1,11 +1,12 @@
 """Part ``memory`` of `gpu.py`: the largest batch whose update fits into the device, and how fast that is."""
 
-import torch
 from fairseq.trainer import Trainer
 from gpu_part_training import LENGTHS, MODELS, TINY_LENGTHS, TINY_MODELS, as_cell, timed, update_of
 from gpu_timing import Record, Settings, release
 from training_grid import Cell
 from training_ours import make_trainer
+
+from s2sft_fairseq.inference.memory import is_out_of_memory
 
 EXTRAS = {"": "", ", checkpointed": "--checkpoint-activations"}
 MOST = {"cuda": 1 << 20, "cpu": 8}
@@ -47,7 +48,9 @@ def attempt(trainer: Trainer, cell: Cell) -> bool:
         call, _ = update_of(cell, trainer)
         call()
         call()  # the first one of all makes the moments
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:  # of the allocator, or of a library that takes memory by itself
+        if not is_out_of_memory(error):
+            raise
         trainer.zero_grad()
         return False
     return True

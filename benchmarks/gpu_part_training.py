@@ -11,8 +11,10 @@ from statistics import median
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.trainer import Trainer
 from gpu_timing import Call, Record, Settings, peak_bytes, profiled, seconds_of, tally
+from torch import Tensor
 from training_cell import amounts
 from training_grid import SDPA, Cell, parse_lengths
 from training_ours import collate, make_trainer, watch_loss
@@ -123,6 +125,8 @@ def update_of(cell: Cell, trainer: Trainer | None = None) -> tuple[Call, list[An
         return lambda: losses.append(train(padded[next(numbers) % BATCHES])), losses
     trainer = make_trainer(cell) if trainer is None else trainer
     batches = [collate(trainer.task, some, epoch) for epoch, some in enumerate(pairs, 1)]
+    if trainer.cuda:  # as fairseq's iterators have them, or each update would wait for the one before
+        batches = [utils.apply_to_sample(Tensor.pin_memory, batch) for batch in batches]
     # A batch of its own each time: fairseq and the model may leave something in what they are given.
     call = lambda: trainer.train_step([copy.copy(batches[next(numbers) % BATCHES])], raise_oom=True)  # noqa: E731
     return call, watch_loss(trainer)

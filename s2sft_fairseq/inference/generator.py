@@ -100,16 +100,21 @@ class SequenceGenerator:
     def _search(self, source: Tensor, prefix: Tensor | None) -> Hypotheses:
         drafted = self.options.draft_placeholders or self.options.draft_source
         kind = DraftedSearch if drafted else BeamSearch
-        search = kind(self.models, self.form, self.options, source, prefix, self.graphs)
-        while search.step():
-            pass
+        try:
+            search = kind(self.models, self.form, self.options, source, prefix, self.graphs)
+            while search.step():
+                pass
+        except BaseException:
+            for graphs in self.graphs or ():
+                graphs.clear()  # a batch for which memory ran out is generated in halves, which need less
+            raise
         return search.results
 
 
 def _step_graphs(models: Sequence[UnilmModel]) -> list[StepGraphs]:
     if (device := models[0].embeddings.tokens.weight.device).type == "cpu":
         raise UserError(f"--cuda-graphs needs a GPU, but the model is on {device.type}: leave it out")
-    return [StepGraphs(model, CudaRecorder()) for model in models]
+    return [StepGraphs(model, CudaRecorder(device)) for model in models]
 
 
 @dataclass

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.rules import NotANumberError
+from s2sft_fairseq.inference.search import spare_slots
+from s2sft_fairseq.inference.step_graphs import largest_batch
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.modules.incremental_state import SLOTS_AT_A_TIME
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +68,18 @@ class BatchMemory:
     """Bytes needed for each hypothesis while its next token is chosen ..."""
     scored_pair: int
     """... and for each position that it sees then."""
+    spare: int = 0
+    """Positions that are kept beyond those of the source and of one hypothesis, at least ..."""
+    multiple: int = 1
+    """... and what their number is a multiple of."""
+    cuda_graphs: bool = False
+    """Whether a batch is filled up to one of the sizes of CUDA graphs."""
 
     def of_sentence(self, length: int) -> int:
         """Return the bytes for each sentence of a batch whose longest source has ``length`` positions."""
         # At most: what hypotheses have in common is kept once.
-        positions = length + self.beam * (self.max_tokens + 1)
+        positions = max(length + self.beam * (self.max_tokens + 1), length + self.max_tokens + self.spare)
+        positions += -positions % self.multiple
         reading = length * (self.read_position + length * self.read_pair)
         scoring = self.beam * (self.scored_row + positions * self.scored_pair)
         # Both, though they are needed one after the other: what allocators take back they give in other pieces.
@@ -77,10 +87,13 @@ class BatchMemory:
 
     def most_sentences(self, length: int) -> int:
         """Return how many sentences fit, the longest source of which has ``length`` positions; at least one."""
-        return max(1, self.budget // self.of_sentence(length))
+        most = max(1, self.budget // self.of_sentence(length))
+        return largest_batch(most) if self.cuda_graphs else most
 
 
-def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget: int | None = None) -> BatchMemory:
+def memory_for(
+    models: Sequence[UnilmModel], beam: int, max_tokens: int, budget: int | None = None, *, cuda_graphs: bool = False
+) -> BatchMemory:
     """Estimate the memory that decoding takes.
 
     Args:
@@ -88,9 +101,13 @@ def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget:
         beam: hypotheses of each sentence.
         max_tokens: most tokens of a hypothesis.
         budget: bytes that a batch may take; `SHARE` of what the device has free if None.
+        cuda_graphs: whether batches are decoded by them.
     """
+    device = models[0].embeddings.tokens.weight.device
     if budget is None:
-        budget = int(SHARE * free_memory(models[0].embeddings.tokens.weight.device))
+        budget = int(SHARE * free_memory(device))
+    # A GPU has memory for what is taken, a CPU for what is written.
+    spare, multiple = (0, 1) if device.type == "cpu" else (spare_slots(beam), SLOTS_AT_A_TIME)
     return BatchMemory(
         budget,
         beam,
@@ -103,6 +120,9 @@ def memory_for(models: Sequence[UnilmModel], beam: int, max_tokens: int, budget:
         scored_row=sum(8 * 4 * len(model.embeddings.tokens.weight) for model in models),
         # From the newest token and the placeholder.
         scored_pair=max(2 * _read_pair(model) for model in models),
+        spare=spare,
+        multiple=multiple,
+        cuda_graphs=cuda_graphs,
     )
 
 

@@ -26,7 +26,13 @@ from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_to
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 STEPS_BETWEEN_QUESTIONS = 8
-"""That a search asks a GPU: the host waits for the answer, and the GPU for the next kernel."""
+"""After so many steps a search asks a GPU which sentences are done: the host waits for the answer, and then the GPU for
+the next kernel."""
+
+
+def spare_slots(beams: int) -> int:
+    """Return how many slots a sentence has at first for tokens that its hypotheses do not share."""
+    return (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
 
 
 class IncrementalDecoder:
@@ -63,7 +69,7 @@ class IncrementalDecoder:
         positions = torch.arange(source.size(1), device=source.device).expand_as(source)
         segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
         # Hypotheses of one sentence soon have most of their tokens in common.
-        num_tokens = max_tokens + (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
+        num_tokens = max_tokens + spare_slots(beams)
         self.state = model.prefill(
             source[real],
             positions[real],

@@ -5,9 +5,10 @@ graph has fixed shapes and fixed addresses. So the state of a batch lies in memo
 batch has one of few sizes, and sentences that are done stay in it until the next smaller size suffices.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.visibility import StepLayout
 
 MOST_GRAPHS = 128
-"""That are kept. Each takes some MB for its kernels' arguments; their results share memory."""
+"""Graphs that are kept, at most. Each takes some MB for its kernels' arguments; all that they compute shares memory."""
 
 
 class Graph(Protocol):
@@ -27,22 +28,26 @@ class Graph(Protocol):
         """Run its kernels again, on what their tensors hold now."""
 
 
-Record = Callable[[Callable[[], Tensor]], tuple[Graph, Tensor]]
-"""Runs a function while its kernels are recorded; returns the graph and the tensor with the results."""
+Record = Callable[[Callable[[], object]], Graph]
+"""Records the kernels of a function. What they write is valid when the graph has been replayed."""
 
 
 class CudaRecorder:
-    """Records on the current CUDA device. Graphs share memory: a result is valid until the next graph runs."""
+    """Records on a CUDA device. Graphs share memory, so that nothing that one computes there outlives the next one."""
 
-    def __init__(self) -> None:
-        self._pool: Any = torch.cuda.graph_pool_handle()
+    def __init__(self, device: torch.device) -> None:
+        # PyTorch's own stream for this belongs to whichever device comes first.
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        # Memory that graphs share ends with the last of them, and PyTorch fails to begin it again.
+        self._keeps_the_pool = self(lambda: torch.zeros(1, device=device))
 
-    def __call__(self, compute: Callable[[], Tensor]) -> tuple[Graph, Tensor]:
+    def __call__(self, compute: Callable[[], object]) -> Graph:
         """See `Record`. Other threads may use the GPU meanwhile."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = compute()
-        return graph, result
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            compute()
+        return graph
 
 
 class _Shape(NamedTuple):
@@ -57,7 +62,7 @@ class _Shape(NamedTuple):
 
 @dataclass
 class _RecordedStep:
-    """A step of one shape, and the tensors that its graph reads."""
+    """A step of one shape, and the tensors that its graph reads and writes."""
 
     tokens: Tensor
     """The new tokens, which are copied here (N, A)."""
@@ -67,8 +72,9 @@ class _RecordedStep:
     """0, 1, ..., A - 1."""
     segments: Tensor
     layout: StepLayout
+    logits: Tensor
+    """(N, P, V), in memory that the graphs of all shapes write to."""
     graph: Graph | None = None
-    logits: Tensor | None = None
 
 
 class StepGraphs:
@@ -82,29 +88,38 @@ class StepGraphs:
     def __init__(self, model: UnilmModel, record: Record) -> None:
         """Take the model, on its device and ready to decode, and what records."""
         self.model, self._record = model, record
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the graphs, and free the memory of the state."""
         self._steps: dict[_Shape, _RecordedStep] = {}
         self._memory: list[Tensor] = []
-        self._taken = 0
+        self._logits = self.model.embeddings.tokens.weight.new_zeros(0)
+        self.begin()
 
     def begin(self) -> None:
         """Let the next batch have the memory of the last one."""
         self._taken = 0
+        self._has_left = False
 
     def allocate(self, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return a tensor for the state of a batch; the n-th one of each batch stands at the same address."""
-        count = torch.Size(size).numel()
+        """Return zeros for the state of a batch; the n-th tensor of each batch stands at the same address."""
+        count = math.prod(size)
         if self._taken == len(self._memory):
             self._memory.append(torch.zeros(0, dtype=dtype, device=device))
         if self._memory[self._taken].numel() < count:
             self._steps.clear()  # they read the old memory
             self._memory[self._taken] = self._memory[self._taken][:0].clone()  # frees it first
-            self._memory[self._taken] = torch.zeros(count, dtype=dtype, device=device)
+            self._memory[self._taken] = torch.empty(count, dtype=dtype, device=device)
         self._taken += 1
-        return self._memory[self._taken - 1][:count].view(size)
+        return self._memory[self._taken - 1][:count].zero_().view(size)
 
     def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:
         """Do the same as `UnilmModel.step`: the first step of a shape kernel by kernel, the second one while it is
         recorded, all others by the graph.
+
+        A state that needs more room than it began with leaves the memory that graphs read: the rest of its batch is
+        decoded kernel by kernel.
 
         Args:
             state: of a batch since `begin`, allocated by `allocate`.
@@ -115,31 +130,46 @@ class StepGraphs:
         """
         capacity = state.capacity
         state.make_room(layout)
-        if state.capacity > capacity:
-            self._steps.clear()  # the state has left the memory that they read
+        self._has_left |= state.capacity > capacity
         end = state.read_by(layout)
-        shape = _Shape(len(tokens), state.hypotheses, state.capacity, end, id(layout))
-        if shape not in self._steps:
-            if len(self._steps) >= MOST_GRAPHS:
-                self._steps.clear()
-            offsets = torch.arange(tokens.size(1), device=tokens.device)
-            self._steps[shape] = _RecordedStep(tokens.clone(), offsets + state.used, offsets, segments, layout)
+        if self._has_left:
             logits = self.model.score(state, tokens, segments, layout, state.slots_of(layout), end)
         else:
-            logits = self._replayed(self._steps[shape], state, tokens, end)
+            logits = self._score(state, tokens, segments, layout, end)
         state.keep(layout)
         return logits
 
-    def _replayed(self, step: _RecordedStep, state: IncrementalState, tokens: Tensor, end: int) -> Tensor:
+    def _score(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout, end: int) -> Tensor:
+        shape = _Shape(len(tokens), state.hypotheses, state.capacity, end, id(layout))
+        if is_new := shape not in self._steps:
+            if len(self._steps) >= MOST_GRAPHS:
+                self._steps.clear()
+            offsets = torch.arange(tokens.size(1), device=tokens.device)
+            logits = self._room_for_logits(len(tokens), layout.num_predicted)
+            self._steps[shape] = _RecordedStep(
+                torch.empty_like(tokens), torch.empty_like(offsets), offsets, segments, layout, logits
+            )
+        step = self._steps[shape]
         step.tokens.copy_(tokens)
         torch.add(step.offsets, state.used, out=step.slots)
+
+        def compute() -> Tensor:
+            return step.logits.copy_(self.model.score(state, step.tokens, step.segments, step.layout, step.slots, end))
+
+        # Kernels must have run before they are recorded: CUDA loads them, and libraries plan, when they run first.
+        if is_new:
+            return compute()
         if step.graph is None:
-            step.graph, step.logits = self._record(
-                lambda: self.model.score(state, step.tokens, step.segments, step.layout, step.slots, end)
-            )
+            step.graph = self._record(compute)
         step.graph.replay()
-        assert step.logits is not None
         return step.logits
+
+    def _room_for_logits(self, sentences: int, predictions: int) -> Tensor:
+        """Return (N, P, V); graphs that are there already keep the memory that they write to."""
+        size = (sentences, predictions, len(self.model.embeddings.tokens.weight))
+        if self._logits.numel() < math.prod(size):
+            self._logits = self._logits.new_empty(math.prod(size))
+        return self._logits[: math.prod(size)].view(size)
 
 
 def batch_size(sentences: int) -> int:
@@ -148,3 +178,9 @@ def batch_size(sentences: int) -> int:
     if not sentences:
         return 0
     return size * 3 // 4 if size >= 4 and size * 3 // 4 >= sentences else size
+
+
+def largest_batch(most: int) -> int:
+    """Return the largest of these sizes that is at most ``most``, which is at least 1."""
+    size = 1 << most.bit_length() - 1
+    return size * 3 // 2 if size * 3 // 2 <= most else size

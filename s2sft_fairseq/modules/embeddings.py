@@ -65,7 +65,10 @@ class _LookUp(torch.autograd.Function):
         total = ctx.tied.take()
         total = torch.zeros_like(weight) if total is None else total
         of_padding = total[ctx.padding].clone()
-        total.index_add_(0, tokens.flatten(), gradient.flatten(0, -2).to(total.dtype))
+        # A GPU would round the row of a frequent token after each addition, and lose the last ones of some hundred.
+        wide = total.float() if total.dtype in (torch.float16, torch.bfloat16) else total
+        wide.index_add_(0, tokens.flatten(), gradient.flatten(0, -2).to(wide.dtype))
+        total = wide.to(total.dtype)
         total[ctx.padding] = of_padding
         return total, None, None, None
 

@@ -179,7 +179,7 @@ class MultiFlowAttention(nn.Module):
 
         Args:
             x: states of the new tokens (N, A, H). N: sentences, A: new tokens of each.
-            plan: what is added to the scores, and the turn of the new tokens.
+            plan: what is added to the scores, and the rotation of the new tokens.
             cache: keys, rotated already, and values of this layer.
             queries: number of new tokens, the last ones, that attend.
 

@@ -68,6 +68,11 @@ def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slic
         yield slice(start, len(lengths)), slice(begin, end)
 
 
+def slots_for(count: int, device: torch.device) -> int:
+    """Return how many slots a device has, or reads, where so many are needed: a GPU a multiple of `SLOTS_AT_A_TIME`."""
+    return count if device.type == "cpu" else -(-count // SLOTS_AT_A_TIME) * SLOTS_AT_A_TIME
+
+
 def source_places(lengths: Sequence[int], slots: int, device: torch.device) -> Tensor:
     """Return where the positions of sources, one after the other, stand among their slots, short ones at the end (T,).
 
@@ -177,11 +182,8 @@ class IncrementalState:
             allocate: memory for the state; None: memory of its own.
         """
         device, slots, count = positions.device, max(lengths), len(lengths)
-        on_cpu = device.type == "cpu"
-        allocate = allocate or (torch.empty if on_cpu else torch.zeros)
-        capacity = slots + num_tokens
-        if not on_cpu:
-            capacity += -capacity % SLOTS_AT_A_TIME
+        allocate = allocate or (torch.empty if device.type == "cpu" else torch.zeros)
+        capacity = slots_for(slots + num_tokens, device)
         size = (count, heads, capacity, head_dim)
         keys_values = [allocate(size, dtype=dtype, device=device) for _ in range(2 * layers)]
         seen = allocate((count, hypotheses, capacity), dtype=torch.bool, device=device).fill_(False)
@@ -213,10 +215,7 @@ class IncrementalState:
 
     def read_by(self, layout: StepLayout) -> int:
         """Return how many slots a step reads: those in use and its own, on a GPU some more."""
-        end = self.used + len(layout.hypotheses)
-        if self.positions.device.type != "cpu":
-            end = min(self.capacity, -(-end // SLOTS_AT_A_TIME) * SLOTS_AT_A_TIME)
-        return end
+        return slots_for(self.used + len(layout.hypotheses), self.positions.device)
 
     def make_room(self, layout: StepLayout) -> None:
         """See to it that the new tokens of a step find free slots."""
@@ -225,7 +224,8 @@ class IncrementalState:
             self._compact()
             self.compact_at = self.used + STEPS_BETWEEN_COMPACTIONS * layout.num_kept
         if self.used + new > self.capacity:
-            more = new + self.capacity // 4
+            capacity = slots_for(self.capacity + new + self.capacity // 4, self.positions.device)
+            more = capacity - self.capacity
             self.seen, self.positions = (_widened(x, -1, more) for x in (self.seen, self.positions))
             for layer in self.layers:
                 layer.key, layer.value = (_widened(x, 2, more) for x in (layer.key, layer.value))

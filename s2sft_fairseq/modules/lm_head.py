@@ -156,7 +156,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 kept.append(scores)
         if smoothing:
             losses += (1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share)
-        loss = losses.sum() if weights is None else losses @ weights.to(precision)
+        # Not a product of matrices, whose factors autocast would round.
+        loss = losses.sum() if weights is None else losses.dot(weights.to(precision))
         ctx.save_for_backward(features, weight, bias, labels, weights, normalizers, *kept)
         ctx.smoothing, ctx.share, ctx.excluded, ctx.tied = smoothing, share, excluded, tied
         ctx.mark_non_differentiable(nll, correct)

@@ -1,7 +1,7 @@
 """Positions in the attention scores: relative position bias (T5's buckets, as UniLMv2 and s2s-ft use it), and rotary
 positions (RoFormer, arXiv 2104.09864).
 
-Rotary positions turn queries and keys by an angle that grows with the position. The score of two turned vectors depends
+Rotary positions rotate queries and keys by an angle that grows with the position. The score of two of them then depends
 on the distance of their positions alone, so that there is no position table and no position that is too far.
 """
 
@@ -55,7 +55,7 @@ class RelativePositionBias(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """The turns at some positions, as the cosines and sines of their angles, each (..., 1, 1, d / 2).
+    """The rotations at some positions, as the cosines and sines of their angles, each (..., 1, 1, d / 2).
 
     d: width of a head. In float32 or wider, whatever the layers compute in.
     """
@@ -65,7 +65,7 @@ class Rotation(NamedTuple):
 
 
 def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtype) -> Rotation:
-    """Work out the turns: pair ``i`` of a head's dimensions by ``position / base ** (2 * i / d)``.
+    """Work out the rotations: pair ``i`` of a head's dimensions by ``position / base ** (2 * i / d)``.
 
     Shape:
         positions (...).
@@ -78,7 +78,7 @@ def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtyp
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn queries or keys; dimensions ``i`` and ``i + d / 2`` of a head are a pair.
+    """Rotate queries or keys; dimensions ``i`` and ``i + d / 2`` of a head are a pair.
 
     Shape:
         (..., 2, h, d) -> the same. h: heads.

@@ -37,7 +37,7 @@ class SixteenBitAdamW(torch.optim.AdamW):
     in bfloat16 a second moment of 0.999 of itself and 0.001 of something new is always the same one.
     """
 
-    # What fairseq's MemoryEfficientFP16Optimizer asks for; it mends the loading of the moments by itself otherwise.
+    # What fairseq's MemoryEfficientFP16Optimizer asks for; it patches the loading of the moments otherwise.
     supports_memory_efficient_fp16 = True
     disable_mem_eff_fp16_loading_hack = True
 

@@ -161,10 +161,11 @@ def _load_for_training(
     1. A training is built from its command line, and takes weights and counts from the file, but no configuration: that
        of the file is not looked at.
     2. A resumed training gives the task its saved state. fairseq saves it, and hands it back only when it generates.
+       It may go on in another precision, see `_rename_optimizer`.
     3. A training that would begin with random weights, because no option says what to begin with, is refused. fairseq
        knows here, and not before, whether there is a checkpoint.
     """
-    with not_built(*FROM_FAIRSEQ), _task_state_for(trainer, resumed=not reset_optimizer):
+    with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, resumed=not reset_optimizer):
         extra_state = load(trainer, filename, reset_optimizer, *args, **options)
     if extra_state is None:
         _refuse_random_weights(trainer, filename)
@@ -172,15 +173,17 @@ def _load_for_training(
 
 
 @contextmanager
-def _task_state_for(trainer: Trainer, resumed: bool) -> Iterator[None]:
-    """Within it, a checkpoint that is loaded gives its state to the trainer's task; not to a new training's, which only
-    begins with its weights."""
+def _handed_over_to(trainer: Trainer, resumed: bool) -> Iterator[None]:
+    """Within it, a checkpoint that is loaded gives its state to the trainer's task, and its moments to the optimizer;
+    not to a new training's, which only begins with its weights."""
     load = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_and_hand_over(*args: Any, **options: Any) -> dict[str, Any]:
         state = load(*args, **options)
         if "task_state" in state:
             trainer.task.load_state_dict(state["task_state"])
+        if history := state.get("optimizer_history"):
+            _rename_optimizer(history[-1], trainer.cfg)
         return state
 
     if resumed:
@@ -189,6 +192,24 @@ def _task_state_for(trainer: Trainer, resumed: bool) -> Iterator[None]:
         yield
     finally:
         checkpoint_utils.load_checkpoint_to_cpu = load
+
+
+def _rename_optimizer(last: dict[str, Any], cfg: Any) -> None:
+    """Give the optimizer of a checkpoint the name that it has in this training, where only the precision differs.
+
+    fairseq compares names of classes, and each precision has its own around the optimizer: it would not go on with
+    ``--bf16``, the default on GPUs, where a training began in float32. The moments of ours have 32 bits in all.
+    """
+    names = {
+        "MemoryEfficientFP16Optimizer": cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16,
+        "FP16Optimizer": cfg.common.fp16 or cfg.common.bf16,
+        "AMPOptimizer": cfg.common.amp,
+        "FusedAdamW": True,
+    }
+    name, saved = next(name for name, is_its in names.items() if is_its), last.get("optimizer_name")
+    if saved in names and saved != name and cfg.optimizer._name == "fused_adamw" and not cfg.optimization.use_bmuf:
+        logger.info(f"the training goes on in another precision: with {name} in place of {saved}")
+        last["optimizer_name"] = name
 
 
 def _refuse_random_weights(trainer: Trainer, filename: str) -> None:

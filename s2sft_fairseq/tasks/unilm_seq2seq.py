@@ -148,7 +148,8 @@ class UnilmSeq2SeqTask(PackedTask):
         limit = self.cfg.max_batch_memory
         if limit is not None and limit <= 0:
             raise UserError(f"--max-batch-memory must be positive, but is {limit:g}")
-        return memory_for(models, beam, self.form.max_target, None if limit is None else int(limit * GIB))
+        budget = None if limit is None else int(limit * GIB)
+        return memory_for(models, beam, self.form.max_target, budget, cuda_graphs=self.cfg.cuda_graphs)
 
     def _make_dataset(
         self, source: Any, target: Any | None, *, shuffle: bool, for_decoding: bool, name: str

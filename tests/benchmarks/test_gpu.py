@@ -228,15 +228,26 @@ def test_nothing_fits(monkeypatch):
         gpu_part_memory.measure(gpu_part_memory.cells(TINY)[0], TINY)
 
 
-def test_out_of_memory_is_no_failure(monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=["of the allocator", "of a library"],
+)
+def test_out_of_memory_is_no_failure(monkeypatch, error):
     def no_memory(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     emptied = []
     monkeypatch.setattr(gpu_part_memory, "update_of", lambda cell, trainer: (no_memory, []))
     trainer = SimpleNamespace(zero_grad=lambda: emptied.append(True))
     assert not gpu_part_memory.attempt(trainer, SimpleNamespace(device="cpu"))
     assert emptied
+    error = RuntimeError("another one")
+    with pytest.raises(RuntimeError, match="another one"):
+        gpu_part_memory.attempt(trainer, SimpleNamespace(device="cpu"))
 
 
 def test_calls_of_the_driver():

@@ -82,6 +82,22 @@ def test_learns_and_resumes_in_every_precision(train, precision):
             torch.testing.assert_close(halves["model"][name], value, atol=0.01, rtol=0.01, msg=name)
 
 
+def test_resumes_in_another_precision(train):
+    """On GPUs bfloat16 is the default, whatever a training began with; moments are of 32 bits in all of them."""
+    first, _ = train("saved", 2, *PLAIN)
+    for until, precision in enumerate(("--bf16", "--memory-efficient-bf16", "--fp16", "--amp", "--float32"), 3):
+        last, output = train("saved", until, *PLAIN, precision)
+        assert "another precision" in output
+        assert f"@ {until - 1} updates" in output
+    steps, moments = zip(
+        *((s["step"], s["exp_avg"]) for s in last["last_optimizer_state"]["state"].values()), strict=True
+    )
+    assert {int(step) for step in steps} == {until}
+    assert {moment.dtype for moment in moments} == {torch.float32}
+    for name, value in first["model"].items():
+        torch.testing.assert_close(last["model"][name], value, atol=0.05, rtol=0.05, msg=name)
+
+
 def test_clipping_to_a_norm(train):
     """Gradients of Adam may have any scale, but epsilon has not: what is clipped to nothing changes nothing."""
     before, _ = train("none", 1, *PLAIN, "--lr", "1e-30")

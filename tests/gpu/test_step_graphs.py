@@ -1,5 +1,8 @@
 """Decoding by recorded graphs: the hypotheses of decoding without them, batch after batch in the same memory."""
 
+from collections import Counter
+from contextlib import contextmanager
+
 import pytest
 import torch
 from pretended_gpu import counting, moved, upload
@@ -10,8 +13,9 @@ from tiny import ENCODERS, tiny_form, tiny_model
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference import step_graphs
 from s2sft_fairseq.inference.generator import SequenceGenerator
-from s2sft_fairseq.inference.step_graphs import StepGraphs, batch_size
+from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs, batch_size, largest_batch
 from s2sft_fairseq.modules import incremental_state
+from s2sft_fairseq.modules.incremental_state import IncrementalState
 
 pytestmark = pytest.mark.rounding
 
@@ -79,6 +83,76 @@ def test_slots_that_are_moved_and_more_room(monkeypatch):
     decoders.assert_same()
 
 
+def test_a_state_that_leaves_its_memory(monkeypatch):
+    """Graphs of where it went would read, in a later batch with as much room, memory that is gone."""
+    monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
+    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    decoders = Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1))
+    decoders.assert_same([LENGTHS] * 2)
+    (graphs,) = decoders.graphed.graphs
+    *_, positions, _ = graphs._memory
+    assert graphs._has_left
+    assert {shape.capacity for shape in graphs._steps} == {len(positions) // batch_size(len(LENGTHS))}
+
+
+def test_attention_reads_a_multiple_of_slots(monkeypatch):
+    """However often a state needs more room: the kernels copy masks whose rows are not aligned."""
+    monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 4)
+    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    widths, capacities, seen_by = set(), set(), IncrementalState.seen_by
+
+    def watched(state, layout, slots, end):
+        widths.add(end)
+        capacities.add(state.capacity)
+        return seen_by(state, layout, slots, end)
+
+    monkeypatch.setattr(IncrementalState, "seen_by", watched)
+    Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1)).assert_same([LENGTHS])
+    assert len(capacities) > 1
+    assert not any(width % 4 for width in widths | capacities)
+
+
+def test_results_share_memory():
+    """Those of the largest batch are held once, however many graphs there are."""
+    decoders = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1))
+    decoders.assert_same([LENGTHS] * 2)
+    (graphs,) = decoders.graphed.graphs
+    assert len(decoders.recorded()) > 1
+    with counting():
+        addresses = {step.logits.held.data_ptr() for step in graphs._steps.values() if step.layout.num_predicted == 3}
+    assert len(addresses) == 1
+
+
+def test_what_a_broken_batch_leaves():
+    """Slots that are not in use are read too: a NaN there would spread, for 0 times NaN is NaN."""
+    decoders = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1))
+    (graphs,) = decoders.graphed.graphs
+    decoders.assert_same([LENGTHS] * 2)
+    with torch.inference_mode(), counting():
+        for memory in graphs._memory:
+            if memory.is_floating_point():
+                memory.fill_(float("nan"))
+    decoders.assert_same([LENGTHS])
+
+
+def test_memory_that_runs_out(monkeypatch):
+    """Halves of a batch begin with no memory taken: what the whole one took would leave them none."""
+    decoders, taken = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1)), []
+    (graphs,) = decoders.graphed.graphs
+    begin = IncrementalState.begin
+
+    def begin_small(positions, lengths, *, allocate, **options):
+        taken.append(sum(memory.numel() for memory in graphs._memory) if allocate is not None else None)
+        state = begin(positions, lengths, allocate=allocate, **options)
+        if allocate is not None and len(lengths) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return state
+
+    monkeypatch.setattr(IncrementalState, "begin", begin_small)
+    decoders.assert_same([LENGTHS])
+    assert [count for count in taken if count is not None][:2] == [0, 0]
+
+
 def test_few_graphs_are_kept(monkeypatch):
     monkeypatch.setattr(step_graphs, "MOST_GRAPHS", 2)
     decoders = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1))
@@ -91,6 +165,49 @@ def test_needs_a_gpu():
         SequenceGenerator([tiny_model(1)], tiny_form("causal"), search_options(cuda_graphs=True))
     assert "--cuda-graphs" in str(error.value)
     assert "cpu" in str(error.value)
+
+
+class Pools:
+    """PyTorch's rule for memory that graphs share: it ends with the last graph, and cannot be begun again."""
+
+    def __init__(self):
+        self.users, self.ended, self.devices = Counter(), set(), set()
+
+    def install(self, patch):
+        pools = self
+
+        class Graph:
+            pool = None
+
+            def __del__(self):
+                pools.users[self.pool] -= 1
+                if not pools.users[self.pool]:
+                    pools.ended.add(self.pool)
+
+        @contextmanager
+        def capture(graph, *, pool, stream, capture_error_mode):
+            assert pool not in pools.ended, "INTERNAL ASSERT FAILED: use_count > 0"
+            pools.users[pool] += 1
+            pools.devices.add(stream)
+            graph.pool = pool
+            yield
+
+        patch.setattr(torch.cuda, "CUDAGraph", Graph)
+        patch.setattr(torch.cuda, "graph", capture)
+        patch.setattr(torch.cuda, "Stream", lambda device: device)
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: "a pool")
+
+
+def test_recorder_when_no_graph_is_left(monkeypatch):
+    """All of them are forgotten when memory grows, and recorded anew; on the device of the model."""
+    pools = Pools()
+    pools.install(monkeypatch)
+    recorder = CudaRecorder(torch.device("cpu"))
+    for _ in range(2):
+        graph = recorder(lambda: None)
+        assert graph.pool == "a pool"
+        del graph
+    assert pools.devices == {torch.device("cpu")}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -110,3 +227,5 @@ def test_batch_sizes():
     assert sorted(set(sizes)) == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
     assert all(sentences <= size <= 1.5 * sentences for sentences, size in enumerate(sizes))
     assert sizes == sorted(sizes)
+    for most in range(1, 50):
+        assert largest_batch(most) == max(size for size in sizes if size <= most)

@@ -1,13 +1,17 @@
 """Batches for decoding: every sentence once, within the limits, none smaller than it has to be; free memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from pretended_gpu import counting, moved, upload
 from tiny import ENCODERS, FIRST_WORD, VOCAB_SIZE, tiny_form, tiny_model
 
 from s2sft_fairseq.inference import memory as planning
 from s2sft_fairseq.inference.memory import UNKNOWN, BatchMemory, free_memory, memory_for, plan_batches, useful_sentences
 from s2sft_fairseq.inference.search import IncrementalDecoder
+from s2sft_fairseq.inference.step_graphs import batch_size
 
 
 def memory(budget, **costs):
@@ -67,6 +71,27 @@ def test_the_cache_is_counted_to_the_byte(encoder):
     state = IncrementalDecoder(model, tiny_form(), sources, max_tokens=9, beams=2).state
     taken = sum(part.numel() * part.element_size() for layer in state.layers for part in (layer.key, layer.value))
     assert taken == memory_for([model], 2, 9, 0).cached_position * len(sources) * state.capacity
+
+
+@pytest.mark.parametrize(("sources", "beam"), [(8, 1), (70, 1), (8, 5), (70, 5)])
+def test_the_cache_of_a_gpu_is_no_larger_than_estimated(sources, beam):
+    """There slots come by 64, and all have memory from the beginning."""
+    model, form = moved(tiny_model(max_positions=128)), tiny_form(max_source=100)
+    source = upload(torch.full((3, sources), FIRST_WORD))
+    with torch.inference_mode(), counting():
+        state = IncrementalDecoder(model, form, source, max_tokens=9, beams=beam).state
+    estimate = memory_for([model], beam, 9, 0)
+    taken = estimate.cached_position * state.capacity
+    assert (
+        0 < taken <= replace(estimate, read_position=0, read_pair=0, scored_row=0, scored_pair=0).of_sentence(sources)
+    )
+
+
+def test_graphs_fill_batches_up():
+    """To no more than fit."""
+    for budget in range(1, 5000, 7):
+        plain, graphed = (memory(budget, scored_row=0, cuda_graphs=graphs) for graphs in (False, True))
+        assert batch_size(graphed.most_sentences(1)) <= plain.most_sentences(1)
 
 
 def test_half_precision_halves_the_cache():

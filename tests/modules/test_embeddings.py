@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, embedding
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from s2sft_fairseq.modules.embeddings import TiedGradient, tied_embedding
 from s2sft_fairseq.modules.lm_head import Targets, linear_cross_entropy
@@ -66,3 +67,21 @@ def test_the_matrix_has_one_gradient_in_memory(weight):
     bias, labels = torch.zeros(VOCAB, dtype=torch.float64), torch.ones(6, dtype=torch.long)
     linear_cross_entropy(features, weight, bias, Targets(labels, 0), tied).loss.backward()
     assert left == [weight.grad.data_ptr()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bits(dtype):
+    """What is added is rounded once: sums of 16 bits stay where they are from some hundred or thousand on."""
+    weight = torch.zeros(VOCAB, WIDTH, dtype=dtype, requires_grad=True)
+    tokens, wanted = torch.full((5000,), 3), []
+
+    class Sums(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket.__name__ == "index_add_":
+                wanted.append(args[0].dtype)
+            return func(*args, **kwargs or {})
+
+    with Sums():
+        tied_embedding(tokens, weight, PADDING, TiedGradient()).sum().backward()
+    assert weight.grad[3].tolist() == torch.full((WIDTH,), 5000.0, dtype=dtype).tolist()
+    assert wanted == [torch.float32]  # a CPU's operator adds in 32 bits by itself, a GPU's does not

@@ -168,6 +168,16 @@ def test_bfloat16_products():
         assert 1e-5 < ((found - wanted).norm() / wanted.norm()).item() < 0.02
 
 
+def test_weights_are_not_rounded():
+    """The weighted sum neither: as 16 bits a batch's is rounded by tens, or infinite."""
+    factors, labels = case(torch.float32)
+    targets = Targets(labels, EXCLUDED, weights=torch.rand(LABELS))
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = linear_cross_entropy(*factors, targets)
+    assert losses.loss.dtype == torch.float32
+    torch.testing.assert_close(losses.loss, (losses.nll * targets.weights).sum())
+
+
 def test_only_wanted_gradients():
     (features, weight, bias), labels = case()
     weight.requires_grad_(False)

@@ -41,11 +41,13 @@ def _address(tensor: Tensor) -> int:
     return held.data_ptr()
 
 
-def record(compute: Callable[[], Tensor]) -> tuple[RecordedGraph, Tensor]:
+def record(compute: Callable[[], object]) -> RecordedGraph:
     """Record a function, as `s2sft_fairseq.inference.step_graphs.Record` asks for.
 
     A CUDA graph that is recorded computes nothing yet, so the result is filled with NaN until the first replay.
     """
     with RecordedGraph() as graph:
         result = compute()
-    return graph, result.fill_(float("nan") if result.is_floating_point() else torch.iinfo(result.dtype).max)
+    if isinstance(result, Tensor):
+        result.fill_(float("nan") if result.is_floating_point() else torch.iinfo(result.dtype).max)
+    return graph
