@@ -114,11 +114,7 @@ def step_graphs(model: UnilmModel) -> Any:
 
     from s2sft_fairseq.inference.step_graphs import StepGraphs
 
-    def launched(compute: Callable[[], torch.Tensor]) -> tuple[Launched, torch.Tensor]:
-        graph, result = record(compute)
-        return Launched(graph), result
-
-    return StepGraphs(model, launched)
+    return StepGraphs(model, lambda compute: Launched(record(compute)))
 
 
 def count_decoding(args: argparse.Namespace) -> None:
