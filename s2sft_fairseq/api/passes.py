@@ -63,7 +63,7 @@ class EncoderPass:
             hook.remove()
         ((x, plan),) = seen
         # (N, 3, h, d) -> (h, N, d) each
-        query, key, _ = attention._project(x, plan.rotation).permute(1, 2, 0, 3).float()
+        query, key, _ = attention.project(x, plan.rotation).permute(1, 2, 0, 3).float()
         weights = query.new_zeros(len(x), len(x))
         of_all = pattern.packed(columns, relative=self.model.relative_position, dtype=x.dtype)
         for block in of_all.attention:
