@@ -88,12 +88,18 @@ class EncoderDecoderPass:
 
     def log_probs(self, source: np.ndarray, target: np.ndarray) -> Tensor:
         """Return the log-probability of each token of the target (T,)."""
-        features, _ = self._decoded(source, target)
-        log_probs = self.model.get_normalized_probs((self.model.decoder.output_layer(features), None), log_probs=True)
+        logits = self.logits(source, target)
+        log_probs = self.model.get_normalized_probs((logits[None], None), log_probs=True)
         found = log_probs[0].gather(1, torch.from_numpy(target).to(self.device)[:, None]).squeeze(1)
         if found.isnan().any():
-            raise NotANumberError(0, features.dtype)
+            raise NotANumberError(0, logits.dtype)
         return found
+
+    def logits(self, source: np.ndarray, target: np.ndarray) -> Tensor:
+        """Return the logits that predict each token of the target (T, V). V: symbols."""
+        features, _ = self._decoded(source, target)
+        logits: Tensor = self.model.decoder.output_layer(features)[0]
+        return logits
 
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
         """Return the weights of the attention to the source (T, S), the mean of all heads of a layer."""

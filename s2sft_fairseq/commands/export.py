@@ -1,10 +1,13 @@
-"""``s2sft export``: write a model as a folder that loads by itself, or in Hugging Face's format."""
+"""``s2sft export``: write a model as a folder that loads by itself, or in the format of another program."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-MODEL_FOLDER, HUGGING_FACE = "model", "hugging_face"
+from s2sft_fairseq.errors import UserError
+
+MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2 = "model", "hugging_face", "ctranslate2"
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -13,15 +16,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "checkpoint",
         type=Path,
-        help="a checkpoint of s2sft train, a model folder, or for hugging_face a folder of s2sft convert",
+        help="a checkpoint of s2sft train, a model folder, or, but for a model folder, a folder of s2sft convert",
     )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write, new or empty")
     parser.add_argument(
         "--format",
-        choices=(MODEL_FOLDER, HUGGING_FACE),
+        choices=(MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2),
         default=MODEL_FOLDER,
         help="model: a model folder, which every command of s2sft takes in place of a checkpoint and of "
-        "--tokenizer-dir; hugging_face: what transformers reads (default: model)",
+        "--tokenizer-dir; hugging_face: what transformers reads; ctranslate2: an encoder-decoder for CTranslate2, "
+        "which s2sft generate and Seq2Seq take (default: model)",
     )
     parser.add_argument(
         "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files: the folder of the converted encoder"
@@ -32,14 +36,77 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="DIR",
         help="the encoder of a checkpoint with adapters (--lora-rank), where it is no longer where it was",
     )
+    parser.add_argument(
+        "--quantize", choices=QUANTIZATIONS, help="for ctranslate2: the format of the weights (default: float32)"
+    )
+    parser.add_argument(
+        "--verify",
+        type=Path,
+        metavar="FILE",
+        help="of an encoder-decoder in another program's format: texts, one a line, on which it is compared with the "
+        "model; the README of the folder tells what was found (default: a few built-in texts)",
+    )
     options = parser.parse_args(arguments)
     # They import PyTorch, which --help does without.
-    if options.format == HUGGING_FACE:
+    if options.format == MODEL_FOLDER:
+        from s2sft_fairseq.models.model_folder import export_folder
+
+        _check(options, is_encoder_decoder=False)
+        export_folder(options.checkpoint, options.to, options.tokenizer_dir, pretrained=options.pretrained)
+        print(f"wrote {options.to}: a model folder; its README.md is a model card to complete")
+        return
+    from s2sft_fairseq.models.export_deltalm import is_deltalm_checkpoint
+
+    is_encoder_decoder = is_deltalm_checkpoint(options.checkpoint)
+    _check(options, is_encoder_decoder=is_encoder_decoder)
+    if is_encoder_decoder:
+        _export_encoder_decoder(options)
+    else:
         from s2sft_fairseq.models.export import export_to_hugging_face
 
         export_to_hugging_face(options.checkpoint, options.to, options.tokenizer_dir, options.pretrained)
-    else:
-        from s2sft_fairseq.models.model_folder import export_folder
 
-        export_folder(options.checkpoint, options.to, options.tokenizer_dir, pretrained=options.pretrained)
-        print(f"wrote {options.to}: a model folder; its README.md is a model card to complete")
+
+def _check(options: argparse.Namespace, *, is_encoder_decoder: bool) -> None:
+    """Check that the options say something of this format and model.
+
+    Raises:
+        UserError: naming every one that does not.
+    """
+    if problems := list(_problems(options, is_encoder_decoder)):
+        raise UserError.of(problems)
+
+
+def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator[str]:
+    if options.format == CTRANSLATE2 and not is_encoder_decoder:
+        yield f"--format {CTRANSLATE2} is for encoder-decoders (deltalm), but {options.checkpoint} is none"
+    if options.quantize and options.format != CTRANSLATE2:
+        yield f"--quantize is for --format {CTRANSLATE2}, but --format is {options.format}"
+    if options.verify and not is_encoder_decoder:
+        yield f"--verify is for encoder-decoders in another program's format, but --format is {options.format}"
+    if options.pretrained and is_encoder_decoder:
+        yield f"--pretrained is for checkpoints with adapters (--lora-rank), but {options.checkpoint} is a deltalm"
+
+
+def _export_encoder_decoder(options: argparse.Namespace) -> None:
+    """Write a DeltaLM for transformers or CTranslate2, and compare it with what was exported."""
+    from s2sft_fairseq.api.export_checks import check_engine, check_transformers
+    from s2sft_fairseq.api.seq2seq import Seq2Seq
+    from s2sft_fairseq.inference.ctranslate2_engine import require_ctranslate2
+    from s2sft_fairseq.models.export_ctranslate2 import export_to_ctranslate2
+    from s2sft_fairseq.models.export_deltalm import export_to_transformers, read_model
+    from s2sft_fairseq.models.export_verification import read_texts
+
+    texts = read_texts(options.verify)
+    model = read_model(options.checkpoint, options.tokenizer_dir)
+    if options.format == HUGGING_FACE:
+        export_to_transformers(model, options.to)
+    else:
+        export_to_ctranslate2(model, options.to, options.quantize or "float32")
+    path = model.file if model.file.suffix == ".pt" else model.file.parent
+    original = Seq2Seq.from_pretrained(path, model.tokenizer, device="cpu", dtype="float32")
+    if options.format == HUGGING_FACE:
+        check_transformers(original, options.to, texts, model.file)
+    else:
+        program = f"{CTRANSLATE2} {require_ctranslate2(CTRANSLATE2).__version__}, {options.quantize or 'float32'}"
+        check_engine(original, options.to, texts, model.file, program)
