@@ -4,22 +4,24 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from s2sft_fairseq.api.export_checks import check_transformers
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, read_config
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.models.export_verification import compare, write_comparison
+from s2sft_fairseq.models.export import write_tokenizer
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.tokenization.transformers_tokenizer import write_transformers_tokenizer
+from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 MODELLING = Path(__file__).with_name("modeling_s2sft.py")
 GENERATION = "generation_config.json"
@@ -53,19 +55,14 @@ def export_self_contained(original: Original, destination: Path, texts: Sequence
         texts: to generate from, for the comparison.
 
     Raises:
-        UserError: if transformers is not installed, or has no tokenizer that gives the same ids.
+        UserError: if transformers has no tokenizer that gives the same ids.
     """
-    version = _transformers_version()
     with new_folder(destination, "--to") as staging:
         lacking = write_self_contained(original, staging)
-        exported = SelfContained(staging)
-        program = f"transformers {version}"
-        comparison = compare(program, texts, original.search, exported.search, original.logits, exported.logits)
-        write_comparison(staging, comparison, original.weight_bytes())
     print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
     for each in lacking:
         print(f"not searched so by transformers: {each}")
-    print(comparison)
+    check_transformers(original.model, destination, texts, original.weight_file, _load)
 
 
 def write_self_contained(original: Original, destination: Path) -> list[str]:
@@ -85,7 +82,7 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     config = model_config(weights, original.cfg, form, keep_unfinished=options.keep_unfinished)
     # A causal model reads no final separator: the target begins with it.
     max_length = form.max_source + (not form.has_placeholders)
-    write_transformers_tokenizer(original.folder, destination, max_length)
+    write_tokenizer_of_sources(original.folder, destination, max_length)
     write_safetensors(weights, destination / WEIGHTS)
     shutil.copyfile(MODELLING, destination / MODELLING.name)
     for name, content in ((CONFIG, config), (GENERATION, generation_config(form, options))):
@@ -97,38 +94,23 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     return lacking
 
 
-class SelfContained:
-    """A folder as transformers runs it; the class is taken from this package, whose file the folder has a copy of."""
+def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int) -> None:
+    """Write the tokenizer of a folder as transformers reads it: a text becomes ``[CLS] text [SEP]``.
 
-    def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
+    Args:
+        folder: that holds it.
+        destination: the folder to write into.
+        max_length: positions of the longest source, special symbols included.
 
-        from s2sft_fairseq.exports.modeling_s2sft import S2SFTForConditionalGeneration
-
-        self.model = S2SFTForConditionalGeneration.from_pretrained(folder).eval()
-        # Without the configuration it would look for the class of that, and ask whether to trust the folder's.
-        self.tokenizer = AutoTokenizer.from_pretrained(folder, config=self.model.config)
-
-    @torch.inference_mode()
-    def search(self, texts: Sequence[str], batch_size: int = 16) -> list[list[int]]:
-        """Return the ids of the best hypothesis of each text, without eos."""
-        end, found = self.model.config.eos_token_id, []
-        for start in range(0, len(texts), batch_size):
-            sequences = self.model.generate(**self._batch(list(texts[start : start + batch_size])))
-            per_text = len(sequences) // len(texts[start : start + batch_size])
-            for row in sequences[::per_text, 1:].tolist():
-                found.append(row[: row.index(end)] if end in row else row)
-        return found
-
-    @torch.inference_mode()
-    def logits(self, text: str, ids: Sequence[int]) -> Tensor:
-        """Return the logits (T, V) that predict a target of T - 1 ids, and eos, in one pass."""
-        labels = torch.tensor([[*ids, self.model.config.eos_token_id]])
-        logits: Tensor = self.model(**self._batch([text]), labels=labels).logits[0]
-        return logits
-
-    def _batch(self, texts: list[str]) -> Any:
-        return self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+    Raises:
+        UserError: if transformers has no tokenizer that gives the same ids.
+    """
+    with TemporaryDirectory() as temporary:
+        # fairseq's numbering of GPT-2's tokens gives way to theirs.
+        write_tokenizer(folder, read_vocabulary(folder), Path(temporary))
+        vocabulary = read_vocabulary(Path(temporary))
+        cls = PretrainedDictionary.of(vocabulary.symbols).bos_word
+        write_fast_tokenizer(Path(temporary), vocabulary, destination, [cls], max_length)
 
 
 def model_config(
@@ -210,16 +192,11 @@ def _inexpressible(options: SearchOptions) -> Iterator[str]:
         yield "--no-repeat-ngram-ignore: there all n-grams are blocked"
 
 
-def _transformers_version() -> str:
-    try:
-        import transformers
-    except ImportError:
-        raise UserError(
-            "--self-contained compares the folder with the original by the package transformers, which is not "
-            "installed: pip install transformers"
-        ) from None
-    version: str = transformers.__version__
-    return version
+def _load(folder: Path) -> Any:
+    """Load a folder with the class of this package, whose file the folder has a copy of."""
+    from s2sft_fairseq.exports.modeling_s2sft import S2SFTForConditionalGeneration
+
+    return S2SFTForConditionalGeneration.from_pretrained(folder)
 
 
 def _usage(lacking: list[str]) -> list[str]:

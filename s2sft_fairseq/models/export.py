@@ -1,6 +1,7 @@
 """Write a model in Hugging Face's format: a generator, a classifier, an answer finder, an encoder."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.pretrained_checkpoint import plain_options, without_adapters
 from s2sft_fairseq.models.unilm_config import SIZES
-from s2sft_fairseq.tokenization.transformers_tokenizer import copy_tokenizer
-from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
 
 
 def export_to_hugging_face(
@@ -59,7 +59,7 @@ def export_to_hugging_face(
         config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}
     with new_folder(destination, "--to") as staging:
         write_safetensors(theirs, staging / WEIGHTS)
-        copy_tokenizer(folder, vocabulary, staging)
+        write_tokenizer(folder, vocabulary, staging)
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
     if family.name == "UniLM":
@@ -120,3 +120,14 @@ def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
         "eos_token_id": dictionary.eos(),
         "sep_token_id": dictionary.eos(),
     }
+
+
+def write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
+    """Copy the tokenizer's files; GPT-2's, which fairseq gives ids of its own, as RoBERTa's."""
+    for name in vocabulary.files:
+        if name == "encoder.json":
+            tokens = {str(number): token for token, number in read_ids(folder / name).items()}
+            ids = {tokens.get(symbol, symbol): number for number, symbol in enumerate(vocabulary.symbols)}
+            (destination / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        else:
+            shutil.copyfile(folder / name, destination / {"vocab.bpe": "merges.txt"}.get(name, name))

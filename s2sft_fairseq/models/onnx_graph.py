@@ -7,7 +7,9 @@ leave for them are outputs: who keeps it, and who sees it, is up to the caller, 
 N: sentences, A: new tokens of each, P: tokens to predict, C: slots, L: layers, V: vocabulary; h: heads, d: of a head.
 """
 
+import logging
 import math
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +18,10 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer, merge_heads
+from s2sft_fairseq.modules.encoder_layer import AttentionPattern, merge_heads
 from s2sft_fairseq.modules.positions import Rotation, rotation_at
 from s2sft_fairseq.modules.visibility import within_window
 
-MODEL = "model.onnx"
 INPUTS = ("tokens", "positions", "segments", "predicted", "visible", "seen", "slot_positions")
 """Ahead of the keys and values of each layer."""
 
@@ -156,7 +157,10 @@ def write_graph(model: UnilmModel, file: Path) -> None:
         *({0: open_n, 1: open_a, 2: open_a}, {0: open_n, 1: open_a, 2: open_c}, {0: open_n, 1: open_c}),
         ({0: open_n, 2: open_c},) * (2 * layers),
     )
-    with torch.inference_mode(False), torch.no_grad():
+    for name in ("onnx_ir", "onnxscript"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # they tell of every constant
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that axes of one size share their names
         torch.onnx.export(
             OnnxGraph(model),
             inputs,

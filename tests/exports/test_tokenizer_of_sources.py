@@ -7,8 +7,8 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary  # noqa: E402
 from s2sft_fairseq.errors import UserError  # noqa: E402
+from s2sft_fairseq.exports.self_contained import write_tokenizer_of_sources  # noqa: E402
 from s2sft_fairseq.tokenization.folder import open_tokenizer  # noqa: E402
-from s2sft_fairseq.tokenization.transformers_tokenizer import write_transformers_tokenizer  # noqa: E402
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary  # noqa: E402
 
 
@@ -16,7 +16,7 @@ from s2sft_fairseq.tokenization.vocabulary import read_vocabulary  # noqa: E402
 def test_the_same_ids(tmp_path, scheme):
     folder = WRITERS[scheme](tmp_path / "folder")
     (tmp_path / "out").mkdir()
-    write_transformers_tokenizer(folder, tmp_path / "out", 20)
+    write_tokenizer_of_sources(folder, tmp_path / "out", 20)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     ours, dictionary = open_tokenizer(folder), PretrainedDictionary.of(read_vocabulary(folder).symbols)
     sep = dictionary.eos_word
@@ -37,17 +37,17 @@ def test_the_same_ids(tmp_path, scheme):
 def test_decoded_texts(tmp_path):
     for scheme, text in (("wordpiece", "the quick tokenization, abc."), ("byte_level", SENTENCES[0])):
         folder = WRITERS[scheme](tmp_path / scheme / "folder")
-        write_transformers_tokenizer(folder, tmp_path / scheme, 99)
+        write_tokenizer_of_sources(folder, tmp_path / scheme, 99)
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / scheme)
         assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True).strip() == text
 
 
 def test_what_transformers_lacks(tmp_path):
     folder = WRITERS["fastbpe"](tmp_path / "fastbpe")
-    with pytest.raises(UserError, match=r"fastbpe: transformers has no tokenizer with the ids of this one \(fastbpe\)"):
-        write_transformers_tokenizer(folder, tmp_path, 20)
+    with pytest.raises(UserError, match=r"has a tokenizer \(fastbpe\) that tokenizer.json cannot describe"):
+        write_tokenizer_of_sources(folder, tmp_path, 20)
     folder = WRITERS["wordpiece"](tmp_path / "moved")
     symbols = read_vocabulary(folder).symbols
     (folder / "dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in [*symbols[:5], *symbols[:4:-1]]))
-    with pytest.raises(UserError, match=r"\(wordpiece\): .* have other ids in the model"):
-        write_transformers_tokenizer(folder, tmp_path, 20)
+    with pytest.raises(UserError, match="has a tokenizer whose ids are not those of the model"):
+        write_tokenizer_of_sources(folder, tmp_path, 20)
