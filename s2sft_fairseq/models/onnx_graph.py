@@ -145,7 +145,8 @@ def write_graph(model: UnilmModel, file: Path) -> None:
     n, a, p, c = 2, 5, 3, 7  # any sizes from 2 on: they stay open
     ids = torch.zeros(n, a, dtype=torch.long)
     inputs = (
-        *(ids, ids + torch.arange(a), ids, torch.arange(p)),
+        # A tensor for each: one that comes twice would be one input.
+        *(ids, ids + torch.arange(a), ids.clone(), torch.arange(p)),
         *(torch.ones(n, a, a, dtype=torch.bool), torch.ones(n, a, c, dtype=torch.bool)),
         torch.arange(c).expand(n, -1).contiguous(),
         *(torch.zeros(n, heads, c, width // heads) for _ in range(2 * layers)),
@@ -157,8 +158,8 @@ def write_graph(model: UnilmModel, file: Path) -> None:
         *({0: open_n, 1: open_a, 2: open_a}, {0: open_n, 1: open_a, 2: open_c}, {0: open_n, 1: open_c}),
         ({0: open_n, 2: open_c},) * (2 * layers),
     )
-    for name in ("onnx_ir", "onnxscript"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # they tell of every constant
+    for name in ("onnx_ir", "onnxscript", "torch.onnx"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # they tell of every constant
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that axes of one size share their names
         torch.onnx.export(

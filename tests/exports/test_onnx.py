@@ -67,7 +67,6 @@ def test_every_search(graphs, name):
 
 def test_many_steps(graphs):
     """Slots are given to others, and more are found where they do not suffice."""
-    ours, theirs = graphs("absolute")
     form, options = tiny_form(max_target=40), search_options(beam=4, max_len_b=38, min_len=30)
     source = sources(form)
     expected, found = (
