@@ -7,7 +7,7 @@ from pathlib import Path
 from s2sft_fairseq.errors import UserError
 
 MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2 = "model", "hugging_face", "ctranslate2"
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "checkpoint",
         type=Path,
-        help="a checkpoint of s2sft train, a model folder, or, but for a model folder, a folder of s2sft convert",
+        help="a checkpoint of s2sft train or a model folder; but for --format model, a folder of s2sft convert too",
     )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write, new or empty")
     parser.add_argument(
