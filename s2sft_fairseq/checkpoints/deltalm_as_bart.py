@@ -11,8 +11,8 @@ and 2i + 1            Z  *16 g, b*           cross-attention   FFN ``fc1``, ``fc
 A sub-layer Z has weights of 0, and the layer norm behind it would normalise once more what is normalised already. So
 the norm in front of Z has the small weight K, which makes its variance far smaller than the epsilon of the norm behind
 Z: that one only multiplies, by about 1 / sqrt(epsilon). With K = sqrt(epsilon / 255) both together multiply by 1/16,
-and the norm behind Z takes the weight 16 g and the bias b of DeltaLM's own norm. 16 is a power of two, so reading g back
-gives the same bits.
+and the norm behind Z takes the weight 16 g and the bias b of DeltaLM's own norm. 16 is a power of two, so that reading
+g back gives the same bits.
 
 BART's epsilon is 1e-5 always. A DeltaLM with another one, such as BERT's 1e-12, has all its states multiplied by a
 power of two c, about sqrt(1e-5 / epsilon), which leaves the result as it is: what reads a state divides by c.

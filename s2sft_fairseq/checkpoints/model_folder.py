@@ -56,9 +56,15 @@ def is_model_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def engine_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of the program that runs the model of a model folder in place of PyTorch, if it is for one."""
+    """Return the name of the program that runs the model of a model folder in place of PyTorch, if it is for one.
+
+    Raises:
+        UserError: if that program is unknown.
+    """
     engine = read_json_object(Path(path) / CONFIG).get("engine") if is_model_folder(path) else None
-    return engine if engine in ENGINES else None
+    if engine is not None and engine not in ENGINES:
+        raise UserError(f"{Path(path) / CONFIG}: engine must be one of {', '.join(ENGINES)}, but is {engine!r:.60}")
+    return engine
 
 
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:
@@ -196,8 +202,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{VERSION}: update it"
         )
     config = {"search": {}, "training": {}, "copies": {}, **config}
-    if (engine := config.get("engine")) is not None and engine not in ENGINES:
-        raise UserError(f"{path}: engine must be one of {', '.join(ENGINES)}, but is {engine!r:.60}")
     names = ("cfg", "task_state", "search", "training", "copies")
     wrong = [name for name in names if not isinstance(config.get(name), dict)]
     if "cfg" not in wrong:

@@ -8,9 +8,10 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable
 
 MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2, ONNX = "model", "hugging_face", "ctranslate2", "onnx"
-QUANTIZED = {CTRANSLATE2: None, ONNX: ("float32", "int8")}
-"""The formats that are quantized, and to what; None: all of `QUANTIZATIONS`."""
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
+QUANTIZATIONS = {
+    CTRANSLATE2: ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16"),
+    ONNX: ("float32", "int8"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "checkpoint",
         type=Path,
-        help="a checkpoint of s2sft train, a model folder, or, but for a model folder, a folder of s2sft convert",
+        help="a checkpoint of s2sft train or a model folder; but for --format model, a folder of s2sft convert too",
     )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write, new or empty")
     parser.add_argument(
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument(
         "--quantize",
-        choices=QUANTIZATIONS,
+        choices=QUANTIZATIONS[CTRANSLATE2],
         help="for ctranslate2, and int8 for onnx: the format of the weights (default: float32)",
     )
     parser.add_argument(
@@ -98,9 +99,9 @@ def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator
     for option, given in (("--self-contained", options.self_contained), (f"--format {ONNX}", options.format == ONNX)):
         if given and is_encoder_decoder:
             yield f"{option} is for encoder-only models, but {options.checkpoint} is a deltalm"
-    if options.quantize and options.format not in QUANTIZED:
-        yield f"--quantize is for --format {' or '.join(QUANTIZED)}, but --format is {options.format}"
-    elif options.quantize and options.quantize not in (known := QUANTIZED[options.format] or QUANTIZATIONS):
+    if options.quantize and options.format not in QUANTIZATIONS:
+        yield f"--quantize is for --format {' or '.join(QUANTIZATIONS)}, but --format is {options.format}"
+    elif options.quantize and options.quantize not in (known := QUANTIZATIONS[options.format]):
         yield f"--quantize must be {' or '.join(known)} with --format {options.format}, but is {options.quantize}"
     if options.verify and not (is_encoder_decoder or options.self_contained or options.format == ONNX):
         yield f"--verify is for what generates in another program's format, but --format is {options.format}"

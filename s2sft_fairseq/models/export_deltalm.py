@@ -228,8 +228,8 @@ def _card(model: DeltaLM, config: Mapping[str, Any], generation: Mapping[str, An
         *("---", "library_name: transformers", "license:  # to complete", "language:  # to complete", "---", ""),
         f"# A DeltaLM as {config['architectures'][0]}",
         "",
-        f"A decoder of {model.sizes['decoder_layers']} interleaved layers as one of {config['decoder_layers']}, in which "
-        "every second attention adds nothing: the same function, without code of its own.",
+        f"Its decoder of {model.sizes['decoder_layers']} interleaved layers is one of {config['decoder_layers']} "
+        "layers here, in which every second attention adds nothing: the same function, without code of its own.",
         *("", "```python", "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer", ""),
         'tokenizer = AutoTokenizer.from_pretrained("DIR")  # this folder',
         'model = AutoModelForSeq2SeqLM.from_pretrained("DIR")',

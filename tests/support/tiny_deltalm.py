@@ -8,6 +8,7 @@ import torch
 from tokenizer_folders import write_sentencepiece, write_wordpiece
 from torch import nn
 
+from s2sft_fairseq.checkpoints.model_folder import as_checkpoint
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.models.deltalm import SIZES, DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.models.model_folder import export_folder
@@ -41,20 +42,16 @@ def write_deltalm(
         text = "{" + ", ".join(f'"{symbol}": {number}' for symbol, number in ids.items()) + "}"
         (files / "added_tokens.json").write_text(text)
     dictionary = PretrainedDictionary.of(symbols)
-    model, cfg = random_deltalm(dictionary, seed, **sizes)
+    model, complete = random_deltalm(dictionary, seed, **sizes)
     layout = {
         "language_token": "__{}__" if languages else None,
         "languages": list(languages) or ["tgt"],
         "max_source_positions": 24,
         "max_target_positions": 30,
     }
-    options = {name: getattr(cfg, name) for name in SIZES} | {"_name": "deltalm"}
-    state = {
-        "cfg": {"model": options, "task": {"_name": "deltalm_seq2seq", "data": ""}},
-        "model": model.state_dict(),
-        "task_state": {"layout": layout},
-        "extra_state": {},
-    }
+    options = {name: getattr(complete, name) for name in SIZES} | {"_name": "deltalm"}
+    cfg = {"model": options, "task": {"_name": "deltalm_seq2seq", "data": ""}}
+    state = as_checkpoint({"cfg": cfg, "task_state": {"layout": layout}, "search": {}}, model.state_dict())
     checkpoint = folder.with_name(f"{folder.name}.pt")
     torch.save(state, checkpoint)
     export_folder(checkpoint, folder, files, search={"max_len_b": 28, **(search or {})})
