@@ -13,15 +13,16 @@ from s2sft_fairseq.api.export_checks import check_transformers
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, read_config
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.export import write_tokenizer
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
-from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, read_vocabulary
 
 MODELLING = Path(__file__).with_name("modeling_s2sft.py")
 GENERATION = "generation_config.json"
@@ -61,7 +62,7 @@ def export_self_contained(original: Original, destination: Path, texts: Sequence
         lacking = write_self_contained(original, staging)
     print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
     for each in lacking:
-        print(f"not searched so by transformers: {each}")
+        print(f"not so in transformers: {each}")
     check_transformers(original.model, destination, texts, original.weight_file, _load)
 
 
@@ -73,7 +74,7 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
         destination: the folder to write into.
 
     Returns:
-        What of the search `generate` of transformers cannot do, a sentence each.
+        What of search and layout transformers cannot do, a sentence each.
 
     Raises:
         UserError: if transformers has no tokenizer that gives the same ids.
@@ -82,35 +83,42 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     config = model_config(weights, original.cfg, form, keep_unfinished=options.keep_unfinished)
     # A causal model reads no final separator: the target begins with it.
     max_length = form.max_source + (not form.has_placeholders)
-    write_tokenizer_of_sources(original.folder, destination, max_length)
+    write_tokenizer_of_sources(original.folder, destination, max_length, form.fields.truncation[0])
     write_safetensors(weights, destination / WEIGHTS)
     shutil.copyfile(MODELLING, destination / MODELLING.name)
     for name, content in ((CONFIG, config), (GENERATION, generation_config(form, options))):
         (destination / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    lacking = list(_inexpressible(options))
+    lacking = [*_inexpressible_cuts(form.fields), *_inexpressible(options)]
     parameters = sum(value.numel() for value in weights.values())
     card = model_card(read_config(original.folder), parameters, library="transformers", usage=_usage(lacking))
     (destination / CARD).write_text(card, encoding="utf-8")
     return lacking
 
 
-def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int) -> None:
+def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int, side: str = "right") -> None:
     """Write the tokenizer of a folder as transformers reads it: a text becomes ``[CLS] text [SEP]``.
 
     Args:
         folder: that holds it.
         destination: the folder to write into.
         max_length: positions of the longest source, special symbols included.
+        side: that longer ones lose, ``left`` or ``right``.
 
     Raises:
         UserError: if transformers has no tokenizer that gives the same ids.
     """
+    vocabulary = read_vocabulary(folder)
     with TemporaryDirectory() as temporary:
-        # fairseq's numbering of GPT-2's tokens gives way to theirs.
-        write_tokenizer(folder, read_vocabulary(folder), Path(temporary))
-        vocabulary = read_vocabulary(Path(temporary))
+        if "encoder.json" in vocabulary.files:
+            # fairseq's numbering of GPT-2's tokens gives way to theirs.
+            write_tokenizer(folder, vocabulary, Path(temporary))
+            folder = Path(temporary)
+            vocabulary = read_vocabulary(folder)
         cls = PretrainedDictionary.of(vocabulary.symbols).bos_word
-        write_fast_tokenizer(Path(temporary), vocabulary, destination, [cls], max_length)
+        write_fast_tokenizer(folder, vocabulary, destination, [cls], max_length)
+    config = {**read_json_object(destination / TOKENIZER_CONFIG), "truncation_side": side}
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    (destination / TOKENIZER_CONFIG).write_text(text, encoding="utf-8")
 
 
 def model_config(
@@ -178,6 +186,15 @@ def _start(form: SequenceForm) -> int:
     return form.cls if form.starts_with == "cls" else form.sep
 
 
+def _inexpressible_cuts(fields: SourceFields) -> Iterator[str]:
+    """Yield how sources that are too long are cut here and not by a tokenizer of transformers, a sentence each."""
+    if len(fields.truncation) > 1:
+        sides = ",".join(fields.truncation)
+        yield f"--source-truncation {sides}: there the fields are cut as one, on the {fields.truncation[0]}"
+    if any(fields.limits):
+        yield f"--source-field-positions {','.join(map(str, fields.limits))}: there single fields have no limit"
+
+
 def _inexpressible(options: SearchOptions) -> Iterator[str]:
     """Yield which options of a search `generate` of transformers cannot follow, a sentence each."""
     if options.rank_each_step:
@@ -213,6 +230,6 @@ def _usage(lacking: list[str]) -> list[str]:
         "",
     ]
     if lacking:
-        lines += ["What the search of s2sft_fairseq was set to and that of transformers has not:", ""]
+        lines += ["What the model has in s2sft_fairseq, and transformers has not:", ""]
         lines += [*(f"* {each}" for each in lacking), ""]
     return lines

@@ -1,5 +1,6 @@
 """A generator with the code that runs it, in transformers: logits and hypotheses are those of this package."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_searches(tmp_path, name):
     [
         ({"source_segments": "0,1"}, {}),
         ({"source_segments": "0,1,...", "target_segment": 0, "placeholder_segment": 1}, {}),
-        ({"source_segments": "dialogue"}, ROLES),
+        ({"source_segments": "dialogue", "source_truncation": "left"}, ROLES),
         ({"placeholder": "w5"}, {}),
     ],
 )
@@ -112,8 +113,8 @@ def test_padding_on_the_left(tmp_path):
 
 def test_long_sources_are_cut_as_ours(tmp_path):
     long = " ".join(f"w{5 + place % 40}" for place in range(40))
-    for method in METHODS:
-        original, theirs = exported(tmp_path / method, method=method)
+    for method, side in itertools.product(METHODS, ("left", "right")):
+        original, theirs = exported(tmp_path / method / side, method=method, layout={"source_truncation": side})
         assert theirs.search([long]) == search(original, [long])
         batch = theirs.tokenizer([long], return_tensors="pt")
         with pytest.raises(ValueError, match=r"may have 24 positions, but one has 4[12]: .*truncation=True"):
@@ -152,10 +153,17 @@ def test_the_loss_ignores_what_is_not_labelled(tmp_path):
 
 def test_a_search_that_transformers_lacks_is_told(tmp_path, capsys):
     search = {"length_penalty": "gnmt", "max_len_a": 0.5, "temperature": 0.7, "beam": 2}
-    write_model_folder(tmp_path / "model", search=search)
+    layout = {"source_truncation": "left,right", "source_field_positions": "8,4"}
+    write_model_folder(tmp_path / "model", search=search, layout=layout)
     export_self_contained(Original(tmp_path / "model", "--self-contained"), tmp_path / "out", TEXTS)
     told, card = capsys.readouterr().out, (tmp_path / "out" / "README.md").read_text()
-    for option in ("--length-penalty gnmt", "--max-len-a 0.5", "--temperature 0.7"):
+    for option in (
+        "--length-penalty gnmt",
+        "--max-len-a 0.5",
+        "--temperature 0.7",
+        "--source-truncation left,right",
+        "-positions 8,4",
+    ):
         assert option in told
         assert option in card
 
