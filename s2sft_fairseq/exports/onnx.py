@@ -1,5 +1,6 @@
 """Write an encoder that generates for onnxruntime: a model folder whose weights are in an ONNX graph."""
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -84,21 +85,21 @@ class Exported:
 
 
 def _quantize(file: Path, destination: Path) -> None:
-    """Let the products of a graph with weights be in 8 bits; what is quantized of their other factor changes with it.
-
-    Raises:
-        UserError: if a package is not installed.
-    """
+    """Let the products of a graph with weights be in 8 bits; how their other factors are rounded follows from these."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(
-        str(file),
-        str(destination),
-        op_types_to_quantize=["MatMul", "Gemm"],
-        per_channel=True,
-        weight_type=QuantType.QInt8,
-        extra_options={"MatMulConstBOnly": True},
-    )
+    logging.disable(logging.WARNING)  # it recommends what is for other kinds of quantization
+    try:
+        quantize_dynamic(
+            str(file),
+            str(destination),
+            op_types_to_quantize=["MatMul", "Gemm"],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            extra_options={"MatMulConstBOnly": True},
+        )
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _card(config: dict[str, Any], parameters: int, precision: str) -> str:
