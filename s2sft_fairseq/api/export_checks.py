@@ -13,7 +13,9 @@ from s2sft_fairseq.models.export_verification import Comparison, compare, write_
 _BATCH = 16
 
 
-def check_transformers(model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path) -> Comparison | None:
+def check_transformers(
+    model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path, prefix: str = ""
+) -> Comparison | None:
     """Compare a model of transformers, with its own tokenizer and search, and write what was found into its README.
 
     Args:
@@ -21,6 +23,7 @@ def check_transformers(model: Seq2Seq, folder: Path, texts: Sequence[str], sourc
         folder: the exported model.
         texts: to generate from.
         source: the weights that were exported.
+        prefix: what a text must begin with for the language that the model writes.
 
     Returns:
         None if transformers is not installed.
@@ -34,12 +37,9 @@ def check_transformers(model: Seq2Seq, folder: Path, texts: Sequence[str], sourc
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     special = {theirs.config.pad_token_id, theirs.config.eos_token_id}
-    symbol = model.language_symbol() or ""  # which the tokenizer puts before a text if it knows one language only
-    if len(tokenizer("")["input_ids"]) > 1:
-        symbol = ""
 
     def laid_out(batch: Sequence[str]) -> Any:
-        given = [f"{symbol} {text}".strip() for text in batch]
+        given = [f"{prefix} {text}" if prefix else text for text in batch]
         return tokenizer(given, return_tensors="pt", padding=True, truncation=True)
 
     @torch.inference_mode()
