@@ -14,7 +14,12 @@ _BATCH = 16
 
 
 def check_transformers(
-    model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path, load: Callable[[Path], Any] | None = None
+    model: Seq2Seq,
+    folder: Path,
+    texts: Sequence[str],
+    source: Path,
+    prefix: str = "",
+    load: Callable[[Path], Any] | None = None,
 ) -> Comparison | None:
     """Compare a model of transformers, with its own tokenizer and search, and write what was found into its README.
 
@@ -23,6 +28,7 @@ def check_transformers(
         folder: the exported model.
         texts: to generate from.
         source: the weights that were exported.
+        prefix: what a text must begin with for the language that the model writes.
         load: gives the exported model, if it is of a class that transformers lacks.
 
     Returns:
@@ -39,12 +45,9 @@ def check_transformers(
     # Without the configuration it would look for the class of that.
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=theirs.config)
     special = {theirs.config.pad_token_id, theirs.config.eos_token_id, theirs.config.decoder_start_token_id}
-    symbol = model.language_symbol() or ""  # which the tokenizer puts before a text if it knows one language only
-    if len(tokenizer("")["input_ids"]) > 1:
-        symbol = ""
 
     def laid_out(batch: Sequence[str]) -> Any:
-        given = [f"{symbol} {text}".strip() for text in batch]
+        given = [f"{prefix} {text}" if prefix else text for text in batch]
         return tokenizer(given, return_tensors="pt", padding=True, truncation=True)
 
     @torch.inference_mode()

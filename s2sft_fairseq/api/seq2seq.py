@@ -250,11 +250,6 @@ class Seq2Seq:
         """Return the ids of symbols of the dictionary."""
         return [self._loaded.tokenizer.dictionary.index(symbol) for symbol in symbols]
 
-    def language_symbol(self) -> str | None:
-        """Return the symbol that sources begin with, for the language that is written unless another is asked for."""
-        prefix = getattr(self._loaded.task.form, "prefix", ())
-        return self._symbols(np.array(prefix))[0] if prefix else None
-
     def attention(self, source: Text, target: str, *, layer: int = -1, target_lang: str | None = None) -> Attention:
         """Return what the prediction of each token of a target attends to in the source.
 

@@ -150,11 +150,9 @@ def read_bart(source: Mapping[str, Tensor], config: Mapping[str, Any], pad: int)
     source = {name: value for name, value in source.items() if name not in _COPIES}
     if lacking := [name for name in _needed(layers) if name not in source]:
         raise _refusal(kind, f"it lacks {lacking[0]}")
-    for layer in range(0, layers, 2):
-        for offset, part in _ZERO:
-            name = f"model.decoder.layers.{layer + offset}.{part}.out_proj.weight"
-            if source[name].any():
-                raise _refusal(kind, f"{name} is not 0")
+    for name, expected in _fixed(layers).items():
+        if name in source and not torch.allclose(source[name].float(), torch.tensor(expected), rtol=0.01, atol=0):
+            raise _refusal(kind, f"{name} is not {expected:.3g}")  # 16 bits are exact enough
     weights: Weights = {TOKENS: source[_SHARED]}
     for name in POSITIONS:
         weights[name] = nn.functional.pad(source[f"model.{name}"][_OFFSETS[kind] :], (0, 0, pad + 1, 0))
@@ -212,11 +210,22 @@ def _scaled(name: str, value: Tensor, scale: float, last_norm: str) -> Tensor:
     return value * scale if re.search(_STATES, name) else value
 
 
+def _fixed(layers: int) -> dict[str, float]:
+    """Return the parameters of which every number is the same in the model of a DeltaLM, with that number."""
+    found = {_BIAS: 0.0}
+    for layer in range(0, layers, 2):
+        for offset, part in _ZERO:
+            prefix = f"model.decoder.layers.{layer + offset}.{part}.out_proj."
+            found |= {f"{prefix}weight": 0.0, f"{prefix}bias": 0.0}
+        for offset, norm in _SMALL_NORMS:
+            prefix = f"model.decoder.layers.{layer + offset}.{norm}."
+            found |= {f"{prefix}weight": SMALL, f"{prefix}bias": 0.0}
+    return found
+
+
 def _needed(layers: int) -> list[str]:
     names = [_SHARED, *(f"model.{name}" for name in POSITIONS)]
-    for layer in range(0, layers, 2):
-        names += [f"model.decoder.layers.{layer + offset}.{part}.out_proj.weight" for offset, part in _ZERO]
-    return names
+    return [*names, *(name for name in _fixed(layers) if name != _BIAS)]
 
 
 def _positive(value: Any) -> float | None:

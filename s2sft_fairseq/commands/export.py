@@ -144,7 +144,8 @@ def _export_encoder_decoder(options: argparse.Namespace) -> None:
     path = model.file if model.file.suffix == ".pt" else model.file.parent
     original = Seq2Seq.from_pretrained(path, model.tokenizer, device="cpu", dtype="float32")
     if options.format == HUGGING_FACE:
-        check_transformers(original, options.to, texts, model.file)
+        symbols = list(model.language_symbols.values())
+        check_transformers(original, options.to, texts, model.file, symbols[0] if len(symbols) > 1 else "")
     else:
         program = f"{CTRANSLATE2} {require_ctranslate2(CTRANSLATE2).__version__}, {options.quantize or 'float32'}"
         check_engine(original, options.to, texts, model.file, program)

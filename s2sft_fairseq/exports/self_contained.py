@@ -63,7 +63,7 @@ def export_self_contained(original: Original, destination: Path, texts: Sequence
     print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
     for each in lacking:
         print(f"not so in transformers: {each}")
-    check_transformers(original.model, destination, texts, original.weight_file, _load)
+    check_transformers(original.model, destination, texts, original.weight_file, load=_load)
 
 
 def write_self_contained(original: Original, destination: Path) -> list[str]:

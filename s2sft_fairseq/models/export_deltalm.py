@@ -28,8 +28,6 @@ from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, 
 
 GENERATION_CONFIG = "generation_config.json"
 _NOT_COPIED = (FAST, TOKENIZER_CONFIG, "special_tokens_map.json")
-# What transformers' search has no option for, with the value that leaves it off.
-_UNKNOWN = {"max_len_a": 0.0, "temperature": 1.0}
 
 
 @dataclass(frozen=True)
@@ -210,14 +208,13 @@ def _file(path: Path) -> Path:
 
 def _notes(model: DeltaLM) -> list[str]:
     """Tell what the search of transformers cannot do as that of ``s2sft generate``."""
-    search = model.search()
-    notes = [
-        f"transformers' search has no {name}: it searches without it ({value:g})"
-        for name, off in _UNKNOWN.items()
-        if (value := search[name]) != off and not (name == "temperature" and search["sampling"])
-    ]
-    if len(model.language_symbols) > 1:
-        notes.append(f"several languages: a source begins with one of {', '.join(model.language_symbols.values())}")
+    search, symbols, notes = model.search(), list(model.language_symbols.values()), []
+    if ratio := search["max_len_a"]:
+        notes.append(f"--max-len-a {ratio:g}: transformers has one maximum length, here that of the longest source")
+    if (temperature := search["temperature"]) != 1 and not search["sampling"]:
+        notes.append(f"--temperature {temperature:g} is left out: transformers' beam search has none")
+    if len(symbols) > 1:
+        notes.append(f"several languages: a source begins with one of {', '.join(symbols)}")
     return notes
 
 

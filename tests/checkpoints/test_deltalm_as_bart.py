@@ -131,9 +131,15 @@ def test_other_models_are_refused():
     ):
         with pytest.raises(UserError, match="only those that s2sft export made of a DeltaLM can be converted"):
             read_bart(weights, {**config, **changes}, FAIRSEQ.pad())
+    for name, value in (
+        ("model.decoder.layers.3.self_attn.out_proj.weight", "0"),
+        ("model.decoder.layers.0.encoder_attn.out_proj.bias", "0"),
+        ("model.decoder.layers.2.final_layer_norm.weight", "0.000198"),
+        ("final_logits_bias", "0"),
+    ):
+        with pytest.raises(UserError, match=rf"\({name} is not {value}\)"):
+            read_bart({**weights, name: weights[name] + 0.1}, config, FAIRSEQ.pad())
     name = "model.decoder.layers.3.self_attn.out_proj.weight"
-    with pytest.raises(UserError, match=rf"\({name} is not 0\)"):
-        read_bart({**weights, name: torch.ones(32, 32)}, config, FAIRSEQ.pad())
     del weights[name]
     with pytest.raises(UserError, match=rf"\(it lacks {name}\)"):
         read_bart(weights, config, FAIRSEQ.pad())

@@ -97,8 +97,7 @@ def test_what_transformers_is_told(model_of, tmp_path, capsys):
     assert (told["max_length"], told["min_length"], told["num_beams"]) == (18, 2, 3)
     assert (told["early_stopping"], told["length_penalty"], told["suppress_tokens"]) == (True, 2.0, [1])
     printed = capsys.readouterr().out
-    assert "has no max_len_a: it searches without it (0.5)" in printed
-    assert "has no temperature: it searches without it (1.5)" in printed
+    assert "--max-len-a 0.5: " in printed and "--temperature 1.5 " in printed
     sampled = with_search(model_of("plain"), tmp_path / "sampled", sampling=True, sampling_topp=0.9, max_len_b=200)
     told = json.loads((exported(sampled, tmp_path / "out2") / "generation_config.json").read_text())
     assert (told["do_sample"], told["num_beams"], told["top_k"], told["top_p"]) == (True, 1, 0, 0.9)
