@@ -54,8 +54,8 @@ with _as_it_was():
     from fairseq.tasks import TASK_REGISTRY, FairseqTask
     from omegaconf import DictConfig
 
-    from s2sft_fairseq.checkpoints.model_folder import is_model_folder
-    from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+    from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder
+    from s2sft_fairseq.checkpoints.safe_loading import load_options
     from s2sft_fairseq.inference.generator import load_models
     from s2sft_fairseq.models.pretrained_checkpoint import plain_options
     from s2sft_fairseq.runtime import warnings as warning_filters
@@ -101,9 +101,9 @@ def load(
         UserError: naming every argument that is wrong, or what is wrong with the files.
     """
     check_arguments(path, tokenizer, device, dtype, quantize)
-    device, dtype = settled(device, dtype)
+    device, dtype = settled("cpu" if device == "auto" and engine_of(path) else device, dtype)
     path, folder = Path(path), Path(tokenizer or path)
-    state = load_checkpoint(path, lazily=True)
+    state = load_options(path)
     name = str(plain_options((state.get("cfg") or {}).get("task")).get("_name"))
     if name not in tasks:
         raise UserError(f"{path} must be a model of the task {' or '.join(tasks)}, but is one of {name}")

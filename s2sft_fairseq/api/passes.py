@@ -42,6 +42,14 @@ class EncoderPass:
         log_probs: Tensor = found["positional_scores"]
         return log_probs
 
+    def logits(self, source: np.ndarray, target: np.ndarray) -> Tensor:
+        """Return the logits that predict each token of the target (T, V). V: symbols."""
+        batch = collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
+        columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
+        labelled = torch.from_numpy(np.flatnonzero(batch.label != self.form.pad)).to(self.device)
+        logits: Tensor = self.model(**columns, labelled=labelled)
+        return logits
+
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
         """Return the shares of its attention that the prediction of a target token gives to source tokens (T, S).
 
@@ -63,7 +71,7 @@ class EncoderPass:
             hook.remove()
         ((x, plan),) = seen
         # (N, 3, h, d) -> (h, N, d) each
-        query, key, _ = attention._project(x, plan.rotation).permute(1, 2, 0, 3).float()
+        query, key, _ = attention.project(x, plan.rotation).permute(1, 2, 0, 3).float()
         weights = query.new_zeros(len(x), len(x))
         of_all = pattern.packed(columns, relative=self.model.relative_position, dtype=x.dtype)
         for block in of_all.attention:
@@ -88,12 +96,18 @@ class EncoderDecoderPass:
 
     def log_probs(self, source: np.ndarray, target: np.ndarray) -> Tensor:
         """Return the log-probability of each token of the target (T,)."""
-        features, _ = self._decoded(source, target)
-        log_probs = self.model.get_normalized_probs((self.model.decoder.output_layer(features), None), log_probs=True)
+        logits = self.logits(source, target)
+        log_probs = self.model.get_normalized_probs((logits[None], None), log_probs=True)
         found = log_probs[0].gather(1, torch.from_numpy(target).to(self.device)[:, None]).squeeze(1)
         if found.isnan().any():
-            raise NotANumberError(0, features.dtype)
+            raise NotANumberError(0, logits.dtype)
         return found
+
+    def logits(self, source: np.ndarray, target: np.ndarray) -> Tensor:
+        """Return the logits that predict each token of the target (T, V). V: symbols."""
+        features, _ = self._decoded(source, target)
+        logits: Tensor = self.model.decoder.output_layer(features)[0]
+        return logits
 
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
         """Return the weights of the attention to the source (T, S), the mean of all heads of a layer."""

@@ -20,6 +20,7 @@ from s2sft_fairseq.api.search_arguments import MOST, apply, named
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
 from s2sft_fairseq.inference.files import HypothesisLines, Window, sentence_progress
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, window_seed
 from s2sft_fairseq.inference.search import BeamSearch
@@ -61,6 +62,7 @@ class Seq2Seq:
         self._lock = threading.RLock()
         self._tokenizer = TextTokenizer(loaded.tokenizer)
         self._is_encoder_decoder = hasattr(loaded.models[0], "decoder")
+        self._engine = None if runs_pytorch(loaded.models) else loaded.models[0].name
 
     @classmethod
     def from_pretrained(
@@ -191,6 +193,7 @@ class Seq2Seq:
         Raises:
             UserError: naming every argument that is wrong.
         """
+        self._require_pytorch()
         if self._is_encoder_decoder:
             raise UserError("stream is for encoder-only models, but this one is an encoder-decoder: generate takes it")
         problems = _seed_problems(seed)
@@ -224,6 +227,28 @@ class Seq2Seq:
         ids = self._source_ids(listed(sources), one_pass.form)
         with self._lock, torch.inference_mode():
             return [one_pass.states(source).float().cpu() for source in ids]
+
+    def logits(self, source: Text, target: Sequence[int]) -> Tensor:
+        """Return the logits that each token of a target is predicted with.
+
+        Args:
+            source: one text, or its fields.
+            target: its ids (T - 1,), without eos.
+
+        Returns:
+            A float32 tensor (T, V). T: tokens of the target, eos counted, V: symbols.
+
+        Raises:
+            UserError: if PyTorch does not run this model.
+        """
+        one_pass, end = self._one_pass(None), self._loaded.tokenizer.dictionary.eos()
+        (ids,) = self._ids([source], "source")
+        with self._lock, torch.inference_mode():
+            return one_pass.logits(one_pass.form.source(ids), np.array([*target, end])).float().cpu()
+
+    def ids(self, symbols: Sequence[str]) -> list[int]:
+        """Return the ids of symbols of the dictionary."""
+        return [self._loaded.tokenizer.dictionary.index(symbol) for symbol in symbols]
 
     def attention(self, source: Text, target: str, *, layer: int = -1, target_lang: str | None = None) -> Attention:
         """Return what the prediction of each token of a target attends to in the source.
@@ -282,7 +307,7 @@ class Seq2Seq:
 
     def _generator(self, task: Any, cfg: Any) -> Any:
         try:
-            return task.build_generator(self._loaded.models, cfg.generation)
+            return build_generator(task, self._loaded.models, cfg.generation)
         except UserError as error:
             raise named(error) from None
 
@@ -293,6 +318,7 @@ class Seq2Seq:
             yield
 
     def _one_pass(self, target_lang: str | None) -> EncoderPass | EncoderDecoderPass:
+        self._require_pytorch()
         if problems := self._language_problems(target_lang):
             raise UserError.of(problems)
         task, model = self._loaded.task, self._loaded.models[0]
@@ -300,6 +326,13 @@ class Seq2Seq:
         if self._is_encoder_decoder:
             return EncoderDecoderPass(model, form, self._loaded.device)
         return EncoderPass(model, task, form, self._loaded.device)
+
+    def _require_pytorch(self) -> None:
+        if self._engine is not None:
+            raise UserError(
+                f"this is a model for {self._engine}, which generates and nothing else: use the one that it was "
+                "exported from"
+            )
 
     def _language_problems(self, language: Any) -> list[str]:
         known = (self._loaded.state.get("layout") or {}).get("languages") or []

@@ -29,6 +29,8 @@ from s2sft_fairseq.errors import UserError
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT, VERSION = "s2sft_fairseq model", 1
+ENGINES: Mapping[str, str] = {"ctranslate2": "model.bin", "onnx": "model.onnx"}
+"""The programs that run exported models in place of PyTorch, and the file of the weights of each."""
 _PARTS = ("model", "task", "criterion")
 _PATHS = ("data", "span_vocab", "pretrained")  # of the machine of the training
 SEARCH: Mapping[str, type] = {
@@ -53,9 +55,24 @@ def is_model_folder(path: str | os.PathLike[str]) -> bool:
         return (Path(path) / WEIGHTS).is_file()
 
 
+def engine_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of the program that runs the model of a model folder in place of PyTorch, if it is for one.
+
+    Raises:
+        UserError: if that program is unknown.
+    """
+    engine = read_json_object(Path(path) / CONFIG).get("engine") if is_model_folder(path) else None
+    if engine is not None and engine not in ENGINES:
+        raise UserError(f"{Path(path) / CONFIG}: engine must be one of {', '.join(ENGINES)}, but is {engine!r:.60}")
+    return engine
+
+
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:
     """Return the file of the weights of a model folder; any other path as it is."""
-    return Path(path) / WEIGHTS if is_model_folder(path) else Path(path)
+    if not is_model_folder(path):
+        return Path(path)
+    engine = engine_of(path)
+    return Path(path) / (ENGINES[engine] if engine else WEIGHTS)
 
 
 def what_it_is(folder: Path) -> str:
@@ -88,25 +105,47 @@ def write_model(
     Raises:
         UserError: if ``search`` has anything but options of a search.
     """
+    weights, copies = _own_memory(state["model"])
+    config = {**configuration(state, search, training), "copies": copies}
+    write_safetensors(weights, folder / WEIGHTS)
+    write_config(config, folder)
+    return config
+
+
+def configuration(
+    state: Mapping[str, Any], search: Mapping[str, Any], training: Mapping[str, Any], engine: str | None = None
+) -> dict[str, Any]:
+    """Return the configuration of a model folder.
+
+    Args:
+        state: of a checkpoint.
+        search: options of ``s2sft generate`` that this model is best used with, by their names.
+        training: facts about it, by name.
+        engine: the program that runs it, one of `ENGINES`; None: PyTorch.
+
+    Raises:
+        UserError: if ``search`` has anything but options of a search.
+    """
     if problems := list(_search_problems(search)):
         raise UserError.of(problems)
     cfg = {name: dict(part) for name in _PARTS if (part := _plain(state["cfg"].get(name)))}
     for part in cfg.values():
         part |= {name: "" if name == "data" else None for name in _PATHS if name in part}
-    weights, copies = _own_memory(state["model"])
-    config = {
+    return {
         "format": FORMAT,
         "format_version": VERSION,
         "package_version": __version__,
+        **({"engine": engine} if engine else {}),
         "cfg": cfg,
         "task_state": dict(state.get("task_state") or {}),
         "search": dict(search),
         "training": dict(training),
-        "copies": copies,
     }
-    write_safetensors(weights, folder / WEIGHTS)
+
+
+def write_config(config: Mapping[str, Any], folder: Path) -> None:
+    """Write the ``config.json`` of a model folder."""
     (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return config
 
 
 def read_model(weights: Path) -> dict[str, Any]:
@@ -119,14 +158,24 @@ def read_model(weights: Path) -> dict[str, Any]:
         UserError: if the file, or ``config.json`` beside it, is missing, damaged, or of a newer version.
     """
     config = read_config(weights.parent)
+    if engine := config.get("engine"):
+        raise UserError(
+            f"{weights.parent} holds a model for {engine}, which s2sft generate --input and Seq2Seq run and nothing "
+            "else reads: give the model that it was exported from"
+        )
     model = read_safetensors(weights)
     if unknown := sorted(set(config["copies"].values()) - model.keys()):
         raise UserError(f"{weights} must hold the tensors that {CONFIG} names, but lacks {', '.join(unknown)}")
+    return as_checkpoint(config, {**model, **{name: model[other] for name, other in config["copies"].items()}})
+
+
+def as_checkpoint(config: Mapping[str, Any], model: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the configuration of a model folder and its weights as a checkpoint."""
     history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     return {
         "args": None,
         "cfg": {"_name": None, **config["cfg"]},
-        "model": {**model, **{name: model[other] for name, other in config["copies"].items()}},
+        "model": dict(model),
         "criterion": None,
         "optimizer_history": [history],
         "task_state": config["task_state"],
@@ -161,7 +210,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if "copies" not in wrong and not all(isinstance(name, str) for name in config["copies"].values()):
         problems.append("copies must be names of tensors by name")
     if "task_state" not in wrong:
-        problems += _layout_problems(config["task_state"].get("layout", {}))
+        problems += layout_problems(config["task_state"].get("layout", {}))
     if "search" not in wrong:
         problems += _search_problems(config["search"])
     if problems:
@@ -169,10 +218,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _layout_problems(layout: Any) -> Iterator[str]:
+def layout_problems(layout: Any, place: str = "task_state.layout") -> Iterator[str]:
     """Tell what is wrong with a layout; what its values must be, the task of the model knows."""
     if not isinstance(layout, dict):
-        yield f"task_state.layout must be an object, but is {layout!r:.60}"
+        yield f"{place} must be an object, but is {layout!r:.60}"
         return
     for name, value in layout.items():
         if name == "languages":
@@ -182,7 +231,7 @@ def _layout_problems(layout: Any) -> Iterator[str]:
         else:
             kind, fits = "a text", isinstance(value, str | None)
         if not fits:
-            yield f"task_state.layout.{name} must be {kind}, but is {value!r:.60}"
+            yield f"{place}.{name} must be {kind}, but is {value!r:.60}"
 
 
 def _search_problems(search: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,15 @@ from omegaconf.nodes import AnyNode
 from torch import _weights_only_unpickler
 from torch.serialization import add_safe_globals, get_unsafe_globals_in_checkpoint
 
-from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, read_model, what_it_is
+from s2sft_fairseq.checkpoints.model_folder import (
+    ENGINES,
+    as_checkpoint,
+    checkpoint_file,
+    engine_of,
+    read_config,
+    read_model,
+    what_it_is,
+)
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -185,7 +193,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     if not os.path.isfile(path):
         what = what_it_is(Path(path)) if os.path.isdir(path) else "a device"
         raise UserError(f"{path}: a checkpoint file or a model folder is needed, but this is {what}")
-    if path.endswith(".safetensors"):
+    if path.endswith(".safetensors") or (Path(path).name in ENGINES.values() and engine_of(Path(path).parent)):
         return read_model(Path(path))
     try:
         mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
@@ -200,6 +208,17 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     if not isinstance(state, dict):
         raise UserError(f"{path}: a checkpoint holds a dictionary, this file holds a {type(state).__name__}")
     return state
+
+
+def load_options(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Load what a checkpoint says of its model, as far as a folder for an engine goes: without the weights of such.
+
+    Raises:
+        UserError: as `load_checkpoint`.
+    """
+    if engine_of(path):
+        return as_checkpoint(read_config(Path(path)), {})
+    return load_checkpoint(path, lazily=True)
 
 
 def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -1,10 +1,17 @@
-"""``s2sft export``: write a model as a folder that loads by itself, or in Hugging Face's format."""
+"""``s2sft export``: write a model as a folder that loads by itself, or in the format of another program."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-MODEL_FOLDER, HUGGING_FACE = "model", "hugging_face"
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import check_replaceable
+
+MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2, ONNX = "model", "hugging_face", "ctranslate2", "onnx"
+QUANTIZATIONS = {
+    CTRANSLATE2: ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16"),
+    ONNX: ("float32", "int8"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -13,15 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "checkpoint",
         type=Path,
-        help="a checkpoint of s2sft train, a model folder, or for hugging_face a folder of s2sft convert",
+        help="a checkpoint of s2sft train or a model folder; but for --format model, a folder of s2sft convert too",
     )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write, new or empty")
     parser.add_argument(
         "--format",
-        choices=(MODEL_FOLDER, HUGGING_FACE),
+        choices=(MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2, ONNX),
         default=MODEL_FOLDER,
         help="model: a model folder, which every command of s2sft takes in place of a checkpoint and of "
-        "--tokenizer-dir; hugging_face: what transformers reads (default: model)",
+        "--tokenizer-dir; hugging_face: what transformers reads; ctranslate2: an encoder-decoder for CTranslate2, "
+        "and onnx: an encoder that generates for onnxruntime, which s2sft generate and Seq2Seq take (default: model)",
     )
     parser.add_argument(
         "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files: the folder of the converted encoder"
@@ -32,14 +40,112 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="DIR",
         help="the encoder of a checkpoint with adapters (--lora-rank), where it is no longer where it was",
     )
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZATIONS[CTRANSLATE2],
+        help="for ctranslate2, and int8 for onnx: the format of the weights (default: float32)",
+    )
+    parser.add_argument(
+        "--self-contained",
+        action="store_true",
+        help="for hugging_face, of an encoder that generates: with the code that generates, which transformers runs "
+        "with trust_remote_code=True",
+    )
+    parser.add_argument(
+        "--verify",
+        type=Path,
+        metavar="FILE",
+        help="of what generates in another program's format: texts, one a line, on which it is compared with the "
+        "model; the README of the folder tells what was found (default: a few built-in texts)",
+    )
     options = parser.parse_args(arguments)
     # They import PyTorch, which --help does without.
-    if options.format == HUGGING_FACE:
+    if options.format == MODEL_FOLDER:
+        from s2sft_fairseq.models.model_folder import export_folder
+
+        _check(options, is_encoder_decoder=False)
+        export_folder(options.checkpoint, options.to, options.tokenizer_dir, pretrained=options.pretrained)
+        print(f"wrote {options.to}: a model folder; its README.md is a model card to complete")
+        return
+    from s2sft_fairseq.models.export_deltalm import is_deltalm_checkpoint
+
+    is_encoder_decoder = is_deltalm_checkpoint(options.checkpoint)
+    _check(options, is_encoder_decoder=is_encoder_decoder)
+    if is_encoder_decoder:
+        _export_encoder_decoder(options)
+    elif options.self_contained or options.format == ONNX:
+        _export_encoder(options)
+    else:
         from s2sft_fairseq.models.export import export_to_hugging_face
 
         export_to_hugging_face(options.checkpoint, options.to, options.tokenizer_dir, options.pretrained)
-    else:
-        from s2sft_fairseq.models.model_folder import export_folder
 
-        export_folder(options.checkpoint, options.to, options.tokenizer_dir, pretrained=options.pretrained)
-        print(f"wrote {options.to}: a model folder; its README.md is a model card to complete")
+
+def _check(options: argparse.Namespace, *, is_encoder_decoder: bool) -> None:
+    """Check that the options say something of this format and model.
+
+    Raises:
+        UserError: naming every one that does not.
+    """
+    if problems := list(_problems(options, is_encoder_decoder)):
+        raise UserError.of(problems)
+
+
+def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator[str]:
+    if options.format == CTRANSLATE2 and not is_encoder_decoder:
+        yield f"--format {CTRANSLATE2} is for encoder-decoders (deltalm), but {options.checkpoint} is none"
+    if options.self_contained and options.format != HUGGING_FACE:
+        yield f"--self-contained is for --format {HUGGING_FACE}, but --format is {options.format}"
+    for option, given in (("--self-contained", options.self_contained), (f"--format {ONNX}", options.format == ONNX)):
+        if given and is_encoder_decoder:
+            yield f"{option} is for encoder-only models, but {options.checkpoint} is a deltalm"
+    if options.quantize and options.format not in QUANTIZATIONS:
+        yield f"--quantize is for --format {' or '.join(QUANTIZATIONS)}, but --format is {options.format}"
+    elif options.quantize and options.quantize not in (known := QUANTIZATIONS[options.format]):
+        yield f"--quantize must be {' or '.join(known)} with --format {options.format}, but is {options.quantize}"
+    if options.verify and not (is_encoder_decoder or options.self_contained or options.format == ONNX):
+        yield f"--verify is for what generates in another program's format, but --format is {options.format}"
+    if options.pretrained and is_encoder_decoder:
+        yield f"--pretrained is for checkpoints with adapters (--lora-rank), but {options.checkpoint} is a deltalm"
+
+
+def _export_encoder(options: argparse.Namespace) -> None:
+    """Write an encoder that generates for transformers or onnxruntime, and compare it with what was exported."""
+    from s2sft_fairseq.exports.onnx import export_to_onnx
+    from s2sft_fairseq.exports.original import Original, as_model_folder
+    from s2sft_fairseq.exports.self_contained import export_self_contained
+    from s2sft_fairseq.models.export_verification import read_texts
+
+    check_replaceable(options.to, "--to")
+    texts = read_texts(options.verify)
+    with as_model_folder(options.checkpoint, options.tokenizer_dir, options.pretrained) as folder:
+        if options.self_contained:
+            export_self_contained(Original(folder, "--self-contained"), options.to, texts)
+        else:
+            original = Original(folder, f"--format {ONNX}")
+            export_to_onnx(original, options.to, texts, quantize=options.quantize == "int8")
+
+
+def _export_encoder_decoder(options: argparse.Namespace) -> None:
+    """Write a DeltaLM for transformers or CTranslate2, and compare it with what was exported."""
+    from s2sft_fairseq.api.export_checks import check_engine, check_transformers
+    from s2sft_fairseq.api.seq2seq import Seq2Seq
+    from s2sft_fairseq.inference.ctranslate2_engine import require_ctranslate2
+    from s2sft_fairseq.models.export_ctranslate2 import export_to_ctranslate2
+    from s2sft_fairseq.models.export_deltalm import export_to_transformers, read_model
+    from s2sft_fairseq.models.export_verification import read_texts
+
+    texts = read_texts(options.verify)
+    model = read_model(options.checkpoint, options.tokenizer_dir)
+    if options.format == HUGGING_FACE:
+        export_to_transformers(model, options.to)
+    else:
+        export_to_ctranslate2(model, options.to, options.quantize or "float32")
+    path = model.file if model.file.suffix == ".pt" else model.file.parent
+    original = Seq2Seq.from_pretrained(path, model.tokenizer, device="cpu", dtype="float32")
+    if options.format == HUGGING_FACE:
+        symbols = list(model.language_symbols.values())
+        check_transformers(original, options.to, texts, model.file, symbols[0] if len(symbols) > 1 else "")
+    else:
+        program = f"{CTRANSLATE2} {require_ctranslate2(CTRANSLATE2).__version__}, {options.quantize or 'float32'}"
+        check_engine(original, options.to, texts, model.file, program)

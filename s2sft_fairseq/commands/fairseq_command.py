@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import s2sft_fairseq
-from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.safe_loading import load_options
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 
@@ -91,7 +91,7 @@ def default_task(arguments: list[str]) -> str:
     path = (value_of(arguments, "--path") or "").split(os.pathsep)[0]
     if os.path.exists(path):
         try:
-            options = load_checkpoint(path, lazily=True).get("cfg") or {}
+            options = load_options(path).get("cfg") or {}
         except UserError:
             options = {}  # what is wrong with the file is reported when it is used
         model = str(_value(options.get("model"), "_name") or _value(options.get("model"), "arch") or "")

@@ -10,7 +10,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
-from s2sft_fairseq.checkpoints.model_folder import read_config
+from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_config
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
@@ -40,6 +40,11 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
         "nargs": "+",
         "metavar": "FIELD",
         "help": "keys of JSON objects that make up the source, joined by the separator symbol (default: src)",
+    },
+    "engine": {
+        "choices": ("pytorch", *ENGINES),
+        "help": "the program that runs the model; --path is a folder that s2sft export --format wrote for it (default: "
+        "the one that the folder is for)",
     },
     "separator": {
         "metavar": "TEXT",
@@ -143,6 +148,9 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
             yield f"{as_option(name)} is needed: {what}"
     if raw.source and raw.input and not is_json_lines(raw.input):
         yield f"--source names fields of .jsonl files, but --input is {raw.input}"
+    found = engine_of(args["path"] or "") or "pytorch"
+    if raw.engine not in (None, found):
+        yield f"--engine {raw.engine} needs a model for it, but --path {args['path']} is one for {found}"
     if raw.separator == "":
         yield "--separator must be a text, but is empty"
     if raw.buffer_size < 1:

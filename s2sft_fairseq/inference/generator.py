@@ -25,6 +25,7 @@ from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
+from s2sft_fairseq.inference.engines import build_generator, open_engine, runs_pytorch
 from s2sft_fairseq.inference.files import (
     HypothesisLines,
     RawText,
@@ -200,7 +201,7 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
     task = TASK_REGISTRY[cfg.task._name](cfg.task, tokenizer.dictionary)
     device = "cuda" if torch.cuda.is_available() and not cfg.common.cpu else "cpu"
     models = load_models(cfg, task, device)
-    generator = task.build_generator(models, cfg.generation)
+    generator = build_generator(task, models, cfg.generation)
     text_generator = TextGenerator(
         partial(task.inference_step, generator, models),
         task.form,
@@ -246,7 +247,9 @@ def _run(
 
 
 def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
-    """Load one model or an ensemble, as fairseq-generate does."""
+    """Load one model or an ensemble, as fairseq-generate does, or a single engine that runs an exported model."""
+    if engine := open_engine(cfg, task, device):
+        return [engine]
     models: Sequence[BaseFairseqModel]
     models, _ = checkpoint_utils.load_model_ensemble(
         utils.split_paths(cfg.common_eval.path),
@@ -270,11 +273,12 @@ def batch_planner(
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Return the function from the lengths of sources to the indices of each batch."""
     beam, max_tokens = cfg.generation.beam, cfg.dataset.max_tokens
-    max_sentences = cfg.dataset.batch_size or useful_sentences(next(models[0].parameters()).device, beam)
+    device = next(models[0].parameters()).device if runs_pytorch(models) else torch.device("cpu")
+    max_sentences = cfg.dataset.batch_size or useful_sentences(device, beam)
     memory = None
     # Samples depend on what else is in the batch, so its size must not depend on the memory that happens to be free.
     # The memory of encoder-decoders is not estimated.
-    if not cfg.generation.sampling and hasattr(task, "batch_memory"):
+    if not cfg.generation.sampling and hasattr(task, "batch_memory") and runs_pytorch(models):
         memory = task.batch_memory(models, beam)
     elif max_tokens is None and max_sentences is None:
         max_tokens = 12000  # as in fairseq-generate

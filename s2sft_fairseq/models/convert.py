@@ -14,8 +14,10 @@ from fairseq.data import Dictionary
 
 from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, read
 from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, fit_problems, is_deltalm, read_deltalm
+from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, is_bart, read_bart
 from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize
+from s2sft_fairseq.checkpoints.model_folder import layout_problems
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
 from s2sft_fairseq.data.binarized_text import parse_languages
@@ -69,6 +71,9 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
         if is_deltalm(checkpoint.weights):
             _refuse_deltalm(checkpoint.file, options)
             conversion = convert_deltalm(checkpoint, vocabulary.symbols)
+        elif is_bart(checkpoint.config):
+            _refuse_deltalm(checkpoint.file, options)
+            conversion = convert_bart(checkpoint, vocabulary.symbols)
         else:
             family = recognize(checkpoint.weights, checkpoint.config)
             conversion = read(family, checkpoint.weights, checkpoint.config, parameter_shapes)
@@ -116,6 +121,29 @@ def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Con
         raise UserError(f"{checkpoint.file}: {error}") from None
     if problems := fit_problems(_shapes(conversion.sizes), conversion.weights):
         raise UserError.of(problems, f"{checkpoint.file} is not the DeltaLM that its layers and tables tell:")
+    return conversion
+
+
+def convert_bart(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:
+    """Convert a BART that `s2sft export` made of a DeltaLM.
+
+    Args:
+        checkpoint: the checkpoint.
+        symbols: of its tokenizer, in the order of their ids.
+
+    Raises:
+        UserError: if it is any other BART, or what it says of its languages and lengths is damaged.
+    """
+    try:
+        pad = FairseqDictionary.of(symbols).pad()
+        weights, options = read_bart(checkpoint.weights, checkpoint.config, pad)
+    except UserError as error:
+        raise UserError(f"{checkpoint.file}: {error}") from None
+    conversion = convert_deltalm(SourceCheckpoint(checkpoint.file, weights, options), symbols)
+    if layout := checkpoint.config[KEY].get("layout"):
+        if problems := list(layout_problems(layout, f"{KEY}.layout")):
+            raise UserError.of(f"{checkpoint.file}: {problem}" for problem in problems)
+        conversion.layout, conversion.finetuned = layout, True
     return conversion
 
 
@@ -263,7 +291,7 @@ def _settle_method(conversion: Conversion, method: str | None) -> None:
             "--finetune-method is for checkpoints that are fine-tuned, "
             f"but this one lacks {', '.join(conversion.missing)}"
         )
-    if method is None and conversion.finetuned:
+    if method is None and conversion.finetuned and conversion.model == "unilm":
         method = "pseudo_masked"
         conversion.notes.append(
             "fine-tuned, pseudo_masked: the program's default, and decoded as masked ones are; "

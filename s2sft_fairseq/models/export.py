@@ -59,7 +59,7 @@ def export_to_hugging_face(
         config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}
     with new_folder(destination, "--to") as staging:
         write_safetensors(theirs, staging / WEIGHTS)
-        _write_tokenizer(folder, vocabulary, staging)
+        write_tokenizer(folder, vocabulary, staging)
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
     if family.name == "UniLM":
@@ -122,7 +122,7 @@ def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
     }
 
 
-def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
+def write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
     """Copy the tokenizer's files; GPT-2's, which fairseq gives ids of its own, as RoBERTa's."""
     for name in vocabulary.files:
         if name == "encoder.json":

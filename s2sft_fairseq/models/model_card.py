@@ -1,7 +1,7 @@
 """The ``README.md`` of a model folder: a model card, filled in from what is known."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _SIZES = {
@@ -25,12 +25,16 @@ _USE = {
 }
 
 
-def model_card(config: Mapping[str, Any], parameters: int) -> str:
+def model_card(
+    config: Mapping[str, Any], parameters: int, library: str = "s2sft_fairseq", usage: Sequence[str] | None = None
+) -> str:
     """Return a model card in Markdown.
 
     Args:
         config: the configuration of the model folder.
         parameters: how many numbers it has.
+        library: that loads the folder.
+        usage: lines that tell how; None: as this package does.
     """
     options, task, facts = config["cfg"]["model"], config["cfg"]["task"], config["training"]
     name = str(task.get("_name"))
@@ -43,7 +47,7 @@ def model_card(config: Mapping[str, Any], parameters: int) -> str:
     rows |= {key.replace("_", " "): value for key, value in facts.items() if key not in ("encoder", "method", "scores")}
     heading = f"A fine-tuned {facts['encoder']}" if facts.get("encoder") else "A fine-tuned model"
     lines = [
-        *("---", "library_name: s2sft_fairseq", "license:  # to complete", "language:  # to complete"),
+        *("---", f"library_name: {library}", "license:  # to complete", "language:  # to complete"),
         *([f"base_model: {json.dumps(facts['encoder'], ensure_ascii=False)}"] if facts.get("encoder") else []),
         *(
             "---",
@@ -56,7 +60,7 @@ def model_card(config: Mapping[str, Any], parameters: int) -> str:
         *("| | |", "|---|---|"),
         *(f"| {what} | {_text(value)} |" for what, value in rows.items() if value not in (None, "", [])),
         *_scores(facts.get("scores")),
-        *_usage(name, config["search"]),
+        *(_usage(name, config["search"]) if usage is None else usage),
         *("## Licence", "", "To complete: that of the encoder, of the data, and yours.", ""),
     ]
     return "\n".join(lines)

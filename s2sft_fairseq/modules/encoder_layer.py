@@ -149,7 +149,7 @@ class MultiFlowAttention(nn.Module):
 
     def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Return the keys and values of a packed batch (T, H) as (T, 2, h, d)."""
-        return self._project(x, plan.rotation)[:, 1:]
+        return self.project(x, plan.rotation)[:, 1:]
 
     def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
         """Attend as :meth:`forward` does, and return the keys and values too.
@@ -157,7 +157,7 @@ class MultiFlowAttention(nn.Module):
         Shape:
             x (T, H) -> (N, H) and (T, 2, h, d).
         """
-        projected = self._project(x, plan.rotation)
+        projected = self.project(x, plan.rotation)
         dropout = self.dropout if self.training else 0.0
         if isinstance(plan.attention, PaddedPlan):
             attended = padded_attention(projected, plan.attention, dropout, at=plan.at)
@@ -187,11 +187,11 @@ class MultiFlowAttention(nn.Module):
             (N, queries, H).
         """
         # (N, A, 3, h, d) -> three times (N, h, A, d)
-        query, key, value = self._project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = self.project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
         key, value = cache.write(key, value, plan.slots, plan.bias.size(-1))
         query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
         attended = [
-            _merge_heads(
+            merge_heads(
                 scaled_dot_product_attention(
                     query[rows], key[rows, :, first:], value[rows, :, first:], attn_mask=bias[rows, ..., first:]
                 )
@@ -201,7 +201,7 @@ class MultiFlowAttention(nn.Module):
         x = self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
         return x
 
-    def _project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+    def project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions."""
         projected: Tensor = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
         if rotation is None:
@@ -210,7 +210,8 @@ class MultiFlowAttention(nn.Module):
         return torch.cat([rotate(rotated, rotation), values], dim=-3)
 
 
-def _merge_heads(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
+    """Put the heads side by side, (N, h, A, d) -> (N, A, H)."""
     # (N, h, A, d) -> (N, A, h, d) -> (N, A, H)
     return x.transpose(1, 2).flatten(2)
 
@@ -264,28 +265,30 @@ class EncoderLayer(nn.Module):
         Shape:
             (T, H) -> (N, H). T: tokens of the batch, N: those that attend by the plan, H: width.
         """
-        attended = self.attention(self._before_attention(x), plan)
+        attended = self.attention(self.before_attention(x), plan)
         x = x if plan.at is None else x[plan.at]
-        return _compiled_part()(self, x, attended) if self.compiled else self._after_attention(x, attended)
+        return _compiled_part()(self, x, attended) if self.compiled else self.after_attention(x, attended)
 
     def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Return the keys and values of a context; shapes as in :meth:`MultiFlowAttention.keys_values`."""
-        return self.attention.keys_values(self._before_attention(x), plan)
+        return self.attention.keys_values(self.before_attention(x), plan)
 
     def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
         """Encode a context, and return its keys and values; shapes as in :meth:`MultiFlowAttention.prefill`."""
-        attended, keys_values = self.attention.prefill(self._before_attention(x), plan)
-        return self._after_attention(x, attended), keys_values
+        attended, keys_values = self.attention.prefill(self.before_attention(x), plan)
+        return self.after_attention(x, attended), keys_values
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
         """Encode the last ``queries`` of the new tokens; arguments as for :meth:`MultiFlowAttention.step`."""
-        attended = self.attention.step(self._before_attention(x), plan, cache, queries)
-        return self._after_attention(x[:, -queries:], attended)
+        attended = self.attention.step(self.before_attention(x), plan, cache, queries)
+        return self.after_attention(x[:, -queries:], attended)
 
-    def _before_attention(self, x: Tensor) -> Tensor:
+    def before_attention(self, x: Tensor) -> Tensor:
+        """Return what attention reads, (..., H) -> (..., H)."""
         return self.attention_layer_norm(x) if self.pre_norm else x
 
-    def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Return the states of the next layer, from those of this one and what they attended to, each (..., H)."""
         x = x + self.dropout(attended)
         if self.pre_norm:
             x = x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
@@ -308,4 +311,4 @@ class EncoderLayer(nn.Module):
 @functools.cache
 def _compiled_part() -> Callable[[EncoderLayer, Tensor, Tensor], Tensor]:
     """Compile what follows attention, once for all layers and numbers of tokens."""
-    return torch.compile(EncoderLayer._after_attention, dynamic=True)
+    return torch.compile(EncoderLayer.after_attention, dynamic=True)

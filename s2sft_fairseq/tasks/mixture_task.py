@@ -105,6 +105,7 @@ class MixtureTask(OneDictionaryTask):
             raise UserError(f"--arch must be deltalm or one of its sizes for {self.cfg._name}, but is {name}")
         model = super().build_model(cfg, from_checkpoint)
         self.max_source, self.max_target = model.max_positions()
+        self.max_target_of_model = self.max_target  # which the search does not go beyond
         return model
 
     def text_part(

@@ -1,0 +1,105 @@
+"""Run an exported model beside the one that it was made from: what ``s2sft export`` does at once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.api.seq2seq import Seq2Seq
+from s2sft_fairseq.models.export_verification import Comparison, Logits, compare, write_comparison
+
+_BATCH = 16
+
+
+def check_transformers(
+    model: Seq2Seq,
+    folder: Path,
+    texts: Sequence[str],
+    source: Path,
+    prefix: str = "",
+    load: Callable[[Path], Any] | None = None,
+) -> Comparison | None:
+    """Compare a model of transformers, with its own tokenizer and search, and write what was found into its README.
+
+    Args:
+        model: that was exported.
+        folder: the exported model.
+        texts: to generate from.
+        source: the weights that were exported.
+        prefix: what a text must begin with for the language that the model writes.
+        load: gives the exported model, if it is of a class that transformers lacks.
+
+    Returns:
+        None if transformers is not installed.
+    """
+    try:
+        import transformers
+    except ImportError:
+        print(f"{folder} was not compared with the model: transformers is not installed")
+        return None
+    transformers.utils.logging.disable_progress_bar()
+    theirs = load(folder) if load else transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    theirs.eval()
+    # Without the configuration it would look for the class of that.
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=theirs.config)
+    special = {theirs.config.pad_token_id, theirs.config.eos_token_id, theirs.config.decoder_start_token_id}
+
+    def laid_out(batch: Sequence[str]) -> Any:
+        given = [f"{prefix} {text}" if prefix else text for text in batch]
+        return tokenizer(given, return_tensors="pt", padding=True, truncation=True)
+
+    @torch.inference_mode()
+    def search(given: Sequence[str]) -> list[list[int]]:
+        found = []
+        for batch in _batches(given):
+            rows = theirs.generate(**laid_out(batch)).tolist()
+            rows = rows[:: len(rows) // len(batch)]  # the best one of each
+            found += [[number for number in row if number not in special] for row in rows]
+        return found
+
+    @torch.inference_mode()
+    def logits(text: str, ids: Sequence[int]) -> Tensor:
+        given = torch.tensor([[theirs.config.decoder_start_token_id, *ids]])
+        values: Tensor = theirs(**laid_out([text]), decoder_input_ids=given).logits[0]
+        return values
+
+    program = f"transformers {transformers.__version__}"
+    return _finish(folder, source, compare(program, texts, _search_of(model), search, model.logits, logits))
+
+
+def check_engine(
+    model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path, program: str, logits: Logits | None = None
+) -> Comparison:
+    """Compare the folder of an engine, through `Seq2Seq`, and write what was found into its README.
+
+    Args:
+        model: that was exported.
+        folder: the exported model.
+        texts: to generate from.
+        source: the weights that were exported.
+        program: the engine, with its version.
+        logits: of the exported model, if the engine tells them.
+    """
+    theirs = Seq2Seq.from_pretrained(folder)
+    searches = _search_of(model), _search_of(theirs)
+    found = compare(program, texts, *searches, None if logits is None else model.logits, logits)
+    return _finish(folder, source, found)
+
+
+def _search_of(model: Seq2Seq) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return the search with the defaults of a model, in ids without eos."""
+    return lambda texts: [model.ids(best[0].tokens)[:-1] if best else [] for best in model.hypotheses(list(texts))]
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH))
+
+
+def _finish(folder: Path, source: Path, comparison: Comparison) -> Comparison:
+    write_comparison(folder, comparison, source.stat().st_size)
+    print(comparison)
+    for text in comparison.differing:
+        print(f"differs: {text}")
+    return comparison

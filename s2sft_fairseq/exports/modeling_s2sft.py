@@ -1,0 +1,536 @@
+"""An encoder that writes: one Transformer reads a source and generates its target (UniLM, s2s-ft, UniLMv2, ERNIE-GEN).
+
+This file needs PyTorch and transformers alone. It travels in the folder of a model, whose weights it reads:
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER, trust_remote_code=True)
+    model.generate(**tokenizer(["..."], return_tensors="pt", padding=True, truncation=True), num_beams=5)
+
+The model reads the source once, every token in view of all others, and keeps the keys and values of each layer. To the
+rest of the library that is the *encoder*. A step of decoding then reads two tokens of each hypothesis: the newest one,
+as content, whose keys and values are kept; and behind it a placeholder, such as ``[MASK]``, at which the next token is
+predicted. What a placeholder leaves is dropped. A causal model predicts at the newest token and needs no placeholder.
+
+* Content sees the source, the content before it, and itself.
+* A placeholder sees the source, the content before it, and itself.
+
+The tokens of a target are content one after the other, so that many can be read at once, each with its placeholder:
+that is the forward pass with ``labels``. Positions count on from the real length of each source.
+
+Letters in shapes: N sources, R hypotheses (R / N of each source, side by side), S positions of a source, A new tokens
+of a hypothesis, Q queries (A, or with placeholders 2 A), K keys, H width, h heads, d width of a head, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import Cache, GenerationMixin, LogitsProcessor, LogitsProcessorList, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import ModelOutput
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+KNOWLEDGE_ROLE = 2
+"""Of a dialogue, whose first field is the knowledge; the two who speak have the roles 0 and 1."""
+
+
+class S2SFTConfig(PretrainedConfig):
+    """What sets BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT apart, and how source and target are laid out."""
+
+    model_type = "s2sft"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    def __init__(
+        self,
+        vocab_size: int = 30522,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        max_position_embeddings: int = 512,
+        layer_norm_eps: float = 1e-12,
+        activation: str = "gelu",
+        dropout: float = 0.1,
+        *,
+        num_segments: int = 2,  # rows of the segment embedding
+        num_roles: int = 0,  # of dialogues, with num_turns in place of segments
+        num_turns: int = 0,
+        relative_position_bins: int = 0,  # of UniLMv2
+        max_relative_position: int = 128,
+        embedding_size: int = 0,  # where narrower than the layers, as in ELECTRA; 0: their width
+        pre_norm: bool = False,  # the next three: as in ModernBERT
+        gated: bool = False,
+        biases: bool = True,
+        rotary_base: float = 0.0,  # of rotary positions, in place of a position embedding
+        local_rotary_base: float = 0.0,  # in local layers; 0: the same
+        local_attention_window: int = 0,  # local layers see half as many positions to either side
+        global_attention_every: int = 1,  # every how many layers one is global
+        starts_with: str | None = None,  # what the content of a target begins with: "sep" (causal), "cls" or nothing
+        placeholder_token_id: int = 103,
+        source_segments: Sequence[int] = (0,),  # of each field of a source; the last one holds for further fields
+        alternate_segments: bool = False,  # they take turns, and the last field has the last one
+        target_segment: int = 1,
+        placeholder_segment: int = 1,
+        max_source_positions: int = 464,
+        keep_unfinished: bool = False,  # whether a target may end at the maximum length without the final separator
+        pad_token_id: int = 0,
+        sep_token_id: int = 102,
+        **others: Any,
+    ) -> None:
+        own = {name: value for name, value in locals().items() if name not in ("self", "others", "__class__")}
+        special = {name: own.pop(name) for name in ("pad_token_id", "sep_token_id")}
+        for name, value in own.items():
+            setattr(self, name, value)
+        super().__init__(**{"is_encoder_decoder": True, "tie_word_embeddings": False, **special, **others})
+
+
+class Embeddings(nn.Module):
+    """The sum of the embeddings, a layer norm, and where the layers are wider a projection."""
+
+    def __init__(self, config: S2SFTConfig) -> None:
+        super().__init__()
+        width = config.embedding_size or config.hidden_size
+
+        def table(rows: int) -> nn.Embedding | None:
+            return nn.Embedding(rows, width) if rows else None
+
+        self.tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.positions = table(0 if config.rotary_base else config.max_position_embeddings)
+        self.segments = table(config.num_segments)
+        self.roles, self.turns = table(config.num_roles), table(config.num_turns)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.biases)
+        self.dropout = nn.Dropout(config.dropout)
+        is_narrow = width != config.hidden_size
+        self.projection = nn.Linear(width, config.hidden_size, bias=config.biases) if is_narrow else None
+
+    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
+        """Embed ids (..., A) as (..., A, H)."""
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        if self.segments is not None:
+            x = x + self.segments(segments)
+        if self.roles is not None and self.turns is not None:
+            roles = self.roles.num_embeddings
+            x = x + self.roles(segments % roles) + self.turns(segments // roles)
+        x = self.dropout(self.layer_norm(x))
+        return x if self.projection is None else self.projection(x)
+
+
+class RelativePositionBias(nn.Module):
+    """A bias of the attention scores for each distance, the same in all layers, in the bins of T5."""
+
+    def __init__(self, heads: int, bins: int, max_distance: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(heads, bins))
+        self.max_distance = max_distance
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Look the bias up, (R, Q), (R, K) -> (R, h, Q, K)."""
+        distance = key_positions.unsqueeze(1) - query_positions.unsqueeze(2)
+        half = self.weight.size(1) // 2  # one half of the bins for each direction
+        exact = half // 2  # near ones have a bin each, further ones share bins of growing width
+        magnitude = distance.abs()
+        scale = (half - exact) / math.log(self.max_distance / exact)
+        coarse = exact + (torch.log(magnitude.clamp(min=exact).float() / exact) * scale).long()
+        bins = torch.where(magnitude < exact, magnitude, coarse.clamp(max=half - 1)) + half * (distance > 0)
+        return functional.embedding(bins, self.weight.t()).permute(0, 3, 1, 2)
+
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines of the angles at some positions, each (..., 1, 1, d / 2)."""
+
+
+class Pattern(NamedTuple):
+    """How a layer attends; layers of one pattern share rotations and biases."""
+
+    rotary_base: float
+    window: int
+
+    @classmethod
+    def of(cls, config: S2SFTConfig, index: int) -> "Pattern":
+        """Return the pattern of layer ``index``."""
+        if index % config.global_attention_every == 0:
+            return cls(config.rotary_base, 0)
+        return cls(config.local_rotary_base or config.rotary_base, config.local_attention_window)
+
+    def rotation(self, positions: Tensor, head_dim: int) -> Rotation | None:
+        """Return the rotation at positions (...), in float32."""
+        if not self.rotary_base:
+            return None
+        exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+        angles = positions[..., None, None, None] * self.rotary_base**-exponents
+        return angles.cos(), angles.sin()
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""Both (R, h, K, d), or of what the hypotheses of a source share (N, h, K, d)."""
+MetBy = Callable[[Tensor, Tensor], Sequence[KeysValues]]
+"""From the keys and values of the tokens of a layer to all that these tokens meet, in several stretches."""
+
+
+def shared_product(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply (R, h, Q, X) by (N, h, X, Y), where R / N rows side by side share a factor; (R, h, Q, Y)."""
+    if len(a) == len(b):
+        return a @ b
+    # (R, h, Q, X) -> (N, R / N, h, Q, X), with one product of R / N * Q rows for each source
+    return torch.einsum("nkhqx,nhxy->nkhqy", a.unflatten(0, (len(b), -1)), b).flatten(0, 1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention to several stretches of keys, with one softmax over all of them."""
+
+    def __init__(self, config: S2SFTConfig) -> None:
+        super().__init__()
+        self.heads = config.num_attention_heads
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.biases)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.biases)
+
+    def forward(self, x: Tensor, rotation: Rotation | None, biases: Sequence[Tensor], met_by: MetBy) -> Tensor:
+        """Attend.
+
+        Args:
+            x: what the tokens are projected from (R, Q, H).
+            rotation: of their positions.
+            biases: added to the scores of each stretch (R, 1 or h, Q, K), -inf where a query does not see a key.
+            met_by: gives the keys and values of each stretch.
+
+        Returns:
+            (R, Q, H).
+        """
+        # (R, Q, 3 H) -> (R, Q, 3, h, d)
+        projected = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        if rotation is not None:
+            cos, sin = rotation
+            rotated, values = projected.split((2, 1), dim=2)
+            first, second = rotated.chunk(2, dim=-1)
+            rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+            projected = torch.cat([rotated.to(x.dtype), values], dim=2)
+        # (R, Q, 3, h, d) -> three times (R, h, Q, d)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
+        query = query / math.sqrt(query.size(-1))
+        stretches = met_by(key, value)
+        scores = [
+            shared_product(query, keys.transpose(2, 3)) + bias
+            for (keys, _), bias in zip(stretches, biases, strict=True)
+        ]
+        weights = torch.cat(scores, dim=-1).softmax(-1).split([each.size(-1) for each in scores], dim=-1)
+        parts = [shared_product(part, values) for part, (_, values) in zip(weights, stretches, strict=True)]
+        attended = sum(parts[1:], start=parts[0])
+        # (R, h, Q, d) -> (R, Q, H)
+        return self.output(attended.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Attention, then a feed-forward network, each added to its input, with layer norms behind them or before."""
+
+    def __init__(self, config: S2SFTConfig, index: int) -> None:
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.pre_norm, self.gated = config.pre_norm, config.gated
+        self.pattern = Pattern.of(config, index)
+        self.attention = Attention(config)
+        # The embeddings that the first layer reads are normalised already.
+        is_plain = config.pre_norm and index == 0
+        norm = partial(nn.LayerNorm, width, eps=config.layer_norm_eps, bias=config.biases)
+        self.attention_layer_norm = nn.Identity() if is_plain else norm()
+        self.fc1 = nn.Linear(width, 2 * inner if config.gated else inner, bias=config.biases)
+        self.fc2 = nn.Linear(inner, width, bias=config.biases)
+        self.final_layer_norm = norm()
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, rotation: Rotation | None, biases: Sequence[Tensor], met_by: MetBy) -> Tensor:
+        """Return the states of the next layer (R, Q, H); arguments as for `Attention.forward`."""
+        normalised = self.attention_layer_norm(x) if self.pre_norm else x
+        x = x + self.dropout(self.attention(normalised, rotation, biases, met_by))
+        if self.pre_norm:
+            return x + self.dropout(self.feed_forward(self.final_layer_norm(x)))
+        x = self.attention_layer_norm(x)
+        return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward network, (..., H) -> (..., H)."""
+        hidden = self.fc1(x)
+        if self.gated:
+            hidden, gate = hidden.chunk(2, dim=-1)
+            return self.fc2(self.activation(hidden) * gate)
+        return self.fc2(self.activation(hidden))
+
+
+class LMHead(nn.Module):
+    """A dense layer, activation and layer norm; the output matrix behind it is the token embedding."""
+
+    def __init__(self, config: S2SFTConfig) -> None:
+        super().__init__()
+        width = config.embedding_size or config.hidden_size
+        self.dense = nn.Linear(config.hidden_size, width, bias=config.biases)
+        self.activation = ACTIVATIONS[config.activation]
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.biases)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
+        """Score the vocabulary, (..., H) -> (..., V)."""
+        return functional.linear(self.layer_norm(self.activation(self.dense(x))), token_embedding, self.bias)
+
+
+@dataclass
+class SourceOutput(ModelOutput):
+    """What is known of the sources once they are read.
+
+    `generate` repeats tensors for each hypothesis of a source, and leaves tuples as they are: so the hypotheses of a
+    source share its keys and values, which no reordering of hypotheses moves.
+    """
+
+    last_hidden_state: Tensor
+    """(N, S, H), later (R, S, H)."""
+    source_mask: Tensor = None
+    """Which positions hold a token of the source (N, S), later (R, S)."""
+    keys_values: tuple[KeysValues, ...] = None
+    """Of each layer, both (N, h, S, d)."""
+
+
+class SourceReader:
+    """The part of a model that `generate` takes for its encoder; the weights are those of the model."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, model: "S2SFTForConditionalGeneration") -> None:
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> SourceOutput:
+        """Read sources; see `S2SFTForConditionalGeneration.read`."""
+        return self.model.read(input_ids, attention_mask)
+
+    __call__ = forward
+
+
+class EndAtLimit(LogitsProcessor):
+    """At the maximum length a target ends with the separator, at the price of its probability."""
+
+    def __init__(self, end: int, max_length: int) -> None:
+        self.end, self.max_length = end, max_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Leave the score of the separator alone where one more token is the last one."""
+        if input_ids.size(1) < self.max_length - 1:
+            return scores
+        is_end = torch.arange(scores.size(1), device=scores.device) == self.end
+        return scores.masked_fill(~is_end, -math.inf)
+
+
+class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
+    """Reads sources, and writes targets by transformers' own `generate`."""
+
+    config_class = S2SFTConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, config: S2SFTConfig) -> None:
+        super().__init__(config)
+        self.embeddings = Embeddings(config)
+        heads, bins = config.num_attention_heads, config.relative_position_bins
+        self.relative_position = RelativePositionBias(heads, bins, config.max_relative_position) if bins else None
+        layers = (Layer(config, index) for index in range(config.num_hidden_layers))
+        self.layers: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]  # it says Module of its items
+        norm = partial(nn.LayerNorm, config.hidden_size, eps=config.layer_norm_eps, bias=config.biases)
+        self.layer_norm = norm() if config.pre_norm else nn.Identity()
+        self.lm_head = LMHead(config)
+        self.has_placeholders = config.starts_with != "sep"
+        # `generate` always begins with a token. Where the content of a target begins with none, nothing sees it.
+        self.unseen = int(config.starts_with is None)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the token embedding."""
+        return self.embeddings.tokens
+
+    def get_encoder(self, *_: Any, **__: Any) -> SourceReader:
+        """Return what reads the sources."""
+        return SourceReader(self)
+
+    def read(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SourceOutput:
+        """Read sources once, and keep the keys and values of each layer.
+
+        Args:
+            input_ids: as the tokenizer makes them, ``[CLS] source [SEP]``, padded on either side (N, S).
+            attention_mask: 0 for padding (N, S); None: padding has the id of the padding token.
+
+        Raises:
+            ValueError: if a source is longer than the sources that the model was trained with.
+        """
+        config = self.config
+        real = input_ids != config.pad_token_id if attention_mask is None else attention_mask.bool()
+        if not self.has_placeholders:
+            # The last separator is where the content of the target begins.
+            is_last = real.flip(1).long().cumsum(1).flip(1) == 1
+            real = real & ~(is_last & (input_ids == config.sep_token_id))
+        if (longest := int(real.sum(1).max())) > config.max_source_positions:
+            raise ValueError(
+                f"a source may have {config.max_source_positions} positions, but one has {longest}: "
+                "tokenizer(..., truncation=True) cuts it"
+            )
+        positions = (real.long().cumsum(1) - 1).clamp(min=0)
+        visible = real.unsqueeze(1).expand(-1, input_ids.size(1), -1)
+        kept: list[KeysValues] = []
+
+        def met_by(_: int, keys: Tensor, values: Tensor) -> list[KeysValues]:
+            kept.append((keys, values))
+            return [(keys, values)]
+
+        segments = self.segments_of(input_ids, real)
+        states = self.run(input_ids, positions, segments, [(visible, positions)], met_by)
+        return SourceOutput(states, real, tuple(kept))
+
+    def segments_of(self, source: Tensor, real: Tensor) -> Tensor:
+        """Return the segment ids of sources (N, S), whose fields end with separators."""
+        config = self.config
+        separators = ((source == config.sep_token_id) & real).long()
+        field = separators.cumsum(1) - separators
+        count = separators.sum(1, keepdim=True) + int(not self.has_placeholders)
+        if config.num_roles:
+            # The turn before the target is turn 1 of role 1, the one before turn 2 of role 0; see `Embeddings`.
+            back = count - field
+            spoken = back.clamp(max=config.num_turns - 1) * config.num_roles + back % 2
+            return torch.where(field == 0, KNOWLEDGE_ROLE, spoken)
+        ids = torch.tensor(config.source_segments, device=source.device)
+        row = (field - count) % len(ids) if config.alternate_segments else field.clamp(max=len(ids) - 1)
+        return ids[row]
+
+    def write(self, new: Tensor, sources: SourceOutput, cache: Cache | None = None) -> Tensor:
+        """Read new tokens of hypotheses, and score what follows each of them.
+
+        Args:
+            new: the tokens (R, A).
+            sources: what is known of the sources.
+            cache: of the content before them, which grows by them; None: there is none before.
+
+        Returns:
+            Logits (R, A, V).
+        """
+        config, (rows, count) = self.config, new.shape
+        past = 0 if cache is None else cache.get_seq_length()
+        places = torch.arange(past + count, device=new.device) - self.unseen
+        # (R, past + A)
+        content = sources.source_mask.sum(1, keepdim=True) + places
+        source = (sources.source_mask.long().cumsum(1) - 1).clamp(min=0)
+        tokens, positions, places_of_queries = new, content[:, past:], places[past:]
+        segments = torch.full_like(new, config.target_segment)
+        if self.has_placeholders:
+            tokens = torch.cat([new, torch.full_like(new, config.placeholder_token_id)], dim=1)
+            positions = torch.cat([positions, positions + 1], dim=1)
+            places_of_queries = places_of_queries.repeat(2)
+            segments = torch.cat([segments, torch.full_like(new, config.placeholder_segment)], dim=1)
+        # Who sees whom: the source; content up to the own place; and each placeholder itself.
+        queries = tokens.size(1)
+        given = sources.source_mask.unsqueeze(1).expand(-1, queries, -1)
+        before = ((places <= places_of_queries.unsqueeze(1)) & (places >= 0)).expand(rows, -1, -1)
+        itself = torch.eye(queries, dtype=torch.bool, device=new.device)[:, count:].expand(rows, -1, -1)
+
+        stretches = [(given, source), (before, content), (itself, positions[:, count:])]
+
+        def met_by(index: int, keys: Tensor, values: Tensor) -> list[KeysValues]:
+            kept = keys[:, :, :count], values[:, :, :count]
+            kept = kept if cache is None else cache.update(*kept, index)
+            return [sources.keys_values[index], kept, (keys[:, :, count:], values[:, :, count:])]
+
+        states = self.run(tokens, positions, segments, stretches, met_by)
+        return self.lm_head(states[:, -count:], self.embeddings.tokens.weight)
+
+    def run(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        segments: Tensor,
+        stretches: Sequence[tuple[Tensor, Tensor]],
+        met_by: Callable[[int, Tensor, Tensor], Sequence[KeysValues]],
+    ) -> Tensor:
+        """Return the states of the last layer (R, Q, H).
+
+        Args:
+            tokens: and ``positions``, ``segments``: ids (R, Q).
+            stretches: of keys: which of them each query sees (R, Q, K), and their positions (R, K).
+            met_by: from the index of a layer and the keys and values of the tokens to those of each stretch.
+        """
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        plans = {
+            pattern: (
+                pattern.rotation(positions, head_dim),
+                [self.bias(pattern, visible, positions, keys) for visible, keys in stretches],
+            )
+            for pattern in {layer.pattern for layer in self.layers}
+        }
+        x = self.embeddings(tokens, positions, segments)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, *plans[layer.pattern], partial(met_by, index))
+        return self.layer_norm(x)
+
+    def bias(self, pattern: Pattern, visible: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return what is added to scores, (R, Q, K), (R, Q), (R, K) -> (R, 1 or h, Q, K)."""
+        if pattern.window:
+            distance = key_positions.unsqueeze(1) - query_positions.unsqueeze(2)
+            visible = visible & (distance.abs() <= pattern.window // 2)
+        hidden = ~visible.unsqueeze(1)
+        if self.relative_position is not None:
+            return self.relative_position(query_positions, key_positions).masked_fill(hidden, -math.inf)
+        return torch.zeros_like(hidden, dtype=self.dtype).masked_fill(hidden, -math.inf)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        encoder_outputs: SourceOutput | None = None,
+        past_key_values: Cache | None = None,
+        labels: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput:
+        """Score what follows each token of targets.
+
+        Args:
+            input_ids: sources, see `read`; not needed with ``encoder_outputs``.
+            attention_mask: of the sources.
+            decoder_input_ids: the tokens of targets that are new (R, A), the first of which is the start token; with
+                ``labels`` they follow from these.
+            encoder_outputs: what `read` returned.
+            past_key_values: what earlier tokens left.
+            labels: what is to be predicted (R, A), with -100 where nothing is; the mean loss is returned too.
+            token_type_ids: not read: the segments follow from the separators, as in training.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.read(input_ids, attention_mask)
+        if decoder_input_ids is None:
+            first = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
+            decoder_input_ids = torch.cat([first, labels[:, :-1]], dim=1)
+            decoder_input_ids = decoder_input_ids.masked_fill(decoder_input_ids == -100, self.config.pad_token_id)
+        # Of the two caches that `generate` makes, the one of the source is not needed.
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        logits = self.write(decoder_input_ids, encoder_outputs, cache)
+        loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past_key_values)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Cache | None = None,
+        encoder_outputs: SourceOutput | None = None,
+        **kwargs: Any,  # by this name `generate` knows that it may pass what `forward` takes
+    ) -> dict[str, Any]:
+        """Return the arguments of `forward` for the tokens that the cache does not hold yet."""
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        new = {"decoder_input_ids": input_ids[:, past:], "encoder_outputs": encoder_outputs}
+        return {**new, "past_key_values": past_key_values}
+
+    def _get_logits_processor(self, generation_config: Any, *arguments: Any, **options: Any) -> LogitsProcessorList:
+        processors = super()._get_logits_processor(generation_config, *arguments, **options)
+        if not self.config.keep_unfinished:
+            processors.append(EndAtLimit(self.config.sep_token_id, generation_config.max_length))
+        return processors

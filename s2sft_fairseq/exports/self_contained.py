@@ -1,0 +1,235 @@
+"""Write a generator with the code that runs it: a folder for transformers, without this package."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor
+
+from s2sft_fairseq.api.export_checks import check_transformers
+from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, read_config
+from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.exports.original import Original
+from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.models.export import write_tokenizer
+from s2sft_fairseq.models.model_card import model_card
+from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
+from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
+from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, read_vocabulary
+
+MODELLING = Path(__file__).with_name("modeling_s2sft.py")
+GENERATION = "generation_config.json"
+_CLASS = "S2SFTForConditionalGeneration"
+
+# Names there and here; those of the same name in both are not listed.
+_SIZES = {
+    "hidden_size": "encoder_embed_dim",
+    "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "encoder_attention_heads",
+    "intermediate_size": "encoder_ffn_embed_dim",
+    "max_position_embeddings": "max_positions",
+    "embedding_size": "embedding_dim",
+    **{
+        name: name
+        for name in (
+            *("layer_norm_eps", "dropout", "num_segments", "num_roles", "num_turns", "relative_position_bins"),
+            *("max_relative_position", "rotary_base", "local_rotary_base", "local_attention_window"),
+            "global_attention_every",
+        )
+    },
+}
+
+
+def export_self_contained(original: Original, destination: Path, texts: Sequence[str]) -> None:
+    """Write a folder, and compare what it generates with the original.
+
+    Args:
+        original: the model.
+        destination: the folder to write.
+        texts: to generate from, for the comparison.
+
+    Raises:
+        UserError: if transformers has no tokenizer that gives the same ids.
+    """
+    with new_folder(destination, "--to") as staging:
+        lacking = write_self_contained(original, staging)
+    print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
+    for each in lacking:
+        print(f"not so in transformers: {each}")
+    check_transformers(original.model, destination, texts, original.weight_file, load=_load)
+
+
+def write_self_contained(original: Original, destination: Path) -> list[str]:
+    """Write configuration, weights, code, tokenizer and model card.
+
+    Args:
+        original: the model.
+        destination: the folder to write into.
+
+    Returns:
+        What of search and layout transformers cannot do, a sentence each.
+
+    Raises:
+        UserError: if transformers has no tokenizer that gives the same ids.
+    """
+    form, options, weights = original.form, original.options, original.weights()
+    config = model_config(weights, original.cfg, form, keep_unfinished=options.keep_unfinished)
+    # A causal model reads no final separator: the target begins with it.
+    max_length = form.max_source + (not form.has_placeholders)
+    write_tokenizer_of_sources(original.folder, destination, max_length, form.fields.truncation[0])
+    write_safetensors(weights, destination / WEIGHTS)
+    shutil.copyfile(MODELLING, destination / MODELLING.name)
+    for name, content in ((CONFIG, config), (GENERATION, generation_config(form, options))):
+        (destination / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    lacking = [*_inexpressible_cuts(form.fields), *_inexpressible(options)]
+    parameters = sum(value.numel() for value in weights.values())
+    card = model_card(read_config(original.folder), parameters, library="transformers", usage=_usage(lacking))
+    (destination / CARD).write_text(card, encoding="utf-8")
+    return lacking
+
+
+def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int, side: str = "right") -> None:
+    """Write the tokenizer of a folder as transformers reads it: a text becomes ``[CLS] text [SEP]``.
+
+    Args:
+        folder: that holds it.
+        destination: the folder to write into.
+        max_length: positions of the longest source, special symbols included.
+        side: that longer ones lose, ``left`` or ``right``.
+
+    Raises:
+        UserError: if transformers has no tokenizer that gives the same ids.
+    """
+    vocabulary = read_vocabulary(folder)
+    with TemporaryDirectory() as temporary:
+        if "encoder.json" in vocabulary.files:
+            # fairseq's numbering of GPT-2's tokens gives way to theirs.
+            write_tokenizer(folder, vocabulary, Path(temporary))
+            folder = Path(temporary)
+            vocabulary = read_vocabulary(folder)
+        cls = PretrainedDictionary.of(vocabulary.symbols).bos_word
+        write_fast_tokenizer(folder, vocabulary, destination, [cls], max_length)
+    config = {**read_json_object(destination / TOKENIZER_CONFIG), "truncation_side": side}
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    (destination / TOKENIZER_CONFIG).write_text(text, encoding="utf-8")
+
+
+def model_config(
+    weights: Mapping[str, Tensor], cfg: UnilmConfig, form: SequenceForm, *, keep_unfinished: bool
+) -> dict[str, Any]:
+    """Return the ``config.json`` of a model; see `S2SFTConfig`."""
+    embedding = weights["embeddings.tokens.weight"]
+    fields = form.fields
+    return {
+        "architectures": [_CLASS],
+        "auto_map": {
+            "AutoConfig": f"{MODELLING.stem}.S2SFTConfig",
+            "AutoModelForSeq2SeqLM": f"{MODELLING.stem}.{_CLASS}",
+        },
+        "model_type": "s2sft",
+        "dtype": str(embedding.dtype).removeprefix("torch."),
+        "is_encoder_decoder": True,
+        "vocab_size": len(embedding),
+        **{theirs: getattr(cfg, ours) for theirs, ours in _SIZES.items()},
+        "activation": str(cfg.activation_fn),
+        "pre_norm": str(cfg.layer_norm_position) == "pre",
+        "gated": str(cfg.feed_forward) == "gated",
+        "biases": str(cfg.biases) == "all",
+        "starts_with": form.starts_with,
+        "placeholder_token_id": form.placeholder,
+        "source_segments": list(fields.segments),
+        "alternate_segments": fields.alternate,
+        "target_segment": form.target_segment,
+        "placeholder_segment": form.placeholder_segment,
+        "max_source_positions": form.max_source,
+        "keep_unfinished": keep_unfinished,
+        "pad_token_id": form.pad,
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), form.cls),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), form.sep),
+        "decoder_start_token_id": _start(form),
+    }
+
+
+def generation_config(form: SequenceForm, options: SearchOptions) -> dict[str, Any]:
+    """Return the ``generation_config.json`` that searches as our options say."""
+    config: dict[str, Any] = {
+        "bos_token_id": form.cls,
+        "eos_token_id": form.sep,
+        "pad_token_id": form.pad,
+        "decoder_start_token_id": _start(form),
+        # They count the start token too.
+        "max_length": 1 + min(options.max_len_b + 1, form.max_target),
+        "min_length": 1 + options.min_len,
+        "suppress_tokens": list(options.never_generated),
+        "no_repeat_ngram_size": options.no_repeat_ngram_size,
+    }
+    if options.sampling:
+        config |= {"do_sample": True, "temperature": options.temperature, "top_k": max(0, options.sampling_topk)}
+        return config | {"top_p": options.sampling_topp if options.sampling_topp > 0 else 1.0}
+    config |= {"num_beams": options.beam, "num_return_sequences": options.nbest or options.beam}
+    if options.beam > 1:
+        # "never" there: not before no open hypothesis can become one of the best, as "exact" here.
+        config["early_stopping"] = True if options.early_stop == "fairseq" else "never"
+        config["length_penalty"] = float(options.lenpen)
+    return config
+
+
+def _start(form: SequenceForm) -> int:
+    """Return the token that `generate` begins with; where targets begin with none, the model does not see it."""
+    return form.cls if form.starts_with == "cls" else form.sep
+
+
+def _inexpressible_cuts(fields: SourceFields) -> Iterator[str]:
+    """Yield how sources that are too long are cut here and not by a tokenizer of transformers, a sentence each."""
+    if len(fields.truncation) > 1:
+        sides = ",".join(fields.truncation)
+        yield f"--source-truncation {sides}: there the fields are cut as one, on the {fields.truncation[0]}"
+    if any(fields.limits):
+        yield f"--source-field-positions {','.join(map(str, fields.limits))}: there single fields have no limit"
+
+
+def _inexpressible(options: SearchOptions) -> Iterator[str]:
+    """Yield which options of a search `generate` of transformers cannot follow, a sentence each."""
+    if options.rank_each_step:
+        yield "--rank-each-step: there an ended hypothesis takes no place in the beam"
+    if options.length_penalty == "gnmt" and options.lenpen and options.beam > 1:
+        yield "--length-penalty gnmt: there scores are divided by length ** lenpen"
+    if options.max_len_a:
+        yield f"--max-len-a {options.max_len_a:g}: there the maximum length does not depend on the source"
+    if options.temperature != 1 and not options.sampling:
+        yield f"--temperature {options.temperature:g}: there it is for samples alone"
+    if options.never_blocked:
+        yield "--no-repeat-ngram-ignore: there all n-grams are blocked"
+
+
+def _load(folder: Path) -> Any:
+    """Load a folder with the class of this package, whose file the folder has a copy of."""
+    from s2sft_fairseq.exports.modeling_s2sft import S2SFTForConditionalGeneration
+
+    return S2SFTForConditionalGeneration.from_pretrained(folder)
+
+
+def _usage(lacking: list[str]) -> list[str]:
+    lines = [
+        *("", "## Use", "", "```python", "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer", ""),
+        'tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)  # this folder',
+        'model = AutoModelForSeq2SeqLM.from_pretrained("DIR", trust_remote_code=True)',
+        'batch = tokenizer(["..."], return_tensors="pt", padding=True, truncation=True)',
+        "print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))",
+        *("```", ""),
+        f"The code that `trust_remote_code` runs is `{MODELLING.name}` of this folder: read it before. It needs",
+        "PyTorch and transformers. Fields of a source, such as passage and answer, are given as two texts,",
+        "`tokenizer(passages, answers, ...)`, or with the separator between them.",
+        "",
+    ]
+    if lacking:
+        lines += ["What the model has in s2sft_fairseq, and transformers has not:", ""]
+        lines += [*(f"* {each}" for each in lacking), ""]
+    return lines

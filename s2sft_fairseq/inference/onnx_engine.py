@@ -1,0 +1,173 @@
+"""The encoder-only model in onnxruntime: our own search, with another program that multiplies.
+
+N: sentences, A: new tokens of each, C: slots, L: layers, V: vocabulary; h: heads, d: of a head.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from s2sft_fairseq.checkpoints.model_folder import ENGINES, read_config
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.onnx_graph import slot_names
+from s2sft_fairseq.models.unilm import PREFILL_POSITIONS
+from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
+from s2sft_fairseq.modules.visibility import StepLayout
+
+NAME = "onnx"
+
+
+def require_onnxruntime(wanted: str) -> Any:
+    """Import onnxruntime.
+
+    Args:
+        wanted: what needs it.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError(
+            f"{wanted} needs the package onnxruntime, which is not installed: pip install onnxruntime"
+        ) from None
+    return onnxruntime
+
+
+def open_onnx(folder: Path) -> "OnnxEngine":
+    """Open a folder that ``s2sft export --format onnx`` wrote, on the CPU, with as many threads as PyTorch has.
+
+    Raises:
+        UserError: if onnxruntime is not installed or cannot read the file.
+    """
+    library = require_onnxruntime(str(folder))
+    options = library.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    file = folder / ENGINES[NAME]
+    try:
+        session = library.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return OnnxEngine(OnnxModel(session, read_config(folder)["cfg"]["model"]["encoder_embed_dim"]))
+    except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
+        raise UserError(f"{file} cannot be read by onnxruntime: {error}") from None
+
+
+class OnnxEngine:
+    """A model that onnxruntime runs."""
+
+    name = NAME
+
+    def __init__(self, model: "OnnxModel") -> None:
+        self.model = model
+
+    def build_generator(self, task: Any, args: Any) -> Any:
+        """Return the search, which is the one of every encoder-only model; see `Engine`."""
+        return task.build_generator([self.model], args)
+
+
+class OnnxModel(nn.Module):
+    """Reads sources and makes steps of decoding, as `UnilmModel` does for a search."""
+
+    def __init__(self, session: Any, width: int) -> None:
+        """Take a session of onnxruntime, and the width of the layers."""
+        super().__init__()
+        self.session = session
+        shapes = {each.name: each.shape for each in session.get_inputs()}
+        self.inputs = set(shapes)
+        self.num_layers = sum(name.startswith("keys_") for name in shapes)
+        # (N, h, C, d)
+        self.heads, self.head_dim = shapes["keys_0"][1], width // shapes["keys_0"][1]
+        self.slot_names = slot_names(self.num_layers)
+        self.new_names = slot_names(self.num_layers, "new_")
+
+    def prefill(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        segments: Tensor,
+        lengths: Sequence[int],
+        *,
+        num_tokens: int,
+        hypotheses: int = 1,
+        allocate: Allocate | None = None,
+    ) -> IncrementalState:
+        """Encode the sources once and keep their keys and values; see `UnilmModel.prefill`."""
+        state = IncrementalState.begin(
+            positions,
+            lengths,
+            layers=self.num_layers,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            num_tokens=num_tokens,
+            hypotheses=hypotheses,
+            dtype=torch.float32,
+            # A step multiplies with slots that are not in use, too: by 0, but 0 times NaN is NaN.
+            allocate=torch.zeros,
+        )
+        slots = state.source_slots
+        for sentences, some in consecutive(lengths, PREFILL_POSITIONS["cpu"]):
+            part = lengths[sentences]
+            longest = max(part)
+            places = source_places(part, longest, tokens.device)
+
+            def padded(column: Tensor, places: Tensor = places, size: tuple[int, int] = (len(part), longest)) -> Tensor:
+                # (T,) -> (n, S), short ones at the end
+                return column.new_zeros(size[0] * size[1]).index_copy_(0, places, column).view(size)
+
+            real = padded(torch.ones_like(tokens[some], dtype=torch.bool))
+            # One slot that nobody sees stands for none.
+            nothing = torch.zeros(len(part), self.heads, 1, self.head_dim)
+            _, new = self._run(
+                {
+                    "tokens": padded(tokens[some]),
+                    "positions": padded(positions[some]),
+                    "segments": padded(segments[some]),
+                    "predicted": torch.zeros(1, dtype=torch.long),
+                    "visible": real.unsqueeze(1).expand(-1, longest, -1),
+                    "seen": torch.zeros(len(part), longest, 1, dtype=torch.bool),
+                    "slot_positions": torch.zeros(len(part), 1, dtype=torch.long),
+                    **dict.fromkeys(self.slot_names, nothing),
+                },
+                self.new_names,
+            )
+            for layer, key, value in zip(state.layers, new[::2], new[1::2], strict=True):
+                layer.key[sentences, :, slots - longest : slots] = key
+                layer.value[sentences, :, slots - longest : slots] = value
+        return state
+
+    def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:
+        """Score the vocabulary at the newest tokens, and keep their keys and values; see `UnilmModel.step`."""
+        state.make_room(layout)
+        positions = state.lengths.unsqueeze(1) + layout.offsets
+        count, new = tokens.shape
+        slots = [tensor for layer in state.layers for tensor in (layer.key, layer.value)]
+        logits, new_slots = self._run(
+            {
+                "tokens": tokens,
+                "positions": positions,
+                "segments": segments.expand_as(tokens),
+                "predicted": torch.arange(new - layout.num_predicted, new),
+                "visible": layout.visible.expand(count, -1, -1),
+                "seen": state.seen[:, layout.hypotheses],
+                "slot_positions": state.positions,
+                **dict(zip(self.slot_names, slots, strict=True)),
+            },
+            ["logits", *self.new_names],
+        )
+        places = state.slots_of(layout)
+        state.positions[:, places] = positions
+        for layer, key, value in zip(state.layers, new_slots[::2], new_slots[1::2], strict=True):
+            layer.write(key, value, places, places.stop)
+        state.keep(layout)
+        return logits
+
+    def _run(self, inputs: dict[str, Tensor], outputs: list[str]) -> tuple[Tensor, list[Tensor]]:
+        """Return logits (N, P, V), if they are wanted, and what the new tokens leave, 2 L times (N, h, A, d)."""
+        given = {name: np.ascontiguousarray(each.numpy()) for name, each in inputs.items() if name in self.inputs}
+        found = [torch.from_numpy(each) for each in self.session.run(outputs, given)]
+        return (found[0], found[1:]) if outputs[0] == "logits" else (torch.empty(0), found)

@@ -1,0 +1,77 @@
+"""A tokenizer written as ``tokenizer.json``: the ids that ours gives."""
+
+import pytest
+from tokenizer_folders import (
+    SENTENCES,
+    random_texts,
+    write_byte_level,
+    write_fastbpe,
+    write_gpt2,
+    write_modernbert,
+    write_sentencepiece,
+    write_wordpiece,
+)
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
+from s2sft_fairseq.tokenization.folder import open_tokenizer
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+ADDED = "__de__"
+
+
+def written(source, destination, prefix=(), max_source=1000):
+    """What is written, opened by transformers, and the ids that our tokenizer gives."""
+    destination.mkdir()
+    vocabulary = read_vocabulary(source)
+    write_fast_tokenizer(source, vocabulary, destination, prefix, max_source)
+    ours = open_tokenizer(source)
+    index = ours.dictionary.index
+    theirs = transformers.AutoTokenizer.from_pretrained(destination)
+    return theirs, ours.dictionary, lambda text: [index(symbol) for symbol in ours.encode(text).split()]
+
+
+@pytest.mark.parametrize("write", [write_sentencepiece, write_wordpiece, write_byte_level, write_modernbert])
+def test_ids(write, tmp_path):
+    source = write(tmp_path / "source")
+    number = len(read_vocabulary(source).symbols)
+    (source / "added_tokens.json").write_text(f'{{"{ADDED}": {number}}}')
+    theirs, dictionary, ids = written(source, tmp_path / "fast", prefix=[ADDED])
+    texts = [*SENTENCES[:4], f"{ADDED} a text {dictionary.eos_word}", "", "  two  spaces "]
+    for text in texts:
+        assert theirs(text)["input_ids"] == [number, *ids(text), dictionary.eos()], text
+    assert theirs("a", "b")["input_ids"] == [number, *ids("a"), dictionary.eos(), *ids("b"), dictionary.eos()]
+    assert set(theirs("a")) == {"input_ids", "attention_mask"}
+    special = theirs.bos_token_id, theirs.pad_token_id, theirs.eos_token_id, theirs.unk_token_id, theirs.mask_token_id
+    assert special == (*(getattr(dictionary, name)() for name in ("bos", "pad", "eos", "unk", "mask")),)
+
+
+@pytest.mark.parametrize("write", [write_sentencepiece, write_wordpiece])
+def test_any_text(write, tmp_path):
+    """Of printable characters; the programs drop others or not."""
+    theirs, _, ids = written(write(tmp_path / "source"), tmp_path / "fast")
+    texts = ["".join(filter(str.isprintable, text)) for text in random_texts(300)]
+    for text in texts:
+        assert theirs(text)["input_ids"][:-1] == ids(text), text
+
+
+def test_long_texts_and_what_is_read_back(tmp_path):
+    theirs, dictionary, ids = written(write_sentencepiece(tmp_path / "source"), tmp_path / "fast", max_source=6)
+    long = theirs(SENTENCES[0], truncation=True)["input_ids"]
+    assert long == [*ids(SENTENCES[0])[:5], dictionary.eos()]
+    text = "the dog jumps"
+    assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_no_such_file_for_these(tmp_path):
+    for number, (write, reason) in enumerate(
+        [
+            (write_gpt2, "ids are not those of the model"),
+            (write_fastbpe, r"\(fastbpe\) that tokenizer\.json cannot describe"),
+            (lambda folder: write_sentencepiece(folder, model_type="bpe"), "is no Unigram model"),
+        ]
+    ):
+        with pytest.raises(UserError, match=reason):
+            written(write(tmp_path / f"source{number}"), tmp_path / f"fast{number}")
