@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         export_folder(options.checkpoint, options.to, options.tokenizer_dir, pretrained=options.pretrained)
         print(f"wrote {options.to}: a model folder; its README.md is a model card to complete")
         return
-    from s2sft_fairseq.models.export_deltalm import is_deltalm_checkpoint
+    from s2sft_fairseq.exports.deltalm import is_deltalm_checkpoint
 
     is_encoder_decoder = is_deltalm_checkpoint(options.checkpoint)
     _check(options, is_encoder_decoder=is_encoder_decoder)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif options.self_contained or options.format == ONNX:
         _export_encoder(options)
     else:
-        from s2sft_fairseq.models.export import export_to_hugging_face
+        from s2sft_fairseq.exports.hugging_face import export_to_hugging_face
 
         export_to_hugging_face(options.checkpoint, options.to, options.tokenizer_dir, options.pretrained)
 
@@ -111,10 +111,10 @@ def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator
 
 def _export_encoder(options: argparse.Namespace) -> None:
     """Write an encoder that generates for transformers or onnxruntime, and compare it with what was exported."""
+    from s2sft_fairseq.exports.comparison import read_texts
     from s2sft_fairseq.exports.onnx import export_to_onnx
     from s2sft_fairseq.exports.original import Original, as_model_folder
     from s2sft_fairseq.exports.self_contained import export_self_contained
-    from s2sft_fairseq.models.export_verification import read_texts
 
     check_replaceable(options.to, "--to")
     texts = read_texts(options.verify)
@@ -128,12 +128,12 @@ def _export_encoder(options: argparse.Namespace) -> None:
 
 def _export_encoder_decoder(options: argparse.Namespace) -> None:
     """Write a DeltaLM for transformers or CTranslate2, and compare it with what was exported."""
-    from s2sft_fairseq.api.export_checks import check_engine, check_transformers
     from s2sft_fairseq.api.seq2seq import Seq2Seq
+    from s2sft_fairseq.exports.checks import check_engine, check_transformers
+    from s2sft_fairseq.exports.comparison import read_texts
+    from s2sft_fairseq.exports.ctranslate2 import export_to_ctranslate2
+    from s2sft_fairseq.exports.deltalm import export_to_transformers, read_model
     from s2sft_fairseq.inference.ctranslate2_engine import require_ctranslate2
-    from s2sft_fairseq.models.export_ctranslate2 import export_to_ctranslate2
-    from s2sft_fairseq.models.export_deltalm import export_to_transformers, read_model
-    from s2sft_fairseq.models.export_verification import read_texts
 
     texts = read_texts(options.verify)
     model = read_model(options.checkpoint, options.tokenizer_dir)

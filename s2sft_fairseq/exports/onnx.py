@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.api.export_checks import check_engine
 from s2sft_fairseq.checkpoints.model_folder import CARD, ENGINES, configuration, read_config, write_config
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.exports.checks import check_engine
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.onnx_engine import NAME, OnnxEngine, open_onnx, require_onnxruntime

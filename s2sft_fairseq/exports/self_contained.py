@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from s2sft_fairseq.api.export_checks import check_transformers
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, read_config
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.exports.checks import check_transformers
+from s2sft_fairseq.exports.hugging_face import write_tokenizer
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.models.export import write_tokenizer
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields

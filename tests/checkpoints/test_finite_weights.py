@@ -14,8 +14,8 @@ from s2sft_fairseq.checkpoints.finite_weights import check_finite, check_half_pr
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.source_files import open_source
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.exports.hugging_face import read_model
 from s2sft_fairseq.models.deltalm_start import open_start
-from s2sft_fairseq.models.export import read_model
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,8 +12,8 @@ from s2sft_fairseq.checkpoints.task_heads import FORMATS
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.exports.hugging_face import export_to_hugging_face as export
 from s2sft_fairseq.models.encoder_with_head import ClassificationHead, EncoderWithHead, SpanHead
-from s2sft_fairseq.models.export import export_to_hugging_face as export
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 

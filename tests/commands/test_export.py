@@ -24,8 +24,8 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.export import WEIGHTS
-from s2sft_fairseq.models.export import export_to_hugging_face as export
+from s2sft_fairseq.exports.hugging_face import WEIGHTS
+from s2sft_fairseq.exports.hugging_face import export_to_hugging_face as export
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 

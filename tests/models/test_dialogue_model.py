@@ -9,8 +9,8 @@ from tiny import PAD, VOCAB_SIZE, tiny_config, tiny_dictionary, tiny_model
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder, write_pretrained
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.exports.hugging_face import export_to_hugging_face as export
 from s2sft_fairseq.models.convert import parameter_shapes
-from s2sft_fairseq.models.export import export_to_hugging_face as export
 from s2sft_fairseq.models.trained_parameters import freeze
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.api.seq2seq import Seq2Seq
-from s2sft_fairseq.models.export_verification import Comparison, Logits, compare, write_comparison
+from s2sft_fairseq.exports.comparison import Comparison, Logits, compare, write_comparison
 
 _BATCH = 16
 

@@ -11,9 +11,9 @@ from s2sft_fairseq.checkpoints.deltalm_as_bart import EPSILON, bart_config, bart
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, configuration, write_config
 from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.exports.deltalm import DeltaLM, copy_tokenizer
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.inference.ctranslate2_engine import NAME, require_ctranslate2
-from s2sft_fairseq.models.export_deltalm import DeltaLM, copy_tokenizer
 from s2sft_fairseq.models.model_card import model_card
 
 _ACTIVATIONS = {"gelu": "GELU", "gelu_tanh": "GELUTanh", "relu": "RELU"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.export_verification import TEXTS, compare, read_texts, write_comparison
+from s2sft_fairseq.exports.comparison import TEXTS, compare, read_texts, write_comparison
 
 
 def search(texts):
