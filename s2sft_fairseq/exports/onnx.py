@@ -16,8 +16,8 @@ from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.exports.checks import check_engine
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.inference.onnx_engine import NAME, OnnxEngine, open_onnx, require_onnxruntime
-from s2sft_fairseq.inference.search import IncrementalDecoder
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.onnx_graph import write_graph
 from s2sft_fairseq.models.unilm import UnilmModel

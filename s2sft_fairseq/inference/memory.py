@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.decoder import spare_slots
 from s2sft_fairseq.inference.rules import NotANumberError
-from s2sft_fairseq.inference.search import spare_slots
 from s2sft_fairseq.inference.step_graphs import largest_batch
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import SLOTS_AT_A_TIME

@@ -8,9 +8,9 @@ import torch
 from recorded import load, model, sequence_form, variants
 from torch.nn.utils.rnn import pad_sequence
 
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.search import IncrementalDecoder
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 

@@ -78,7 +78,7 @@ def test_slots_that_are_moved_and_more_room(monkeypatch):
     """Compacted at each step, with hardly any slots at first and few of them read at a time."""
     monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", 1)
     monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 2)
-    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    monkeypatch.setattr("s2sft_fairseq.inference.decoder.STEPS_BETWEEN_COMPACTIONS", -1)
     decoders = Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1))
     decoders.assert_same()
 
@@ -86,7 +86,7 @@ def test_slots_that_are_moved_and_more_room(monkeypatch):
 def test_a_state_that_leaves_its_memory(monkeypatch):
     """Graphs of where it went would read, in a later batch with as much room, memory that is gone."""
     monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
-    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    monkeypatch.setattr("s2sft_fairseq.inference.decoder.STEPS_BETWEEN_COMPACTIONS", -1)
     decoders = Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1))
     decoders.assert_same([LENGTHS] * 2)
     (graphs,) = decoders.graphed.graphs
@@ -98,7 +98,7 @@ def test_a_state_that_leaves_its_memory(monkeypatch):
 def test_attention_reads_a_multiple_of_slots(monkeypatch):
     """However often a state needs more room: the kernels copy masks whose rows are not aligned."""
     monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 4)
-    monkeypatch.setattr("s2sft_fairseq.inference.search.STEPS_BETWEEN_COMPACTIONS", -1)
+    monkeypatch.setattr("s2sft_fairseq.inference.decoder.STEPS_BETWEEN_COMPACTIONS", -1)
     widths, capacities, seen_by = set(), set(), IncrementalState.seen_by
 
     def watched(state, layout, slots, end):

@@ -20,8 +20,8 @@ from tiny import (
     words,
 )
 
-from s2sft_fairseq.inference import search
-from s2sft_fairseq.inference.search import IncrementalDecoder
+from s2sft_fairseq.inference import decoder as decoders
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.models import unilm
 from s2sft_fairseq.modules import incremental_state
 from s2sft_fairseq.objectives.objective import OBJECTIVES
@@ -120,7 +120,7 @@ def test_beams_that_change_places_and_sentences_that_leave(model, sources, metho
 def test_room_for_hypotheses_that_have_nothing_in_common(model, sources, monkeypatch):
     """More slots than were made room for: as many as all hypotheses have tokens."""
     form, beams, steps = tiny_form(), 9, 12
-    monkeypatch.setattr(search, "STEPS_BETWEEN_COMPACTIONS", 0)  # room for so many steps
+    monkeypatch.setattr(decoders, "STEPS_BETWEEN_COMPACTIONS", 0)  # room for so many steps
     targets = words(np.random.default_rng(18), (len(sources) * beams, steps))
     source = padded([form.source(ids) for ids in sources])
     decoder = IncrementalDecoder(model, form, source, max_tokens=1, beams=beams)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny import MASK, PAD, SEP, VOCAB_SIZE, model_inputs, padded, reference_example, tiny_form, tiny_model, words
 
-from s2sft_fairseq.inference.search import IncrementalDecoder
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.sequence_form import SourceFields

@@ -9,8 +9,8 @@ from pretended_gpu import counting, moved, upload
 from tiny import ENCODERS, FIRST_WORD, VOCAB_SIZE, tiny_form, tiny_model
 
 from s2sft_fairseq.inference import memory as planning
+from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.inference.memory import UNKNOWN, BatchMemory, free_memory, memory_for, plan_batches, useful_sentences
-from s2sft_fairseq.inference.search import IncrementalDecoder
 from s2sft_fairseq.inference.step_graphs import batch_size
 
 

@@ -1,0 +1,116 @@
+"""One model that reads a batch of sources once, and then scores the next token of their hypotheses, step by step."""
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.inference.step_graphs import StepGraphs
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
+from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_token_layout
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+
+
+def spare_slots(beams: int) -> int:
+    """Return how many slots a sentence has at first for tokens that its hypotheses do not share."""
+    return (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
+
+
+class IncrementalDecoder:
+    """One model, one batch of sources and the incremental state between them.
+
+    N: sentences, K: hypotheses of each, S: source positions, Q: tokens that no step has read yet, V: vocabulary.
+    """
+
+    def __init__(
+        self,
+        model: UnilmModel,
+        form: SequenceForm,
+        source: Tensor,
+        *,
+        max_tokens: int,
+        beams: int,
+        graphs: StepGraphs | None = None,
+    ) -> None:
+        """Encode the sources. Each has one hypothesis at first, which is empty.
+
+        Args:
+            model: the model.
+            form: the layout that it was trained with.
+            source: laid-out sources, padded on the right (N, S).
+            max_tokens: most tokens that a hypothesis may have.
+            beams: hypotheses that a sentence will have.
+            graphs: of the model, if its steps are to be CUDA graphs.
+        """
+        self.form = form
+        self._step_of_model = model.step if graphs is None else graphs.step
+        if graphs is not None:
+            graphs.begin()
+        real = source != form.pad
+        positions = torch.arange(source.size(1), device=source.device).expand_as(source)
+        segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
+        # Hypotheses of one sentence soon have most of their tokens in common.
+        num_tokens = max_tokens + spare_slots(beams)
+        self.state = model.prefill(
+            source[real],
+            positions[real],
+            segments[real],
+            real.sum(dim=1).tolist(),
+            num_tokens=num_tokens,
+            hypotheses=beams,
+            allocate=None if graphs is None else graphs.allocate,
+        )
+        # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
+        self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)
+
+    def next_logits(self) -> Tensor:
+        """Return the scores (N, K, V) of the next token.
+
+        A causal model reads its last token; the others read the last token and a placeholder, whose keys and values are
+        dropped again (s2s-ft, section 2.4).
+        """
+        hypotheses, new = self.pending.shape[1:]
+        # (N, K, Q) -> (N, Q, K) -> (N, Q * K)
+        content = self.pending.transpose(1, 2).flatten(1)
+        layout = next_token_layout(hypotheses, new, placeholder=self.form.has_placeholders, device=content.device)
+        return self._step(content, layout)
+
+    def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
+        """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
+
+        Args:
+            drafts: tokens that may be wrong (N, D). D: drafts of a sentence.
+            ahead: positions further on that are scored too, from the same prefixes.
+
+        Returns:
+            Scores of the token behind each prefix (N, D + 1, V), which are those that :meth:`next_logits` would give,
+            and those further on (N, D + 1, ahead, V).
+        """
+        drafted, pending = drafts.size(1), self.pending.size(2)
+        layout = drafted_layout(pending, drafted, ahead, placeholder=self.form.has_placeholders, device=drafts.device)
+        logits = self._step(torch.cat([self.pending.squeeze(1), drafts], dim=1), layout)
+        following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
+        return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
+
+    def _step(self, content: Tensor, layout: StepLayout) -> Tensor:
+        """Read content (N, A) and, unless the model is causal, a placeholder for each token to predict."""
+        form, predicted = self.form, layout.num_predicted
+        tokens, segments = content, content.new_full((len(layout.offsets),), form.target_segment)
+        if form.has_placeholders:
+            tokens = torch.cat([content, content.new_full((len(content), predicted), form.placeholder)], dim=1)
+            segments[-predicted:] = form.placeholder_segment
+        return self._step_of_model(self.state, tokens, segments, layout)
+
+    def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
+        """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""
+        self.state.forget(drafted, right)
+        self.pending = tokens[:, None, None]
+
+    def append(self, tokens: Tensor, parents: Tensor) -> None:
+        """Go on: hypothesis k becomes hypothesis ``parents[n, k]`` with ``tokens[n, k]`` behind it, both (N, K)."""
+        self.state.follow(parents)
+        self.pending = tokens.unsqueeze(-1)
+
+    def keep_sentences(self, left: Tensor) -> None:
+        """Go on with the given sentences only; see :meth:`IncrementalState.keep_sentences`."""
+        self.state.keep_sentences(left)
+        self.pending = self.pending[left.to(self.pending.device)]
