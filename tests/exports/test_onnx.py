@@ -86,7 +86,7 @@ def test_the_folder(tmp_path, layout, capsys):
     exported = Exported(open_onnx(tmp_path / "out"), original)
     for text in TEXTS:
         theirs = exported.logits(text, [5, 6, 7])
-        torch.testing.assert_close(theirs, original.model.logits(text, [5, 6, 7]), atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(theirs, original.model.logits(text, [5, 6, 7]), atol=1e-4, rtol=0)
     ours, theirs = Seq2Seq.from_pretrained(tmp_path / "model"), Seq2Seq.from_pretrained(tmp_path / "out")
     for options in ({}, {"beam": 2, "num_return": 2}, {"sampling": True, "seed": 3}):
         assert theirs.generate(TEXTS, **options) == ours.generate(TEXTS, **options)
