@@ -1,10 +1,12 @@
 """Mistakes of the user's, reported in full and without a traceback."""
 
+import importlib
 import re
 import sys
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 # A UserError within a traceback that reached this process as text, up to the next traceback of the chain.
 _IN_TRACEBACK = re.compile(
@@ -87,3 +89,19 @@ def install_excepthook() -> None:
 
     excepthook.prints_user_errors = True  # type: ignore[attr-defined]
     sys.excepthook = excepthook
+
+
+def package(name: str, wanted: str) -> Any:
+    """Import an optional package.
+
+    Args:
+        name: of the package, by which it is installed too.
+        wanted: what needs it.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UserError(f"{wanted} needs the package {name}, which is not installed: pip install {name}") from None

@@ -211,7 +211,7 @@ def _scaled(name: str, value: Tensor, scale: float, last_norm: str) -> Tensor:
 
 
 def _fixed(layers: int) -> dict[str, float]:
-    """Return the parameters of which every number is the same in the model of a DeltaLM, with that number."""
+    """Return the parameters that are constant in the model of a DeltaLM, each with its value."""
     found = {_BIAS: 0.0}
     for layer in range(0, layers, 2):
         for offset, part in _ZERO:
@@ -229,7 +229,7 @@ def _needed(layers: int) -> list[str]:
 
 
 def _positive(value: Any) -> float | None:
-    """Return a positive number; None if this is none."""
+    """Return the value if it is a positive number, else None."""
     is_one = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     return float(value) if is_one else None
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.files import check_replaceable
 
 MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2, ONNX = "model", "hugging_face", "ctranslate2", "onnx"
@@ -133,7 +133,6 @@ def _export_encoder_decoder(options: argparse.Namespace) -> None:
     from s2sft_fairseq.exports.comparison import read_texts
     from s2sft_fairseq.exports.ctranslate2 import export_to_ctranslate2
     from s2sft_fairseq.exports.deltalm import export_to_transformers, read_model
-    from s2sft_fairseq.inference.ctranslate2_engine import require_ctranslate2
 
     texts = read_texts(options.verify)
     model = read_model(options.checkpoint, options.tokenizer_dir)
@@ -147,5 +146,6 @@ def _export_encoder_decoder(options: argparse.Namespace) -> None:
         symbols = list(model.language_symbols.values())
         check_transformers(original, options.to, texts, model.file, symbols[0] if len(symbols) > 1 else "")
     else:
-        program = f"{CTRANSLATE2} {require_ctranslate2(CTRANSLATE2).__version__}, {options.quantize or 'float32'}"
+        version = package(CTRANSLATE2, f"--format {CTRANSLATE2}").__version__
+        program = f"{CTRANSLATE2} {version}, {options.quantize or 'float32'}"
         check_engine(original, options.to, texts, model.file, program)

@@ -10,10 +10,10 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.deltalm_as_bart import EPSILON, bart_config, bart_weights
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, configuration, write_config
 from s2sft_fairseq.data.text_files import read_json_object
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.exports.deltalm import DeltaLM, copy_tokenizer
 from s2sft_fairseq.files import check_replaceable, new_folder
-from s2sft_fairseq.inference.ctranslate2_engine import NAME, require_ctranslate2
+from s2sft_fairseq.inference.ctranslate2_engine import NAME
 from s2sft_fairseq.models.model_card import model_card
 
 _ACTIVATIONS = {"gelu": "GELU", "gelu_tanh": "GELUTanh", "relu": "RELU"}
@@ -33,7 +33,7 @@ def export_to_ctranslate2(model: DeltaLM, destination: Path, quantize: str = "fl
         UserError: naming what is missing or does not fit, or that CTranslate2 is not installed.
     """
     check_replaceable(destination, "--to")
-    require_ctranslate2(f"--format {NAME}")
+    package(NAME, f"--format {NAME}")
     if len(set(model.dictionary.symbols)) < len(model.dictionary):
         raise UserError(f"{model.tokenizer} has several ids of one symbol, which {NAME} cannot tell apart")
     spec = make_spec(model)

@@ -13,11 +13,12 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.model_folder import CARD, ENGINES, configuration, read_config, write_config
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.dictionary import DICTIONARY
+from s2sft_fairseq.errors import package
 from s2sft_fairseq.exports.checks import check_engine
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
-from s2sft_fairseq.inference.onnx_engine import NAME, OnnxEngine, open_onnx, require_onnxruntime
+from s2sft_fairseq.inference.onnx_engine import NAME, OnnxEngine, open_onnx
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.onnx_graph import write_graph
 from s2sft_fairseq.models.unilm import UnilmModel
@@ -36,7 +37,7 @@ def export_to_onnx(original: Original, destination: Path, texts: Sequence[str], 
     Raises:
         UserError: if a package is not installed.
     """
-    library = require_onnxruntime(f"--format {NAME}")
+    library = package("onnxruntime", f"--format {NAME}")
     precision = "int8" if quantize else "float32"
     weights = original.weights()
     model = UnilmModel(original.cfg, vocab_size=len(weights["embeddings.tokens.weight"]), pad=original.form.pad)

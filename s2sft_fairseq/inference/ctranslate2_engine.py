@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.errors import UserError, as_option, package
 from s2sft_fairseq.inference.hypotheses import hypotheses
 from s2sft_fairseq.inference.options import UNSUPPORTED, early_stop, early_stop_problems
 
@@ -17,31 +17,13 @@ _OFF = {**UNSUPPORTED, "sampling": False, "temperature": 1.0, "score_reference":
 _NO_PENALTY = 1e-9
 
 
-def require_ctranslate2(wanted: str) -> Any:
-    """Import CTranslate2.
-
-    Args:
-        wanted: what needs it.
-
-    Raises:
-        UserError: if it is not installed.
-    """
-    try:
-        import ctranslate2
-    except ImportError:
-        raise UserError(
-            f"{wanted} needs the package ctranslate2, which is not installed: pip install ctranslate2"
-        ) from None
-    return ctranslate2
-
-
 def open_ctranslate2(folder: Path) -> "CTranslate2Engine":
     """Open a folder that ``s2sft export --format ctranslate2`` wrote, on the CPU, with as many threads as PyTorch has.
 
     Raises:
         UserError: if CTranslate2 is not installed or cannot read the files.
     """
-    library = require_ctranslate2(str(folder))
+    library = package("ctranslate2", str(folder))
     try:
         translator = library.Translator(str(folder), device="cpu", intra_threads=torch.get_num_threads())
     except (RuntimeError, ValueError) as error:

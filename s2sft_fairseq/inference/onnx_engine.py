@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, read_config
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.models.onnx_graph import slot_names
 from s2sft_fairseq.models.unilm import PREFILL_POSITIONS
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
@@ -21,31 +21,13 @@ from s2sft_fairseq.modules.visibility import StepLayout
 NAME = "onnx"
 
 
-def require_onnxruntime(wanted: str) -> Any:
-    """Import onnxruntime.
-
-    Args:
-        wanted: what needs it.
-
-    Raises:
-        UserError: if it is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UserError(
-            f"{wanted} needs the package onnxruntime, which is not installed: pip install onnxruntime"
-        ) from None
-    return onnxruntime
-
-
 def open_onnx(folder: Path) -> "OnnxEngine":
     """Open a folder that ``s2sft export --format onnx`` wrote, on the CPU, with as many threads as PyTorch has.
 
     Raises:
         UserError: if onnxruntime is not installed or cannot read the file.
     """
-    library = require_onnxruntime(str(folder))
+    library = package("onnxruntime", str(folder))
     options = library.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3

@@ -25,8 +25,8 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 STEPS_BETWEEN_QUESTIONS = 8
-"""After so many steps a search asks a GPU which sentences are done: the host waits for the answer, and then the GPU for
-the next kernel."""
+"""Steps after which a search asks a GPU which sentences are done. The host waits for the answer, and then the GPU waits
+for the next kernel."""
 
 
 class Search:

@@ -173,7 +173,7 @@ class StepGraphs:
 
 
 def batch_size(sentences: int) -> int:
-    """Return the size of the batch that so many sentences are decoded in: 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    """Return the size of the batch for a number of sentences: the next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
     size = 1 << max(0, sentences - 1).bit_length()
     if not sentences:
         return 0

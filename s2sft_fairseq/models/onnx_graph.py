@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import package
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.encoder_layer import AttentionPattern, merge_heads
 from s2sft_fairseq.modules.positions import Rotation, rotation_at
@@ -133,13 +133,8 @@ def write_graph(model: UnilmModel, file: Path) -> None:
     Raises:
         UserError: if a package is not installed.
     """
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"--format onnx needs the package {error.name}, which is not installed: pip install onnx onnxscript"
-        ) from None
+    for name in ("onnx", "onnxscript"):
+        package(name, "--format onnx")
     model = model.float().eval()
     layers, heads, width = len(model.layers), model.cfg.encoder_attention_heads, model.cfg.encoder_embed_dim
     n, a, p, c = 2, 5, 3, 7  # any sizes from 2 on: they stay open

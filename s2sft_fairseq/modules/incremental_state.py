@@ -23,7 +23,7 @@ from s2sft_fairseq.modules.visibility import StepLayout
 MOST_PADDING = 1 / 8
 # Slots that no hypothesis sees any more are given to others every so many steps.
 STEPS_BETWEEN_COMPACTIONS = 8
-# A GPU's step reads a multiple of so many slots; nobody sees those that are not in use.
+# A GPU's step reads a multiple of this number of slots. Slots that are not in use are masked.
 SLOTS_AT_A_TIME = 64
 
 Allocate = Callable[..., Tensor]

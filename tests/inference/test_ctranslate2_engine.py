@@ -10,8 +10,7 @@ from tiny_deltalm import TEXTS, write_deltalm
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.export import main as export
-from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.ctranslate2_engine import require_ctranslate2
+from s2sft_fairseq.errors import UserError, package
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 
@@ -185,7 +184,7 @@ def test_damaged_and_missing(pair_of, tmp_path, monkeypatch):
         Seq2Seq.from_pretrained(tmp_path / "model")
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
     with pytest.raises(UserError, match=r"needs the package ctranslate2, which is not installed"):
-        require_ctranslate2("this")
+        package("ctranslate2", "this")
 
 
 def test_random_numbers_are_left_alone(pair_of):
