@@ -410,7 +410,7 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Args:
             new: the tokens (R, A).
             sources: what is known of the sources.
-            cache: of the content before them, which grows by them; None: there is none before.
+            cache: keys and values of earlier content; those of the new tokens are added. None: no earlier content.
 
         Returns:
             Logits (R, A, V).

@@ -89,7 +89,7 @@ def _quantize(file: Path, destination: Path) -> None:
     """Let the products of a graph with weights be in 8 bits; how their other factors are rounded follows from these."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # it recommends what is for other kinds of quantization
+    logging.disable(logging.WARNING)  # it recommends a preparation that only static quantization needs
     try:
         quantize_dynamic(
             str(file),

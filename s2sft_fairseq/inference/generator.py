@@ -113,7 +113,9 @@ class SequenceGenerator:
 
 
 def _step_graphs(models: Sequence[UnilmModel]) -> list[StepGraphs]:
-    if (device := models[0].embeddings.tokens.weight.device).type == "cpu":
+    # A model that another program runs has no parameters, and is on the CPU.
+    device = next((parameter.device for parameter in models[0].parameters()), torch.device("cpu"))
+    if device.type == "cpu":
         raise UserError(f"--cuda-graphs needs a GPU, but the model is on {device.type}: leave it out")
     return [StepGraphs(model, CudaRecorder(device)) for model in models]
 

@@ -31,12 +31,12 @@ def open_onnx(folder: Path) -> "OnnxEngine":
     options = library.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    file = folder / ENGINES[NAME]
+    file, width = folder / ENGINES[NAME], read_config(folder)["cfg"]["model"]["encoder_embed_dim"]
     try:
         session = library.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        return OnnxEngine(OnnxModel(session, read_config(folder)["cfg"]["model"]["encoder_embed_dim"]))
     except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
         raise UserError(f"{file} cannot be read by onnxruntime: {error}") from None
+    return OnnxEngine(OnnxModel(session, width))
 
 
 class OnnxEngine:

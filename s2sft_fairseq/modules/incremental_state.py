@@ -69,7 +69,7 @@ def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slic
 
 
 def slots_for(count: int, device: torch.device) -> int:
-    """Return how many slots a device has, or reads, where so many are needed: a GPU a multiple of `SLOTS_AT_A_TIME`."""
+    """Round a number of slots up to what a device allocates and reads: on GPUs a multiple of `SLOTS_AT_A_TIME`."""
     return count if device.type == "cpu" else -(-count // SLOTS_AT_A_TIME) * SLOTS_AT_A_TIME
 
 

@@ -44,7 +44,7 @@ class Decoders:
             assert_same(found[1], found[0])
 
     def recorded(self):
-        """The shapes of which there is a graph, of the first model."""
+        """The shapes that the first model has graphs for."""
         return [shape for shape, step in self.graphed.graphs[0]._steps.items() if step.graph is not None]
 
 
