@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from s2sft_fairseq.errors import UserError
@@ -77,6 +78,11 @@ class Loaded:
     device: str
     state: Mapping[str, Any]
     """What the checkpoint says of its task."""
+
+    def ids(self, text: str) -> np.ndarray:
+        """Return the ids of a text without special symbols (S,)."""
+        symbols = self.tokenizer.encode(text).split()
+        return np.array([self.tokenizer.dictionary.index(symbol) for symbol in symbols], dtype=np.int64)
 
 
 def load(

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=MODEL_FOLDER,
         help="model: a model folder, which every command of s2sft takes in place of a checkpoint and of "
         "--tokenizer-dir; hugging_face: what transformers reads; ctranslate2: an encoder-decoder for CTranslate2, "
-        "and onnx: an encoder that generates for onnxruntime, which s2sft generate and Seq2Seq take (default: model)",
+        "and onnx: a model that generates for onnxruntime, which s2sft generate and Seq2Seq take (default: model)",
     )
     parser.add_argument(
         "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files: the folder of the converted encoder"
@@ -96,9 +96,8 @@ def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator
         yield f"--format {CTRANSLATE2} is for encoder-decoders (deltalm), but {options.checkpoint} is none"
     if options.self_contained and options.format != HUGGING_FACE:
         yield f"--self-contained is for --format {HUGGING_FACE}, but --format is {options.format}"
-    for option, given in (("--self-contained", options.self_contained), (f"--format {ONNX}", options.format == ONNX)):
-        if given and is_encoder_decoder:
-            yield f"{option} is for encoder-only models, but {options.checkpoint} is a deltalm"
+    if options.self_contained and is_encoder_decoder:
+        yield f"--self-contained is for encoder-only models, but {options.checkpoint} is a deltalm"
     if options.quantize and options.format not in QUANTIZATIONS:
         yield f"--quantize is for --format {' or '.join(QUANTIZATIONS)}, but --format is {options.format}"
     elif options.quantize and options.quantize not in (known := QUANTIZATIONS[options.format]):
@@ -127,25 +126,29 @@ def _export_encoder(options: argparse.Namespace) -> None:
 
 
 def _export_encoder_decoder(options: argparse.Namespace) -> None:
-    """Write a DeltaLM for transformers or CTranslate2, and compare it with what was exported."""
+    """Write a DeltaLM for another program, and compare it with what was exported."""
+    from s2sft_fairseq.api.loading import load
     from s2sft_fairseq.api.seq2seq import Seq2Seq
     from s2sft_fairseq.exports.checks import check_engine, check_transformers
     from s2sft_fairseq.exports.comparison import read_texts
     from s2sft_fairseq.exports.ctranslate2 import export_to_ctranslate2
     from s2sft_fairseq.exports.deltalm import export_to_transformers, read_model
+    from s2sft_fairseq.exports.onnx import export_deltalm_to_onnx
 
+    check_replaceable(options.to, "--to")
     texts = read_texts(options.verify)
     model = read_model(options.checkpoint, options.tokenizer_dir)
+    path = model.file if model.file.suffix == ".pt" else model.file.parent
+    loaded = load(path, model.tokenizer, "cpu", "float32", None)
+    original = Seq2Seq(loaded)
     if options.format == HUGGING_FACE:
         export_to_transformers(model, options.to)
-    else:
-        export_to_ctranslate2(model, options.to, options.quantize or "float32")
-    path = model.file if model.file.suffix == ".pt" else model.file.parent
-    original = Seq2Seq.from_pretrained(path, model.tokenizer, device="cpu", dtype="float32")
-    if options.format == HUGGING_FACE:
         symbols = list(model.language_symbols.values())
         check_transformers(original, options.to, texts, model.file, symbols[0] if len(symbols) > 1 else "")
-    else:
+    elif options.format == CTRANSLATE2:
+        precision = options.quantize or "float32"
+        export_to_ctranslate2(model, options.to, precision)
         version = package(CTRANSLATE2, f"--format {CTRANSLATE2}").__version__
-        program = f"{CTRANSLATE2} {version}, {options.quantize or 'float32'}"
-        check_engine(original, options.to, texts, model.file, program)
+        check_engine(original, options.to, texts, model.file, f"{CTRANSLATE2} {version}, {precision}")
+    else:
+        export_deltalm_to_onnx(model, loaded, options.to, texts, quantize=options.quantize == "int8")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from s2sft_fairseq.api.loading import Loaded, load
@@ -88,8 +87,3 @@ class Original:
     def weight_file(self) -> Path:
         """The file of the weights."""
         return self.folder / WEIGHTS
-
-    def ids(self, text: str) -> np.ndarray:
-        """Return the ids of a text without special symbols (S,)."""
-        symbols = self.loaded.tokenizer.encode(text).split()
-        return np.array([self.loaded.tokenizer.dictionary.index(symbol) for symbol in symbols], dtype=np.int64)

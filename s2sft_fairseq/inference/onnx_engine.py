@@ -1,4 +1,4 @@
-"""The encoder-only model in onnxruntime: our own search, with another program that multiplies.
+"""Models in onnxruntime: our own search, with another program that multiplies.
 
 N: sentences, A: new tokens of each, C: slots, L: layers, V: vocabulary; h: heads, d: of a head.
 """
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, read_config
-from s2sft_fairseq.errors import UserError, package
+from s2sft_fairseq.errors import UserError, as_option, package
+from s2sft_fairseq.inference.onnx_encoder_decoder import OnnxEncoderDecoder, run
+from s2sft_fairseq.models.onnx_encoder_decoder import ENCODER
 from s2sft_fairseq.models.onnx_graph import slot_names
 from s2sft_fairseq.models.unilm import PREFILL_POSITIONS
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
@@ -25,18 +26,27 @@ def open_onnx(folder: Path) -> "OnnxEngine":
     """Open a folder that ``s2sft export --format onnx`` wrote, on the CPU, with as many threads as PyTorch has.
 
     Raises:
-        UserError: if onnxruntime is not installed or cannot read the file.
+        UserError: if onnxruntime is not installed or cannot read the files.
     """
     library = package("onnxruntime", str(folder))
     options = library.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    file, width = folder / ENGINES[NAME], read_config(folder)["cfg"]["model"]["encoder_embed_dim"]
-    try:
-        session = library.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
-        raise UserError(f"{file} cannot be read by onnxruntime: {error}") from None
-    return OnnxEngine(OnnxModel(session, width))
+
+    def session(name: str) -> Any:
+        file = folder / name
+        try:
+            return library.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
+            raise UserError(f"{file} cannot be read by onnxruntime: {error}") from None
+
+    sizes = read_config(folder)["cfg"]["model"]
+    model: nn.Module
+    if "decoder_layers" in sizes:
+        model = OnnxEncoderDecoder(session(ENCODER), session(ENGINES[NAME]), sizes)
+    else:
+        model = OnnxModel(session(ENGINES[NAME]), sizes["encoder_embed_dim"])
+    return OnnxEngine(model)
 
 
 class OnnxEngine:
@@ -44,11 +54,21 @@ class OnnxEngine:
 
     name = NAME
 
-    def __init__(self, model: "OnnxModel") -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def build_generator(self, task: Any, args: Any) -> Any:
-        """Return the search, which is the one of every encoder-only model; see `Engine`."""
+        """Return the search, which is the one of every model of the task; see `Engine`.
+
+        Raises:
+            UserError: naming every option that needs the model itself.
+        """
+        if problems := [
+            f"{as_option(name)} is not supported by {NAME}: use the model that was exported"
+            for name in ("score_reference", "print_alignment")
+            if getattr(args, name, None)
+        ]:
+            raise UserError.of(problems)
         return task.build_generator([self.model], args)
 
 
@@ -150,6 +170,6 @@ class OnnxModel(nn.Module):
 
     def _run(self, inputs: dict[str, Tensor], outputs: list[str]) -> tuple[Tensor, list[Tensor]]:
         """Return logits (N, P, V), if they are wanted, and what the new tokens leave, 2 L times (N, h, A, d)."""
-        given = {name: np.ascontiguousarray(each.numpy()) for name, each in inputs.items() if name in self.inputs}
-        found = [torch.from_numpy(each) for each in self.session.run(outputs, given)]
+        given = {name: each for name, each in inputs.items() if name in self.inputs}
+        found = run(self.session, outputs, given)
         return (found[0], found[1:]) if outputs[0] == "logits" else (torch.empty(0), found)

@@ -10,8 +10,9 @@ N: sentences, A: new tokens of each, P: tokens to predict, C: slots, L: layers, 
 import logging
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -133,8 +134,6 @@ def write_graph(model: UnilmModel, file: Path) -> None:
     Raises:
         UserError: if a package is not installed.
     """
-    for name in ("onnx", "onnxscript"):
-        package(name, "--format onnx")
     model = model.float().eval()
     layers, heads, width = len(model.layers), model.cfg.encoder_attention_heads, model.cfg.encoder_embed_dim
     n, a, p, c = 2, 5, 3, 7  # any sizes from 2 on: they stay open
@@ -153,16 +152,49 @@ def write_graph(model: UnilmModel, file: Path) -> None:
         *({0: open_n, 1: open_a, 2: open_a}, {0: open_n, 1: open_a, 2: open_c}, {0: open_n, 1: open_c}),
         ({0: open_n, 2: open_c},) * (2 * layers),
     )
+    write_onnx(
+        OnnxGraph(model),
+        inputs,
+        shapes,
+        [*INPUTS, *slot_names(layers)],
+        ["logits", *slot_names(layers, "new_")],
+        file,
+    )
+
+
+def write_onnx(
+    graph: nn.Module,
+    inputs: tuple[Tensor, ...],
+    shapes: tuple[Any, ...],
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    file: Path,
+) -> None:
+    """Write a module as an ONNX graph, with its weights.
+
+    Args:
+        graph: the module.
+        inputs: an example of each of its inputs.
+        shapes: which of their dimensions stay open, as ``torch.export`` takes it.
+        input_names: their names.
+        output_names: of its outputs.
+        file: to write.
+
+    Raises:
+        UserError: if a package is not installed.
+    """
+    for name in ("onnx", "onnxscript"):
+        package(name, "--format onnx")
     for name in ("onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(name).setLevel(logging.ERROR)  # they tell of every constant
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that axes of one size share their names
         torch.onnx.export(
-            OnnxGraph(model),
+            graph,
             inputs,
             str(file),
-            input_names=[*INPUTS, *slot_names(layers)],
-            output_names=["logits", *slot_names(layers, "new_")],
+            input_names=list(input_names),
+            output_names=list(output_names),
             dynamic_shapes=shapes,
             dynamo=True,
             external_data=True,

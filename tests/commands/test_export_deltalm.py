@@ -163,8 +163,6 @@ def test_options_that_say_nothing(model_of, tmp_path):
         "--quantize is for --format ctranslate2 or onnx, but --format is model",
         "--verify is for what generates in another program's format, but --format is model",
     ]
-    with pytest.raises(UserError, match=r"^--format onnx is for encoder-only models, but .*plain is a deltalm"):
-        export([model, "--to", out, "--format", "onnx"])
     with pytest.raises(UserError, match=r"^--self-contained is for encoder-only models, but .*plain is a deltalm"):
         export([model, "--to", out, "--format", "hugging_face", "--self-contained"])
     with pytest.raises(UserError, match=r"^--pretrained is for checkpoints with adapters"):
