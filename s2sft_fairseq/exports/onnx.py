@@ -114,7 +114,8 @@ class ExportedDeltaLM:
         """Return the logits (T, V) that predict a target of T - 1 ids, and eos."""
         model: Any = self.engine.model
         source = torch.from_numpy(self.loaded.task.form.source(self.loaded.ids(text)))[None]
-        states, kept = model.encoder.forward_torchscript({"src_tokens": source}), {}
+        states = model.encoder.forward_torchscript({"src_tokens": source})
+        kept: dict[str, Any] = {}
         given = torch.tensor([[self.loaded.task.form.eos, *ids]])
         steps = [model.decoder(given[:, : length + 1], states, kept)[0] for length in range(given.size(1))]
         # T times (1, 1, V) -> (T, V)

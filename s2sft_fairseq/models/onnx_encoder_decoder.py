@@ -99,7 +99,8 @@ class StepGraph(nn.Module):
 
 def _embed(side: Any, tokens: Tensor, positions: Tensor) -> Tensor:
     x = side.embed_tokens(tokens) + side.embed_positions.weight[positions]
-    return x if side.layernorm_embedding is None else side.layernorm_embedding(x)
+    normalized: Tensor = x if side.layernorm_embedding is None else side.layernorm_embedding(x)
+    return normalized
 
 
 def _hiding(hidden: Tensor) -> Tensor:
@@ -110,7 +111,8 @@ def _hiding(hidden: Tensor) -> Tensor:
 
 def _heads(attention: Any, x: Tensor) -> Tensor:
     # (..., T, H) -> (..., h, T, d)
-    return x.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(-3, -2)
+    split: Tensor = x.unflatten(-1, (attention.num_heads, attention.head_dim))
+    return split.transpose(-3, -2)
 
 
 def _query(attention: Any, x: Tensor) -> Tensor:
@@ -128,7 +130,8 @@ def _merged(attended: Tensor) -> Tensor:
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
     scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
-    return (scores if bias is None else scores + bias).softmax(-1) @ value
+    weights = (scores if bias is None else scores + bias).softmax(-1)
+    return weights @ value
 
 
 def write_graphs(model: DeltaLMModel, encoder: Path, step: Path) -> None:

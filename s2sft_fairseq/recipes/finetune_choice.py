@@ -86,7 +86,8 @@ def evaluation_options(targets: Path, dictionary: Path, lines: int = 1000) -> li
     with dictionary.open(encoding="utf-8") as file:
         symbols = [line.split(" ")[0] for line in file]
     words = ["--task", "rouge"]
-    if not any(letter.isupper() for symbol in symbols if symbol[0] not in "[<" for letter in symbol):
+    # Of letters with a small form: BERT's lower-cased vocabulary has the sign of the real numbers, a capital without one.
+    if not any(symbol != symbol.lower() for symbol in symbols if symbol[0] not in "[<"):
         words.append("--lowercase")
     with targets.open(encoding="utf-8") as file:
         text = "".join(line for _, line in zip(range(lines), file, strict=False))

@@ -64,6 +64,7 @@ def test_scripts(tmp_path, text, words):
     (tmp_path / "valid.tgt").write_text(f"{text}\n")
     (tmp_path / "dict.txt").write_text("[CLS] 1\nword 1\nWord 1\n")
     assert evaluation_options(tmp_path / "valid.tgt", tmp_path / "dict.txt") == ["--task", "rouge", *words]
-    (tmp_path / "dict.txt").write_text("[CLS] 1\n<Name> 1\nword 1\n")
+    # As BERT's lower-cased vocabulary, which has a capital that no text loses: the sign of the real numbers.
+    (tmp_path / "dict.txt").write_text("[CLS] 1\n<Name> 1\nword 1\nℝ 1\n##ℝ 1\n", encoding="utf-8")
     uncased = evaluation_options(tmp_path / "valid.tgt", tmp_path / "dict.txt")
     assert uncased == ["--task", "rouge", "--lowercase", *words]
