@@ -7,6 +7,7 @@ are, and the few tensors that are kept in another form. What is the same is here
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,7 +20,12 @@ Sizes = dict[str, Any]
 ShapesOf = Callable[[Sizes, int], dict[str, tuple[int, ...]]]
 """From sizes and the number of symbols to the shape of every parameter of the model."""
 
-_PROJECTIONS = ("query", "key", "value")
+_FUSED = {
+    "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "fc1": ("gate", "up"),
+}
+"""Our layers that are several in other programs, and the names that families give these. Of a gated feed-forward
+network the half that goes through the activation is the first."""
 
 
 def _unchanged(weights: Weights, sizes: Sizes) -> None:
@@ -165,8 +171,10 @@ def write(family: Family, weights: Mapping[str, Tensor], sizes: Sizes) -> Weight
     weights, sizes = dict(weights), dict(sizes)
     family.restore(weights, sizes)
     theirs_of = _theirs_of(family, sizes["encoder_layers"])
-    for name in [name for name in weights if ".qkv." in name and _parts(name)[0] in theirs_of]:
-        weights |= zip(_parts(name), (part.contiguous() for part in weights.pop(name).chunk(3)), strict=True)
+    for name in [name for name in weights if name not in theirs_of and _parts(name)[0] in theirs_of]:
+        parts = _parts(name)
+        rows = _rows_of_parts(sizes) if len(parts) == len(_FUSED["attention.qkv"]) else len(weights[name]) // 2
+        weights |= zip(parts, (part.contiguous() for part in weights.pop(name).split(rows)), strict=True)
     return {theirs_of[name]: value for name, value in weights.items()}
 
 
@@ -175,8 +183,18 @@ def _theirs_of(family: Family, num_layers: int) -> dict[str, str]:
 
 
 def _parts(fused: str) -> list[str]:
-    """Return the names of query, key and value of a fused projection; of another parameter its own."""
-    return [fused.replace(".qkv.", f".{part}.") for part in _PROJECTIONS] if ".qkv." in fused else [fused]
+    """Return the names of the parts of a fused layer, such as query, key and value; of another parameter its own."""
+    for whole, parts in _FUSED.items():
+        if f".{whole}." in fused:
+            return [fused.replace(f".{whole}.", f".{part}.") for part in parts]
+    return [fused]
+
+
+def _rows_of_parts(sizes: Sizes) -> list[int]:
+    """Return the rows of query, key and value, fewer of the latter with grouped-query attention."""
+    width, heads = sizes["encoder_embed_dim"], sizes["encoder_attention_heads"]
+    shared = (sizes.get("key_value_heads") or heads) * (width // heads)
+    return [width, shared, shared]
 
 
 def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, list[str], list[str], list[str]]:
@@ -206,11 +224,11 @@ def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, 
 
 
 def _fuse_projections(weights: Weights, num_layers: int) -> list[str]:
-    """Join query, key and value where they are apart; return the names of those that lack their fellows."""
+    """Join the parts of fused layers where they are apart; return the names of those that lack their fellows."""
     incomplete = []
-    for layer in range(num_layers):
+    for layer, whole in product(range(num_layers), _FUSED):
         for kind in ("weight", "bias"):
-            fused = f"layers.{layer}.attention.qkv.{kind}"
+            fused = f"layers.{layer}.{whole}.{kind}"
             missing = [name for name in _parts(fused) if name not in weights]
             found = [weights.pop(name) for name in _parts(fused) if name in weights]
             if not missing:

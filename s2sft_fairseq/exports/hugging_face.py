@@ -49,7 +49,7 @@ def export_to_hugging_face(
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
-    family = family_of(sizes)
+    family = family_of(sizes, SIZES)
     config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}

@@ -113,7 +113,7 @@ def memory_for(
         beam,
         max_tokens,
         # Each model keeps a cache and scores of its own; reading and attending they take turns.
-        cached_position=sum(2 * m.cfg.encoder_embed_dim * m.cfg.encoder_layers * _element(m) for m in models),
+        cached_position=sum(map(_cached_position, models)),
         read_position=max(map(_read_position, models)),
         read_pair=max(map(_read_pair, models)),
         # Float32 scores and what is made of them: three copies in beam search, up to eight in sampling.
@@ -129,6 +129,12 @@ def memory_for(
 def _element(model: UnilmModel) -> int:
     """Return the bytes of a number in the model's data type."""
     return model.embeddings.tokens.weight.element_size()
+
+
+def _cached_position(model: UnilmModel) -> int:
+    width, heads = model.cfg.encoder_embed_dim, model.cfg.encoder_attention_heads
+    of_keys = width // heads * (model.cfg.key_value_heads or heads)
+    return 2 * of_keys * model.cfg.encoder_layers * _element(model)
 
 
 def _read_position(model: UnilmModel) -> int:

@@ -142,14 +142,15 @@ class UnilmModel(BaseFairseqModel):
         Returns:
             Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets`` their losses.
         """
-        tied = None if targets is None else TiedGradient()
+        tied = None if targets is None or self.lm_head.weight is not None else TiedGradient()
         columns = PackedColumns(tokens, positions, segments, steps, groups, lengths, first_step)
         x = self.encode(columns, tied, labelled)
         weight = self.embeddings.tokens.weight
         if targets is None:
             logits: Tensor = self.lm_head(x, weight)
             return logits
-        return linear_cross_entropy(self.lm_head.features(x), weight, self.lm_head.bias, targets, tied)
+        head = self.lm_head
+        return linear_cross_entropy(head.features(x), head.matrix(weight), head.bias, targets, tied)
 
     def encode(self, columns: PackedColumns, tied: TiedGradient | None = None, at: Tensor | None = None) -> Tensor:
         """Return the last layer's states (N, H) of a packed batch.
@@ -224,7 +225,7 @@ class UnilmModel(BaseFairseqModel):
             positions,
             lengths,
             layers=len(self.layers),
-            heads=self.cfg.encoder_attention_heads,
+            heads=self.cfg.key_value_heads or self.cfg.encoder_attention_heads,
             head_dim=self.cfg.encoder_embed_dim // self.cfg.encoder_attention_heads,
             num_tokens=num_tokens,
             hypotheses=hypotheses,

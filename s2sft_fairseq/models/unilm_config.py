@@ -14,6 +14,9 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.modules.matmul import MATMULS
 
 ATTENTIONS = ("auto", "padded", "flash", "flex", "loop")
+BIASED = ("attention", "fc1", "fc2", "norm", "head")
+"""What may have biases: the projections of attention, the two layers of the feed-forward networks, layer norms, and the
+hidden layers of the head."""
 
 
 def size(default: Any, description: str, *, least: float | None = None) -> Any:
@@ -72,7 +75,7 @@ class TransformerOptions(FairseqDataclass):
     layer_norm_eps: Optional[float] = size(
         1e-12, "epsilon of the layer norms (default: 1e-12, BERT's; of DeltaLM 1e-5)"
     )
-    activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu"])] = size(  # type: ignore[valid-type]
+    activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu", "silu"])] = size(  # type: ignore[valid-type]
         "gelu", "activation (default: gelu, the exact one)"
     )
     dropout: float = rate(0.1, "dropout of embeddings, attention output and feed-forward")
@@ -181,11 +184,42 @@ class UnilmConfig(TransformerOptions):
     layer_norm_position: Optional[ChoiceEnum(["post", "pre"])] = size(  # type: ignore[valid-type]
         "post", "behind attention and feed-forward network, or, as in ModernBERT, before (default: post)"
     )
-    feed_forward: Optional[ChoiceEnum(["plain", "gated"])] = size(  # type: ignore[valid-type]
-        "plain", "feed-forward network; gated: ModernBERT's GeGLU (default: plain)"
+    norm: Optional[ChoiceEnum(["layer", "rms"])] = size(  # type: ignore[valid-type]
+        "layer", "layer norms, or RMSNorm, as in EuroBERT (default: layer)"
     )
-    biases: Optional[ChoiceEnum(["all", "none"])] = size(  # type: ignore[valid-type]
-        "all", "biases of linear layers and layer norms; the output always has one (default: all)"
+    embedding_norm: Optional[ChoiceEnum(["yes", "no"])] = size(  # type: ignore[valid-type]
+        "yes", "a norm behind the embeddings; no: in the first layer instead, as in EuroBERT (default: yes)"
+    )
+    feed_forward: Optional[ChoiceEnum(["plain", "gated"])] = size(  # type: ignore[valid-type]
+        "plain",
+        "feed-forward network; gated: GeGLU, as in ModernBERT, and with --activation-fn silu SwiGLU (default: plain)",
+    )
+    biases: Optional[str] = size(
+        "all",
+        f"what has biases: all, none, or some of {','.join(BIASED)} (default: all); the output has --output-bias",
+    )
+    key_value_heads: Optional[int] = size(
+        0,
+        "heads of keys and values, which groups of --encoder-attention-heads share (grouped-query attention); 0: one "
+        "for each (default: 0)",
+        least=0,
+    )
+    lm_head: Optional[ChoiceEnum(["bert", "plain", "two_layer"])] = size(  # type: ignore[valid-type]
+        "bert",
+        "hidden layers of the language model head: a dense layer and a norm as in BERT, none as in EuroBERT, or two "
+        "dense layers as in UltraBERT (default: bert)",
+    )
+    lm_head_dim: Optional[int] = size(
+        0, "width between the two layers of --lm-head two_layer; 0: that of the layers (default: 0)", least=0
+    )
+    lm_head_activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu", "silu"])] = size(  # type: ignore[valid-type]
+        None, "activation of the head (default: --activation-fn)"
+    )
+    output_matrix: Optional[ChoiceEnum(["tied", "own"])] = size(  # type: ignore[valid-type]
+        "tied", "what scores the vocabulary: the token embedding, or a matrix of its own (default: tied)"
+    )
+    output_bias: Optional[ChoiceEnum(["yes", "no"])] = size(  # type: ignore[valid-type]
+        "yes", "a bias of each score (default: yes)"
     )
     rotary_base: Optional[float] = size(
         0.0, "base of rotary positions, instead of a position embedding; 0: none (default: 0)", least=0
@@ -197,7 +231,10 @@ class UnilmConfig(TransformerOptions):
         0, "local layers see half as many positions to either side; 0: all positions (default: 0)", least=0
     )
     global_attention_every: Optional[int] = size(
-        1, "every how many layers one is global, from the first layer on (default: 1, all)", least=1
+        1, "every how many layers one is global, from --first-global-layer on (default: 1, all)", least=1
+    )
+    first_global_layer: Optional[int] = size(
+        0, "the first global layer, below --global-attention-every (default: 0, the first layer)", least=0
     )
     attention: ChoiceEnum(ATTENTIONS) = field(  # type: ignore[valid-type]
         default="auto",
@@ -263,6 +300,13 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
         raise UserError.of(problems)
 
 
+def biased_parts(biases: str, *, known: bool = True) -> frozenset[str]:
+    """Return the parts of the model that ``--biases`` gives biases; with ``known`` no others than `BIASED`."""
+    shorthands = {"all": BIASED, "none": ()}
+    named = shorthands.get(str(biases), str(biases).split(","))
+    return frozenset(part for part in named if part in BIASED or not known)
+
+
 def _problems(cfg: UnilmConfig) -> list[str]:
     """What is impossible, by itself or together."""
     problems = common_problems(UnilmConfig, cfg)
@@ -275,6 +319,20 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"--num-segments must be 0 with --num-roles, whose embedding takes the place of the segments', "
             f"but is {cfg.num_segments}"
         )
+    if unknown := [part for part in biased_parts(cfg.biases, known=False) if part not in BIASED]:
+        problems.append(f"--biases must be all, none, or some of {','.join(BIASED)}, but has {','.join(unknown)}")
+    if (shared := cfg.key_value_heads) and cfg.encoder_attention_heads % shared:
+        problems.append(
+            f"--encoder-attention-heads must be a multiple of --key-value-heads ({shared}), but is "
+            f"{cfg.encoder_attention_heads}"
+        )
+    if cfg.first_global_layer >= cfg.global_attention_every:
+        problems.append(
+            f"--first-global-layer must be below --global-attention-every ({cfg.global_attention_every}), but is "
+            f"{cfg.first_global_layer}"
+        )
+    if cfg.embedding_dim not in (0, cfg.encoder_embed_dim) and str(cfg.lm_head) == "plain":
+        problems.append(f"--embedding-dim must be 0 with --lm-head plain, but is {cfg.embedding_dim}")
     bins = cfg.relative_position_bins
     if bins and (bins < 4 or bins % 2):
         problems.append(f"--relative-position-bins must be 0 or an even number from 4 on, but is {bins}")

@@ -5,16 +5,19 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.models.unilm_config import UnilmConfig, biased_parts
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
 from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer
-from s2sft_fairseq.modules.lm_head import LMHead
+from s2sft_fairseq.modules.lm_head import Activation, LMHead
+from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.norms import Norms
 from s2sft_fairseq.modules.positions import RelativePositionBias
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": nn.functional.gelu,
     "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
     "relu": nn.functional.relu,
+    "silu": nn.functional.silu,
 }
 
 
@@ -27,9 +30,9 @@ def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbedd
         num_positions=0 if cfg.rotary_base else cfg.max_positions,
         num_segments=cfg.num_segments,
         pad=pad,
-        layer_norm_eps=cfg.layer_norm_eps,
+        norms=make_norms(cfg) if _normalises_embeddings(cfg) else None,
         dropout=cfg.dropout,
-        bias=_has_biases(cfg),
+        bias=str(cfg.biases) != "none",
         num_roles=cfg.num_roles,
         num_turns=cfg.num_turns,
     )
@@ -49,14 +52,15 @@ def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:
         ffn_embed_dim=cfg.encoder_ffn_embed_dim,
         num_heads=cfg.encoder_attention_heads,
         activation=ACTIVATIONS[str(cfg.activation_fn)],
-        layer_norm_eps=cfg.layer_norm_eps,
+        norms=make_norms(cfg),
         dropout=cfg.dropout,
         attention_dropout=cfg.attention_dropout,
         activation_dropout=cfg.activation_dropout,
         pre_norm=_is_pre_norm(cfg),
         gated=str(cfg.feed_forward) == "gated",
-        bias=_has_biases(cfg),
-        first=index == 0,
+        biased=biased_parts(cfg.biases),
+        reads_normalised=index == 0 and _normalises_embeddings(cfg),
+        key_value_heads=cfg.key_value_heads,
         compiled=cfg.compile,
     )
 
@@ -64,7 +68,7 @@ def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:
 def make_pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
     """Make the settings of how the layer ``index`` attends."""
     head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
-    if index % cfg.global_attention_every == 0:
+    if index % cfg.global_attention_every == cfg.first_global_layer:
         return AttentionPattern(head_dim, cfg.rotary_base, window=0)
     return AttentionPattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
 
@@ -73,19 +77,40 @@ def make_final_layer_norm(cfg: UnilmConfig) -> nn.Module:
     """Make what follows the layers: the states that a pre-norm model adds up are normalised once, at the end."""
     if not _is_pre_norm(cfg):
         return nn.Identity()
-    return nn.LayerNorm(cfg.encoder_embed_dim, eps=cfg.layer_norm_eps, bias=_has_biases(cfg))
+    return make_norms(cfg).make(cfg.encoder_embed_dim)
 
 
 def make_lm_head(cfg: UnilmConfig, vocab_size: int) -> LMHead:
     """Make the language model head."""
+    width = cfg.encoder_embed_dim
+    token_dim, biased = cfg.embedding_dim or width, "head" in biased_parts(cfg.biases)
+    activation = Activation(ACTIVATIONS[str(cfg.lm_head_activation_fn or cfg.activation_fn)])
+    hidden: dict[str, nn.Module] = {}
+    if str(cfg.lm_head) == "bert":
+        hidden = {
+            "dense": Linear(width, token_dim, bias=biased),
+            "activation": activation,
+            "layer_norm": make_norms(cfg).make(token_dim),
+        }
+    elif str(cfg.lm_head) == "two_layer":
+        inner = cfg.lm_head_dim or width
+        hidden = {
+            "dense": Linear(width, inner, bias=biased),
+            "activation": activation,
+            "dense2": Linear(inner, token_dim, bias=biased),
+            "activation2": activation,
+        }
     return LMHead(
+        hidden,
         vocab_size=vocab_size,
-        embed_dim=cfg.encoder_embed_dim,
-        token_dim=cfg.embedding_dim or cfg.encoder_embed_dim,
-        activation=ACTIVATIONS[str(cfg.activation_fn)],
-        layer_norm_eps=cfg.layer_norm_eps,
-        bias=_has_biases(cfg),
+        matrix_dim=token_dim if str(cfg.output_matrix) == "own" else 0,
+        bias=str(cfg.output_bias) == "yes",
     )
+
+
+def make_norms(cfg: UnilmConfig) -> Norms:
+    """Return what makes the norms."""
+    return Norms(cfg.layer_norm_eps, bias="norm" in biased_parts(cfg.biases), rms=str(cfg.norm) == "rms")
 
 
 def initialize(module: nn.Module) -> None:
@@ -98,8 +123,8 @@ def initialize(module: nn.Module) -> None:
         nn.init.zeros_(module.weight[module.padding_idx])
 
 
-def _has_biases(cfg: UnilmConfig) -> bool:
-    return str(cfg.biases) == "all"
+def _normalises_embeddings(cfg: UnilmConfig) -> bool:
+    return str(cfg.embedding_norm) == "yes"
 
 
 def _is_pre_norm(cfg: UnilmConfig) -> bool:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.norms import Norms
 
 
 class TiedGradient:
@@ -85,20 +86,20 @@ class PackedEmbeddings(nn.Module):
         num_positions: int,
         num_segments: int,
         pad: int,
-        layer_norm_eps: float,
+        norms: Norms | None,
         dropout: float,
         bias: bool,
         num_roles: int = 0,
         num_turns: int = 0,
     ) -> None:
-        """Make the tables, of which 0 rows leave one out; the projection only where the two widths differ."""
+        """Make the tables; 0 rows leave one out, and so does None the norm. The projection is for two widths."""
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, embed_dim, padding_idx=pad)
         self.positions = nn.Embedding(num_positions, embed_dim) if num_positions else None
         self.segments = nn.Embedding(num_segments, embed_dim) if num_segments else None
         self.roles = nn.Embedding(num_roles, embed_dim) if num_roles else None
         self.turns = nn.Embedding(num_turns, embed_dim) if num_turns else None
-        self.layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
+        self.layer_norm = norms.make(embed_dim) if norms else nn.Identity()
         self.dropout = Dropout(dropout)
         self.projection = Linear(embed_dim, output_dim, bias=bias) if output_dim != embed_dim else None
 

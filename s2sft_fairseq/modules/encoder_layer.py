@@ -5,7 +5,7 @@ all of them. Context, content and placeholder flows of a packed batch attend in 
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.flash_attention import FlashPlan, flash_attention, flash_plan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.norms import Norms
 from s2sft_fairseq.modules.packed_attention import flex_mask, flexible_attention, packed_attention
 from s2sft_fairseq.modules.padded_attention import PaddedPlan, padded_attention, padded_plan
 from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
@@ -130,13 +131,19 @@ class AttentionPattern:
 class MultiFlowAttention(nn.Module):
     """Multi-head self-attention whose flows share all weights.
 
-    T: tokens of a packed batch, H: width, h: heads, d: width of a head (H / h).
+    With grouped-query attention (Ainslie et al., 2023, arXiv 2305.13245) each key and value serves a group of heads.
+
+    T: tokens of a packed batch, H: width, h: heads, g: groups (h without grouping), d: width of a head (H / h).
     """
 
-    def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, bias: bool = True) -> None:
+    def __init__(
+        self, *, embed_dim: int, num_heads: int, dropout: float, bias: bool = True, key_value_heads: int = 0
+    ) -> None:
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
-        self.qkv = Linear(embed_dim, 3 * embed_dim, bias=bias)
+        self.group_size = num_heads // (key_value_heads or num_heads)
+        groups = num_heads // self.group_size
+        self.qkv = Linear(embed_dim, (num_heads + 2 * groups) * (embed_dim // num_heads), bias=bias)
         self.output = Linear(embed_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
@@ -148,14 +155,14 @@ class MultiFlowAttention(nn.Module):
         return self.prefill(x, plan)[0]
 
     def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
-        """Return the keys and values of a packed batch (T, H) as (T, 2, h, d)."""
-        return self.project(x, plan.rotation)[:, 1:]
+        """Return the keys and values of a packed batch (T, H) as (T, 2, g, d)."""
+        return self._of_groups(self.project(x, plan.rotation))
 
     def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
         """Attend as :meth:`forward` does, and return the keys and values too.
 
         Shape:
-            x (T, H) -> (N, H) and (T, 2, h, d).
+            x (T, H) -> (N, H) and (T, 2, g, d).
         """
         projected = self.project(x, plan.rotation)
         dropout = self.dropout if self.training else 0.0
@@ -169,7 +176,7 @@ class MultiFlowAttention(nn.Module):
         else:
             attended = packed_attention(projected, plan.attention, dropout, at=plan.at)
         # (N, h, d) -> (N, H)
-        return self.output(attended.flatten(1)), projected[:, 1:]
+        return self.output(attended.flatten(1)), self._of_groups(projected)
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
         """Attend from new tokens to the source, to what was generated, and to each other.
@@ -188,13 +195,14 @@ class MultiFlowAttention(nn.Module):
         """
         # (N, A, 3, h, d) -> three times (N, h, A, d)
         query, key, value = self.project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
+        key, value = key[:, :: self.group_size], value[:, :: self.group_size]
         key, value = cache.write(key, value, plan.slots, plan.bias.size(-1))
-        query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
+        query, bias = (self._gathered(each[:, :, -queries:]) for each in (query, plan.bias))
         attended = [
             merge_heads(
                 scaled_dot_product_attention(
                     query[rows], key[rows, :, first:], value[rows, :, first:], attn_mask=bias[rows, ..., first:]
-                )
+                ).reshape(-1, self.num_heads, queries, key.size(-1))
             )
             for rows, first in plan.groups
         ]
@@ -202,12 +210,43 @@ class MultiFlowAttention(nn.Module):
         return x
 
     def project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions."""
-        projected: Tensor = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions.
+
+        Those of a group stand there once for each of its heads.
+        """
+        projected: Tensor = self.qkv(x)
+        if self.group_size == 1:
+            projected = projected.unflatten(-1, (3, self.num_heads, -1))
+        else:
+            groups = self.num_heads // self.group_size
+            query, *shared = projected.unflatten(-1, (self.num_heads + 2 * groups, -1)).split(
+                (self.num_heads, groups, groups), dim=-2
+            )
+            # (..., g, d) -> (..., h, d)
+            projected = torch.stack(
+                [query, *(each.repeat_interleave(self.group_size, dim=-2) for each in shared)], dim=-3
+            )
         if rotation is None:
             return projected
         rotated, values = projected.split((2, 1), dim=-3)
         return torch.cat([rotate(rotated, rotation), values], dim=-3)
+
+    def _of_groups(self, projected: Tensor) -> Tensor:
+        # (T, 3, h, d) -> (T, 2, g, d)
+        return projected[:, 1:, :: self.group_size]
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        """Put the queries of a group's heads, or their biases, one behind the other, so that they share its keys.
+
+        Shape:
+            (N, h or 1, A, ...) -> (N, g or 1, A h / g, ...).
+        """
+        if self.group_size == 1:
+            return x
+        if x.size(1) == 1:
+            x = x.expand(-1, self.group_size, -1, -1)
+        # (N, h, A, ...) -> (N, g, h / g, A, ...) -> (N, g, A h / g, ...)
+        return x.unflatten(1, (-1, self.group_size)).flatten(2, 3)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -229,32 +268,50 @@ class EncoderLayer(nn.Module):
         ffn_embed_dim: int,
         num_heads: int,
         activation: Callable[[Tensor], Tensor],
-        layer_norm_eps: float,
+        norms: Norms,
         dropout: float,
         attention_dropout: float,
         activation_dropout: float,
         pre_norm: bool,
         gated: bool,
-        bias: bool,
-        first: bool,
+        biased: Collection[str],
+        reads_normalised: bool,
+        key_value_heads: int = 0,
         compiled: bool = False,
     ) -> None:
-        """Make the layer; the first one of a pre-norm model reads embeddings that are normalised already.
+        """Make the layer.
 
-        With ``compiled`` training fuses what it does to each position by itself (torch.compile).
+        Args:
+            embed_dim: H.
+            ffn_embed_dim: inner width of the feed-forward network.
+            num_heads: of attention.
+            activation: of the feed-forward network.
+            norms: makes its norms.
+            dropout: of what is added to the states.
+            attention_dropout: of attention weights.
+            activation_dropout: of inner states.
+            pre_norm: whether norms come before attention and feed-forward network.
+            gated: whether the feed-forward network is.
+            biased: which of ``attention``, ``fc1`` and ``fc2`` have biases.
+            reads_normalised: whether its input is normalised already, as the embeddings that the first layer of
+                ModernBERT reads; a pre-norm layer then has no norm before attention.
+            key_value_heads: groups of heads that share keys and values; 0: none share them.
+            compiled: whether training fuses what it does to each position by itself (torch.compile).
         """
         super().__init__()
         self.compiled = compiled
         self.pre_norm, self.gated = pre_norm, gated
         self.attention = MultiFlowAttention(
-            embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, bias=bias
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            dropout=attention_dropout,
+            bias="attention" in biased,
+            key_value_heads=key_value_heads,
         )
-        self.attention_layer_norm = (
-            nn.Identity() if pre_norm and first else nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
-        )
-        self.fc1 = Linear(embed_dim, 2 * ffn_embed_dim if gated else ffn_embed_dim, bias=bias)
-        self.fc2 = Linear(ffn_embed_dim, embed_dim, bias=bias)
-        self.final_layer_norm = nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
+        self.attention_layer_norm = nn.Identity() if pre_norm and reads_normalised else norms.make(embed_dim)
+        self.fc1 = Linear(embed_dim, 2 * ffn_embed_dim if gated else ffn_embed_dim, bias="fc1" in biased)
+        self.fc2 = Linear(ffn_embed_dim, embed_dim, bias="fc2" in biased)
+        self.final_layer_norm = norms.make(embed_dim)
         self.activation = activation
         self.dropout = Dropout(dropout)
         self.activation_dropout = Dropout(activation_dropout)

@@ -8,7 +8,7 @@ N: labels, E: width of the features, V: vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from s2sft_fairseq.modules.cpu_linear import pack_weight
 from s2sft_fairseq.modules.embeddings import TiedGradient
-from s2sft_fairseq.modules.matmul import Linear, linear, multiply, operand_type
+from s2sft_fairseq.modules.matmul import linear, multiply, operand_type
 
 LARGEST_PACKED = 1 << 30
 """Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
@@ -28,49 +28,75 @@ KEPT_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 
 
 class LMHead(nn.Module):
-    """Dense layer, activation and layer norm, then the token embedding as output matrix, with a bias of its own."""
+    """Hidden layers, then the output matrix: the token embedding, or one of its own. E: its width."""
 
     def __init__(
         self,
+        hidden: Mapping[str, nn.Module],
         *,
         vocab_size: int,
-        embed_dim: int,
-        token_dim: int,
-        activation: Callable[[Tensor], Tensor],
-        layer_norm_eps: float,
-        bias: bool,
+        matrix_dim: int = 0,
+        bias: bool = True,
     ) -> None:
-        """Make the head; without ``bias`` only the output has one."""
+        """Make the head.
+
+        Args:
+            hidden: layers (..., H) -> (..., E), by their names, one behind the other. H: width of the layers.
+            vocab_size: V.
+            matrix_dim: E, for an output matrix of its own; 0: the token embedding.
+            bias: whether scores have one.
+        """
         super().__init__()
-        self.dense = Linear(embed_dim, token_dim, bias=bias)
-        self.activation = activation
-        self.layer_norm = nn.LayerNorm(token_dim, eps=layer_norm_eps, bias=bias)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.hidden = list(hidden)
+        for name, module in hidden.items():
+            self.add_module(name, module)
+        self.weight = nn.Parameter(torch.empty(vocab_size, matrix_dim).normal_(std=0.02)) if matrix_dim else None
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(vocab_size))
+        else:
+            self.register_buffer("bias", torch.zeros(vocab_size), persistent=False)
         self.output: nn.Module | None = None
 
-    def pack(self, token_embedding: Tensor, *, quantize: bool = False) -> None:
-        """Multiply from now on with a packed copy of the token embedding (V, E), for inference.
+    def matrix(self, token_embedding: Tensor) -> Tensor:
+        """Return the output matrix (V, E)."""
+        return token_embedding if self.weight is None else self.weight
 
-        The embedding itself stays for what it embeds, so this takes its memory once more, with ``quantize`` a quarter
-        of that. Where it is too large, or there are no packed kernels, nothing changes.
+    def pack(self, token_embedding: Tensor, *, quantize: bool = False) -> None:
+        """Multiply from now on with a packed copy of the output matrix, for inference.
+
+        A token embedding stays for what it embeds, so this takes its memory once more, with ``quantize`` a quarter of
+        that. Where it is too large, or there are no packed kernels, nothing changes.
         """
-        if token_embedding.nbytes <= LARGEST_PACKED:
-            self.output = pack_weight(token_embedding, self.bias, quantize=quantize)
+        matrix = self.matrix(token_embedding)
+        if matrix.nbytes <= LARGEST_PACKED:
+            self.output = pack_weight(matrix, self.bias, quantize=quantize)
 
     def features(self, x: Tensor) -> Tensor:
         """Return what the output matrix multiplies, (..., H) -> (..., E)."""
-        x = self.layer_norm(self.activation(self.dense(x)))
+        for name in self.hidden:
+            x = getattr(self, name)(x)
         return x
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         """Score the vocabulary.
 
         Shape:
-            x (..., H), token_embedding (V, E) -> logits (..., V). H: width of the layers, E: of the embedding,
-            V: vocabulary.
+            x (..., H), token_embedding (V, E) -> logits (..., V).
         """
         x = self.features(x)
-        return linear(x, token_embedding, self.bias) if self.output is None else self.output(x)
+        return linear(x, self.matrix(token_embedding), self.bias) if self.output is None else self.output(x)
+
+
+class Activation(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it, (...) -> (...)."""
+        return self.function(x)
 
 
 class Targets(NamedTuple):

@@ -86,7 +86,7 @@ def evaluation_options(targets: Path, dictionary: Path, lines: int = 1000) -> li
     with dictionary.open(encoding="utf-8") as file:
         symbols = [line.split(" ")[0] for line in file]
     words = ["--task", "rouge"]
-    # Of letters with a small form: BERT's lower-cased vocabulary has the sign of the real numbers, a capital without one.
+    # BERT's lower-cased vocabulary has the sign of the real numbers, a capital without a small form.
     if not any(symbol != symbol.lower() for symbol in symbols if symbol[0] not in "[<"):
         words.append("--lowercase")
     with targets.open(encoding="utf-8") as file:

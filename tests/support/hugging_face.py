@@ -31,6 +31,10 @@ MODERN = {
     **{"num_hidden_layers": 5, "global_attn_every_n_layers": 3, "local_attention": 8, "attn_implementation": "eager"},
     **{"pad_token_id": 48, "bos_token_id": 46, "cls_token_id": 46, "eos_token_id": 47, "sep_token_id": 47},
 }
+EURO = {"attn_implementation": "eager", "pad_token_id": 48, "bos_token_id": 46, "eos_token_id": 47, "mask_token_id": 49}
+GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
+ULTRA = {"num_hidden_layers": 5, "sliding_window": 4, "prediction_head_size": 12}
+ROTARY = {"attn_implementation": "eager"}
 
 # A name for each family and variant: class, tokenizer, and what its configuration changes.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -53,6 +57,16 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "modernbert": ("ModernBertForMaskedLM", "tokenizer_json", MODERN),
     "modernbert-all-global": ("ModernBertForMaskedLM", "tokenizer_json", {**MODERN, "global_attn_every_n_layers": 1}),
     "modernbert-no-head": ("ModernBertModel", "tokenizer_json", MODERN),
+    "eurobert": ("EuroBertForMaskedLM", "tokenizer_json", EURO),
+    "eurobert-grouped": ("EuroBertForMaskedLM", "tokenizer_json", {**EURO, **GROUPED, "attention_bias": True}),
+    "eurobert-biased": ("EuroBertForMaskedLM", "tokenizer_json", {**EURO, "mlp_bias": True, "hidden_act": "gelu"}),
+    "eurobert-no-head": ("EuroBertModel", "tokenizer_json", EURO),
+    "ultrabert": ("UltrabertForMaskedLM", "tokenizer_json", {**EURO, **ULTRA}),
+    "nomic-bert": ("NomicBertForMaskedLM", "wordpiece", ROTARY),
+    "nomic-bert-no-head": ("NomicBertModel", "wordpiece", ROTARY),
+    "gte": ("GteForMaskedLM", "sentencepiece", {**ROTARY, "pad_token_id": 1}),
+    "gte-no-segments": ("GteForMaskedLM", "sentencepiece", {**ROTARY, "pad_token_id": 1, "type_vocab_size": 0}),
+    "jina": ("JinaEmbeddingsV3ForMaskedLM", "sentencepiece", {**ROTARY, "pad_token_id": 1, "type_vocab_size": 1}),
 }
 
 
@@ -72,7 +86,7 @@ def initial_model(name: str, **changes: Any) -> torch.nn.Module:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     kind, _, special = MODELS[name]
     config_class = getattr(transformers, kind).config_class
-    dropout = {} if name.startswith("modernbert") else NO_DROPOUT
+    dropout = {} if name.startswith(("modernbert", "eurobert", "ultrabert")) else NO_DROPOUT
     torch.manual_seed(0)
     return getattr(transformers, kind)(config_class(**{**SIZES, **dropout, **special, **changes})).eval()
 

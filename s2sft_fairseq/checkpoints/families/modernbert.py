@@ -9,7 +9,9 @@ from s2sft_fairseq.checkpoints.families.settings import (
     activation,
     activation_name,
     must_be,
+    one_kind_of_rotation,
     required,
+    rotary_base,
 )
 from s2sft_fairseq.errors import UserError
 
@@ -29,21 +31,10 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
         "layer_norm_position": "pre",
         "feed_forward": "gated",
         "biases": "none",
-        "rotary_base": _rotary_base(config, FULL, "global_rope_theta", 160000.0),
-        "local_rotary_base": _rotary_base(config, LOCAL, "local_rope_theta", 10000.0),
+        "rotary_base": rotary_base(config, 160000.0, FULL, "global_rope_theta"),
+        "local_rotary_base": rotary_base(config, 10000.0, LOCAL, "local_rope_theta"),
         "global_attention_every": _global_attention_every(config),
     }
-
-
-def _rotary_base(config: Mapping[str, Any], kind: str, old_name: str, default: float) -> float:
-    """Read the base of the rotary positions: a setting of its own until transformers 5."""
-    parameters = (config.get("rope_parameters") or {}).get(kind) or {}
-    if (scaling := parameters.get("rope_type", "default")) != "default":
-        raise UserError(
-            f"the configuration's rope_type must be 'default' for this model, but is {scaling!r} for {kind}"
-        )
-    found = parameters.get("rope_theta", config.get(old_name))
-    return float(default if found is None else found)
 
 
 def _global_attention_every(config: Mapping[str, Any]) -> int:
@@ -73,8 +64,8 @@ def _config(sizes: Sizes) -> dict[str, Any]:
         "local_attention": sizes["local_attention_window"],
         "layer_types": _layer_types(sizes["encoder_layers"], sizes["global_attention_every"]),
         "rope_parameters": {
-            FULL: {"rope_type": "default", "rope_theta": sizes["rotary_base"]},
-            LOCAL: {"rope_type": "default", "rope_theta": local_base},
+            FULL: one_kind_of_rotation(sizes["rotary_base"]),
+            LOCAL: one_kind_of_rotation(local_base),
         },
         # for transformers before 5
         "global_attn_every_n_layers": sizes["global_attention_every"],

@@ -22,6 +22,8 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 
@@ -72,4 +74,34 @@ def activation(config: Mapping[str, Any], name: str) -> str:
 
 def activation_name(sizes: Mapping[str, Any]) -> str:
     """Return Hugging Face's name of an activation."""
-    return {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}[str(sizes["activation_fn"])]
+    name = str(sizes["activation_fn"])
+    return "gelu_pytorch_tanh" if name == "gelu_tanh" else name
+
+
+def rotary_base(
+    config: Mapping[str, Any], default: float, kind: str | None = None, old_name: str = "rope_theta"
+) -> float:
+    """Return the base of the rotary positions, a setting of its own until transformers 5.
+
+    Args:
+        config: the configuration.
+        default: where it says nothing.
+        kind: of layers, where each kind has its own.
+        old_name: of that setting.
+
+    Raises:
+        UserError: if the angles are computed in another way.
+    """
+    parameters = config.get("rope_parameters") or {}
+    if kind is not None:
+        parameters = parameters.get(kind) or {}
+    scaling = parameters.get("rope_type", "default") if parameters else config.get("rope_scaling") or "default"
+    if scaling != "default":
+        raise UserError(f"the configuration's rope_type must be 'default' for this model, but is {scaling!r}")
+    found = parameters.get("rope_theta", config.get(old_name))
+    return float(default if found is None else found)
+
+
+def one_kind_of_rotation(base: float) -> dict[str, Any]:
+    """Return the ``rope_parameters`` of a model whose layers are all of one kind."""
+    return {"rope_type": "default", "rope_theta": base}

@@ -1,0 +1,268 @@
+"""Encoders whose layers are those of today's decoders: EuroBERT and UltraBERT in Hugging Face's names, and NeoBERT in
+those of its own program.
+
+RMSNorm before attention and feed-forward network and none behind the embeddings, SwiGLU, rotary positions, hardly a
+bias, and an output matrix of its own. EuroBERT (arXiv 2503.05500) has no hidden layer in its head, and groups of heads
+may share keys and values; UltraBERT has two hidden layers, and local layers; NeoBERT (arXiv 2502.19587) has none, and a
+bias of each score.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights
+from s2sft_fairseq.checkpoints.families.modernbert import FULL, LOCAL
+from s2sft_fairseq.checkpoints.families.rotary_bert import GATED, PROJECTIONS
+from s2sft_fairseq.checkpoints.families.settings import (
+    HUGGING_FACE_SIZES,
+    activation,
+    activation_name,
+    must_be,
+    one_kind_of_rotation,
+    required,
+    rotary_base,
+)
+from s2sft_fairseq.errors import UserError
+
+_COMMON = {
+    "num_segments": 0,
+    "norm": "rms",
+    "layer_norm_position": "pre",
+    "embedding_norm": "no",
+    "feed_forward": "gated",
+    "output_matrix": "own",
+}
+_MODULES = {
+    **{
+        f"model.{theirs}": ours
+        for theirs, ours in {
+            **PROJECTIONS,
+            **GATED,
+            "layers.{}.mlp.down_proj": "layers.{}.fc2",
+            "layers.{}.input_layernorm": "layers.{}.attention_layer_norm",
+            "layers.{}.post_attention_layernorm": "layers.{}.final_layer_norm",
+        }.items()
+    },
+    "model.norm": "layer_norm",
+}
+_TOKENS = {"model.embed_tokens.weight": "embeddings.tokens.weight"}
+
+
+def _decoder_sizes(config: Mapping[str, Any]) -> Sizes:
+    sizes = required(config, **HUGGING_FACE_SIZES)
+    heads = sizes["encoder_attention_heads"]
+    must_be(config, hidden_act=config.get("hidden_act", "silu"), tie_word_embeddings=False)
+    if (head_dim := config.get("head_dim") or sizes["encoder_embed_dim"] // heads) * heads != sizes[
+        "encoder_embed_dim"
+    ]:
+        raise UserError(f"the configuration's head_dim must be hidden_size / num_attention_heads, but is {head_dim}")
+    shared = config.get("num_key_value_heads") or heads
+    biased = (["attention"] if config.get("attention_bias") else []) + (
+        ["fc1", "fc2"] if config.get("mlp_bias") else []
+    )
+    return {
+        **sizes,
+        **_COMMON,
+        "layer_norm_eps": config.get("rms_norm_eps", 1e-5),
+        "activation_fn": activation({"hidden_act": "silu", **config}, "hidden_act"),
+        "biases": ",".join(biased) or "none",
+        "key_value_heads": 0 if shared == heads else shared,
+        "output_bias": "no",
+    }
+
+
+def _decoder_config(sizes: Sizes) -> dict[str, Any]:
+    biased = str(sizes["biases"]).split(",")
+    return {
+        **{theirs: sizes[ours] for ours, theirs in HUGGING_FACE_SIZES.items()},
+        "num_key_value_heads": sizes["key_value_heads"] or sizes["encoder_attention_heads"],
+        "hidden_act": activation_name(sizes),
+        "rms_norm_eps": sizes["layer_norm_eps"],
+        "attention_bias": "attention" in biased,
+        "mlp_bias": "fc1" in biased,
+        "tie_word_embeddings": False,
+    }
+
+
+def _eurobert_sizes(config: Mapping[str, Any]) -> Sizes:
+    sizes = {**_decoder_sizes(config), "lm_head": "plain", "rotary_base": rotary_base(config, 250000.0)}
+    return {**sizes, "output_bias": "yes" if config.get("mlp_bias") else "no"}
+
+
+def _eurobert_config(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "architectures": ["EuroBertForMaskedLM"],
+        "model_type": "eurobert",
+        **_decoder_config(sizes),
+        "rope_parameters": one_kind_of_rotation(sizes["rotary_base"]),
+    }
+
+
+def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
+    windows = config.get("attention_windows")  # of its first configurations: one for each layer, 0 for all positions
+    kinds = config.get("layer_types") or (windows and [LOCAL if window else FULL for window in windows])
+    radius = next(filter(None, windows or ()), config.get("sliding_window", 128))
+    every, first = _global_layers(
+        kinds or [FULL if (layer + 1) % 3 == 0 else LOCAL for layer in range(config["num_hidden_layers"])]
+    )
+    return {
+        **_decoder_sizes(config),
+        "lm_head": "two_layer",
+        "lm_head_dim": config.get("prediction_head_size", 768),
+        "lm_head_activation_fn": "gelu_tanh",
+        "rotary_base": rotary_base(config, 2560000.0, FULL),
+        "local_rotary_base": rotary_base(config, 10000.0, LOCAL),
+        "local_attention_window": 2 * radius,
+        "global_attention_every": every,
+        "first_global_layer": first,
+    }
+
+
+def _global_layers(kinds: list[str]) -> tuple[int, int]:
+    """Return every how many layers one is global, and the first one that is.
+
+    Raises:
+        UserError: if they are spread in another way.
+    """
+    for every in range(1, len(kinds) + 1):
+        for first in range(every):
+            if kinds == _layer_types(len(kinds), every, first):
+                return every, first
+    raise UserError(f"the configuration's layer_types must have {FULL!r} in every n-th layer, but is {kinds}")
+
+
+def _layer_types(num_layers: int, every: int, first: int) -> list[str]:
+    return [FULL if layer % every == first else LOCAL for layer in range(num_layers)]
+
+
+def _ultrabert_config(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "architectures": ["UltrabertForMaskedLM"],
+        "model_type": "ultrabert",
+        **_decoder_config(sizes),
+        "sliding_window": sizes["local_attention_window"] // 2,
+        "layer_types": _layer_types(
+            sizes["encoder_layers"], sizes["global_attention_every"], sizes["first_global_layer"]
+        ),
+        "rope_parameters": {
+            FULL: one_kind_of_rotation(sizes["rotary_base"]),
+            LOCAL: one_kind_of_rotation(sizes["local_rotary_base"] or sizes["rotary_base"]),
+        },
+        "prediction_head_size": sizes["lm_head_dim"] or sizes["encoder_embed_dim"],
+    }
+
+
+def _neobert_sizes(config: Mapping[str, Any]) -> Sizes:
+    given = {name: name for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
+    required(config, **given)
+    return {
+        **_COMMON,
+        "encoder_layers": config["num_hidden_layers"],
+        "encoder_embed_dim": config["hidden_size"],
+        # Two thirds, so that the three matrices have as many numbers as two, rounded up to a multiple of 8.
+        "encoder_ffn_embed_dim": -(-(2 * config["intermediate_size"] // 3) // 8) * 8,
+        "encoder_attention_heads": config["num_attention_heads"],
+        "max_positions": config.get("max_length", 4096),
+        "layer_norm_eps": config.get("norm_eps", 1e-6),
+        "activation_fn": "silu",
+        "biases": "none",
+        "lm_head": "plain",
+        "output_bias": "yes",
+        "rotary_base": 10000.0,
+    }
+
+
+def _neobert_config(sizes: Sizes) -> dict[str, Any]:
+    inner = sizes["encoder_ffn_embed_dim"]
+    return {
+        "architectures": ["NeoBERTLMHead"],
+        "model_type": "neobert",
+        "hidden_size": sizes["encoder_embed_dim"],
+        "num_hidden_layers": sizes["encoder_layers"],
+        "num_attention_heads": sizes["encoder_attention_heads"],
+        "intermediate_size": -(-3 * inner // 2),
+        "max_length": sizes["max_positions"],
+        "norm_eps": sizes["layer_norm_eps"],
+    }
+
+
+def _by_head(value: Tensor, sizes: Sizes) -> Tensor:
+    """Bring query, key and value of each head, one head after the other, into our order: all queries first.
+
+    The dimensions of a head that rotate together are neighbours there, and half a head apart here.
+    """
+    heads, width = sizes["encoder_attention_heads"], value.size(1)
+    # (h 3 d, H) -> (h, 3, d / 2, 2, H) -> (3, h, 2, d / 2, H)
+    parts = value.view(heads, 3, -1, 2, width).permute(1, 0, 3, 2, 4)
+    rotated, values = parts[:2].flatten(0, 3), value.view(heads, 3, -1, width)[:, 2].flatten(0, 1)
+    return torch.cat([rotated, values])
+
+
+def _adapt_neobert(weights: Weights, sizes: Sizes) -> None:
+    for layer in range(sizes["encoder_layers"]):
+        name = f"layers.{layer}.attention.qkv.weight"
+        if name in weights:
+            weights[name] = _by_head(weights[name], sizes)
+
+
+def _restore_neobert(weights: Weights, sizes: Sizes) -> None:
+    heads, width = sizes["encoder_attention_heads"], sizes["encoder_embed_dim"]
+    for layer in range(sizes["encoder_layers"]):
+        name = f"layers.{layer}.attention.qkv.weight"
+        query, key, values = weights[name].chunk(3)
+        # (H, H) -> (h, 2, d / 2, H) -> (h, d, H)
+        rotated = (each.view(heads, 2, -1, width).transpose(1, 2).flatten(1, 2) for each in (query, key))
+        weights[name] = torch.stack([*rotated, values.view(heads, -1, width)], dim=1).flatten(0, 2)
+
+
+EUROBERT = Family(
+    name="EuroBERT",
+    model_types=("eurobert",),
+    base="model.",
+    modules=_MODULES,
+    parameters={**_TOKENS, "lm_head.weight": "lm_head.weight", "lm_head.bias": "lm_head.bias"},
+    sizes=_eurobert_sizes,
+    config=_eurobert_config,
+)
+ULTRABERT = Family(
+    name="UltraBERT",
+    model_types=("ultrabert",),
+    base="model.",
+    modules=_MODULES,
+    parameters={
+        **_TOKENS,
+        "head.linear1.weight": "lm_head.dense.weight",
+        "head.linear2.weight": "lm_head.dense2.weight",
+        "head.decoder.weight": "lm_head.weight",
+    },
+    spelling=((r"^ultrabert\.", "model."), (r"^cls\.", "head.decoder.")),
+    sizes=_ultrabert_sizes,
+    config=_ultrabert_config,
+)
+NEOBERT = Family(
+    name="NeoBERT",
+    model_types=("neobert",),
+    base="model.",
+    signature=r"(model\.)?transformer_encoder\.\d+\.ffn\.w12\.",
+    modules={},
+    parameters={
+        "model.encoder.weight": "embeddings.tokens.weight",
+        "model.transformer_encoder.{}.qkv.weight": "layers.{}.attention.qkv.weight",
+        "model.transformer_encoder.{}.wo.weight": "layers.{}.attention.output.weight",
+        "model.transformer_encoder.{}.attention_norm.weight": "layers.{}.attention_layer_norm.weight",
+        "model.transformer_encoder.{}.ffn.w12.weight": "layers.{}.fc1.weight",
+        "model.transformer_encoder.{}.ffn.w3.weight": "layers.{}.fc2.weight",
+        "model.transformer_encoder.{}.ffn_norm.weight": "layers.{}.final_layer_norm.weight",
+        "model.layer_norm.weight": "layer_norm.weight",
+        "decoder.weight": "lm_head.weight",
+        "decoder.bias": "lm_head.bias",
+    },
+    unused=r"freqs_cis$",
+    sizes=_neobert_sizes,
+    config=_neobert_config,
+    adapt=_adapt_neobert,
+    restore=_restore_neobert,
+)
