@@ -47,6 +47,8 @@ class Family:
     """The way back; None for a format that is read only."""
     base: str = ""
     """What the names of the encoder itself begin with; files of an encoder without any head leave it out."""
+    models: str = ""
+    """Published models of it."""
     model_types: tuple[str, ...] = ()
     """``model_type`` of their configuration."""
     signature: str = r"(?!)"

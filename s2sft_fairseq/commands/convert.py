@@ -3,14 +3,33 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from s2sft_fairseq.data.dictionary import LANGUAGE_TOKEN
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 
+class _List(argparse.Action):
+    """Prints the families, and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from s2sft_fairseq.checkpoints.families import table
+
+        print(table())
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="s2sft convert", description=__doc__)
+    parser.add_argument(
+        "--list",
+        action=_List,
+        nargs=0,
+        dest=argparse.SUPPRESS,
+        default=argparse.SUPPRESS,
+        help="show the families that can be converted, and end",
+    )
     parser.add_argument(
         "source",
         type=Path,

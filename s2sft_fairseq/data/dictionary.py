@@ -8,6 +8,7 @@ whose embeddings were trained with it, and wrong for others, where row *i* of th
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ class SpecialSymbols:
 BERT_SYMBOLS = SpecialSymbols(bos="[CLS]", pad="[PAD]", eos="[SEP]", unk="[UNK]", mask="[MASK]")
 ROBERTA_SYMBOLS = SpecialSymbols(bos="<s>", pad="<pad>", eos="</s>", unk="<unk>", mask="<mask>")
 GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>", mask="<mask>")  # mmBERT's too
+LLAMA_BOS = "<|begin_of_text|>"
+_LLAMA_RESERVED = re.compile(r"<\|reserved_special_token_\d+\|>")
 
 # What fairseq's own dictionaries begin with, and leave out of their files.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -140,7 +143,7 @@ class PretrainedDictionary:
                 problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {line[:60]!r}")
         if problems:
             raise UserError.of(problems[:10], f"{len(problems)} malformed lines in dictionary {name}:")
-        if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad} & {symbol for symbol, _ in symbols}:
+        if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad, LLAMA_BOS} & {symbol for symbol, _ in symbols}:
             symbols = _as_fairseq_reads(symbols)
         try:
             return cls(symbols, _special_symbols(symbols))
@@ -179,7 +182,20 @@ def _special_symbols(symbols: list[tuple[str, int]]) -> SpecialSymbols:
     names = {symbol for symbol, _ in symbols}
     if names & set(vars(BERT_SYMBOLS).values()):
         return BERT_SYMBOLS
+    if LLAMA_BOS in names:
+        return _llama_symbols([symbol for symbol, _ in symbols])
     return GEMMA_SYMBOLS if GEMMA_SYMBOLS.bos in names else ROBERTA_SYMBOLS
+
+
+def _llama_symbols(symbols: Sequence[str]) -> SpecialSymbols:
+    """Return the special symbols of EuroBERT, whose vocabulary is Llama's.
+
+    It pads with its end symbol, which a target must be able to hold, and it needs no symbol for the unknown: reserved
+    symbols stand for both here.
+    """
+    reserved = [symbol for symbol in symbols if _LLAMA_RESERVED.fullmatch(symbol)]
+    pad, unk = (*reserved, "<|reserved_special_token_0|>", "<|reserved_special_token_1|>")[:2]
+    return SpecialSymbols(bos=LLAMA_BOS, pad=pad, eos="<|end_of_text|>", unk=unk, mask="<|mask|>")
 
 
 def _read_text(path: Path) -> str:

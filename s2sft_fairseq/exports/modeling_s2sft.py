@@ -37,6 +37,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
+    "silu": functional.silu,
 }
 KNOWLEDGE_ROLE = 2
 """Of a dialogue, whose first field is the knowledge; the two who speak have the roles 0 and 1."""

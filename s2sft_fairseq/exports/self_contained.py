@@ -13,13 +13,14 @@ from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, read_c
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.exports.checks import check_transformers
 from s2sft_fairseq.exports.hugging_face import write_tokenizer
 from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.model_card import model_card
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
 from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, read_vocabulary
@@ -45,6 +46,16 @@ _SIZES = {
         )
     },
 }
+
+_REQUIRED = {
+    name: SIZES[name]
+    for name in (
+        *("norm", "embedding_norm", "biases", "key_value_heads", "lm_head", "lm_head_activation_fn", "output_matrix"),
+        *("output_bias", "first_global_layer"),
+    )
+}
+"""Options that the code of the folder knows one value of."""
+_ALSO = {"biases": ("none",)}
 
 
 def export_self_contained(original: Original, destination: Path, texts: Sequence[str]) -> None:
@@ -80,10 +91,17 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
         UserError: if transformers has no tokenizer that gives the same ids.
     """
     form, options, weights = original.form, original.options, original.weights()
+    if problems := [
+        f"--self-contained is for models with {as_option(name)} {needed}, but {original.folder} has {found}"
+        for name, needed in _REQUIRED.items()
+        if str(found := getattr(original.cfg, name)) not in (str(needed), *_ALSO.get(name, ()))
+    ]:
+        raise UserError.of(problems)
     config = model_config(weights, original.cfg, form, keep_unfinished=options.keep_unfinished)
     # A causal model reads no final separator: the target begins with it.
     max_length = form.max_source + (not form.has_placeholders)
-    write_tokenizer_of_sources(original.folder, destination, max_length, form.fields.truncation[0])
+    start = original.loaded.tokenizer.dictionary.symbols[form.cls]
+    write_tokenizer_of_sources(original.folder, destination, max_length, form.fields.truncation[0], start)
     write_safetensors(weights, destination / WEIGHTS)
     shutil.copyfile(MODELLING, destination / MODELLING.name)
     for name, content in ((CONFIG, config), (GENERATION, generation_config(form, options))):
@@ -95,7 +113,9 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     return lacking
 
 
-def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int, side: str = "right") -> None:
+def write_tokenizer_of_sources(
+    folder: Path, destination: Path, max_length: int, side: str = "right", start: str | None = None
+) -> None:
     """Write the tokenizer of a folder as transformers reads it: a text becomes ``[CLS] text [SEP]``.
 
     Args:
@@ -103,6 +123,7 @@ def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int,
         destination: the folder to write into.
         max_length: positions of the longest source, special symbols included.
         side: that longer ones lose, ``left`` or ``right``.
+        start: symbol that texts begin with; None: the tokenizer's.
 
     Raises:
         UserError: if transformers has no tokenizer that gives the same ids.
@@ -114,7 +135,7 @@ def write_tokenizer_of_sources(folder: Path, destination: Path, max_length: int,
             write_tokenizer(folder, vocabulary, Path(temporary))
             folder = Path(temporary)
             vocabulary = read_vocabulary(folder)
-        cls = PretrainedDictionary.of(vocabulary.symbols).bos_word
+        cls = start or PretrainedDictionary.of(vocabulary.symbols).bos_word
         write_fast_tokenizer(folder, vocabulary, destination, [cls], max_length)
     config = {**read_json_object(destination / TOKENIZER_CONFIG), "truncation_side": side}
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"

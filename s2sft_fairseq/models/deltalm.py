@@ -155,7 +155,10 @@ def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapp
         cfg.decoder_layers = max(1, cfg.encoder_layers // 2)
     if cfg.encoder_attention_heads is None:
         cfg.encoder_attention_heads = max(1, cfg.encoder_embed_dim // 64)
-    if problems := [*problems, *common_problems(DeltaLMConfig, cfg)]:
+    problems += common_problems(DeltaLMConfig, cfg)
+    if str(cfg.activation_fn) == "silu":
+        problems.append(f"--activation-fn must be one of {', '.join(_FAIRSEQ_ACTIVATIONS)} of a deltalm, but is silu")
+    if problems:
         raise UserError.of(problems)
 
 

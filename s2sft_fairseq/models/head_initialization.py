@@ -7,6 +7,7 @@ which token a final state belongs to. Both can be computed.
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ def initialize_head(
     Raises:
         UserError: if the encoder has that part, naming each option for which this is so.
     """
+    if fit_head is not None and (kind := str(conversion.sizes.get("lm_head", "bert"))) != "bert":
+        raise UserError(f"--fit-head is for encoders with --lm-head bert, but that of this one is {kind}")
     parts = {"--fit-head": ("lm_head.dense.weight", fit_head), "--output-prior": ("lm_head.bias", output_prior)}
     if problems := [
         f"{option} is for encoders without {name}, but this one has it"
@@ -114,7 +117,8 @@ def fit_transform(
         targets.append(embeddings[tokens[content]])
     # In double precision: the outputs of a layer norm depend on one another, which the ridge alone would have to mend.
     inputs = torch.cat(states).double()
-    width, biased = inputs.size(1), model.lm_head.dense.bias is not None
+    dense: Any = model.lm_head.dense
+    width, biased = inputs.size(1), dense.bias is not None
     if biased:
         inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
     # Ridge regression through its normal equations: (H + 1, H + 1) and (H + 1, E), or H for H + 1 without a bias.

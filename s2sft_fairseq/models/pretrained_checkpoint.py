@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 TOKENS = "embeddings.tokens.weight"
 _ENCODER, _LM_HEAD = "encoder.", "lm_head."
 # What the weights learned of the layout. How long texts are, and how they are predicted, is up to the next training.
-_LEARNED_LAYOUT = ("source_segments", "target_segment", "placeholder_segment", "placeholder")
+_LEARNED_LAYOUT = ("source_start", "source_segments", "target_segment", "placeholder_segment", "placeholder")
 # The same of pre-training, where it is among the options of the task.
 _PRETRAINED_LAYOUT = {
     "ernie_gen_pretraining": ("target_segment", "placeholder"),

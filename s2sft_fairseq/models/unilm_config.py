@@ -76,7 +76,7 @@ class TransformerOptions(FairseqDataclass):
         1e-12, "epsilon of the layer norms (default: 1e-12, BERT's; of DeltaLM 1e-5)"
     )
     activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu", "silu"])] = size(  # type: ignore[valid-type]
-        "gelu", "activation (default: gelu, the exact one)"
+        "gelu", "activation (default: gelu, the exact one); DeltaLM has no silu"
     )
     dropout: float = rate(0.1, "dropout of embeddings, attention output and feed-forward")
     attention_dropout: Optional[float] = rate(None, "dropout of attention weights (default: 0.1; of DeltaLM 0)")
@@ -326,7 +326,7 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"--encoder-attention-heads must be a multiple of --key-value-heads ({shared}), but is "
             f"{cfg.encoder_attention_heads}"
         )
-    if cfg.first_global_layer >= cfg.global_attention_every:
+    if cfg.first_global_layer >= cfg.global_attention_every > 0:
         problems.append(
             f"--first-global-layer must be below --global-attention-every ({cfg.global_attention_every}), but is "
             f"{cfg.first_global_layer}"

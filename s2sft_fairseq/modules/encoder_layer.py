@@ -246,7 +246,8 @@ class MultiFlowAttention(nn.Module):
         if x.size(1) == 1:
             x = x.expand(-1, self.group_size, -1, -1)
         # (N, h, A, ...) -> (N, g, h / g, A, ...) -> (N, g, A h / g, ...)
-        return x.unflatten(1, (-1, self.group_size)).flatten(2, 3)
+        gathered: Tensor = x.unflatten(1, (-1, self.group_size)).flatten(2, 3)
+        return gathered
 
 
 def merge_heads(x: Tensor) -> Tensor:

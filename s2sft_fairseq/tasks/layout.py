@@ -21,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "finetune_method": "pseudo_masked",
     "max_source_positions": 464,
     "max_target_positions": 48,
+    "source_start": "cls",
     "source_segments": "0",
     "source_truncation": "right",
     "source_field_positions": "0",
@@ -111,7 +112,7 @@ def make_form(layout: Mapping[str, Any], dictionary: FairseqDictionary, model: U
     if problems:
         raise UserError.of(problems)
     return SequenceForm(
-        cls=dictionary.bos(),
+        cls=dictionary.eos() if str(layout["source_start"]) == "sep" else dictionary.bos(),
         sep=dictionary.eos(),
         pad=dictionary.pad(),
         placeholder=placeholder_id(symbol, objective, dictionary),

@@ -47,6 +47,12 @@ class UnilmSeq2SeqConfig(
         default=None,
         metadata={"help": "suffix of the target files (default: read off the data)", "argparse_alias": "-t"},
     )
+    source_start: Optional[ChoiceEnum(["cls", "sep"])] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "symbol that sources begin with; sep: the one that they end with, as in mmBERT (default: cls)"
+        },
+    )
     finetune_method: Optional[ChoiceEnum(sorted(OBJECTIVES))] = field(  # type: ignore[valid-type]
         default=None, metadata={"help": "how target tokens are predicted (default: pseudo_masked)"}
     )

@@ -11,8 +11,10 @@ from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
 from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
+from s2sft_fairseq.commands.convert import main as convert_command
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import parameter_shapes
+from s2sft_fairseq.models.unilm_config import SIZES as OUR_SIZES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -168,8 +170,8 @@ def test_incomplete_and_impossible_configurations():
         "the configuration's num_hidden_layers must be a whole number above 0, but is 0",
         "the configuration's hidden_size must be a whole number above 0, but is '16'",
     ]
-    with pytest.raises(UserError, match=r"hidden_act must be one of gelu, gelu_new, .*, relu, but is 'swish'$"):
-        convert({}, {**SIZES, "hidden_act": "swish"})
+    with pytest.raises(UserError, match=r"hidden_act must be one of gelu, gelu_new, .*, relu, .* but is 'tanh'$"):
+        convert({}, {**SIZES, "hidden_act": "tanh"})
     with pytest.raises(UserError, match=r"position_embedding_type must be 'absolute' .* but is 'relative_key'$"):
         convert({}, {**SIZES, "position_embedding_type": "relative_key"})
 
@@ -195,23 +197,30 @@ def test_what_modernbert_has_no_counterpart_of():
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"),
+    ("kind", "names", "nearest"),
     [
-        ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"]),
-        ("deberta-v2", ["deberta.embeddings.LayerNorm.weight"]),
+        ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"], None),
         # RoBERTa's names, but other ids: it would be converted to something that reads every text wrongly.
-        ("camembert", ["roberta.embeddings.LayerNorm.weight"]),
-        (None, ["h.0.attn.c_attn.weight"]),
+        ("camembert", ["roberta.embeddings.LayerNorm.weight"], "RoBERTa (roberta, xlm-roberta, xlm_roberta)"),
+        ("my_bert", ["bert.embeddings.LayerNorm.weight", "bert.gate"], "BERT (bert, minilm, unilm), without bert.gate"),
+        (None, ["h.0.attn.c_attn.weight"], None),
     ],
 )
-def test_a_family_that_nobody_knows(kind, names):
+def test_a_family_that_nobody_knows(kind, names, nearest):
     with pytest.raises(UserError) as raised:
         recognize(names, {} if kind is None else {"model_type": kind})
-    assert str(raised.value) == (
-        "this is no encoder of a known family: the configuration's model_type must be one of bert, electra, ernie, "
-        f"minilm, modernbert, roberta, unilm, xlm-roberta, xlm_roberta, but is {kind!r}; its parameters: "
-        f"{', '.join(sorted(names))}, ..."
-    )
+    message = str(raised.value)
+    assert "model_type must be one of bert, electra, ernie, eurobert, gte, " in message
+    assert f"but is {kind!r}; its parameters: {', '.join(sorted(names))}, ..." in message
+    assert (f"; the nearest is {nearest}" in message) if nearest else "nearest" not in message
+
+
+def test_the_list_of_families(capsys):
+    with pytest.raises(SystemExit) as done:
+        convert_command(["--list"])
+    assert done.value.code == 0
+    rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [family.name for family in FAMILIES] + ["DeltaLM"]
 
 
 def test_families_are_told_apart():
@@ -220,9 +229,15 @@ def test_families_are_told_apart():
     assert recognize(["bert.embeddings.LayerNorm.gamma"], {}).name == "BERT"
     assert recognize(["bert.a", "cls.predictions.decoder_weight"], {"model_type": "bert"}).name == "s2s-ft"
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-    sizes = {"rotary_base": 0.0, "embedding_dim": 0, "relative_position_bins": 0, "num_segments": 2}
+    sizes = OUR_SIZES
     assert family_of(sizes).name == "BERT"
     assert family_of({**sizes, "num_segments": 0}).name == "RoBERTa"
     assert family_of({**sizes, "relative_position_bins": 32}).name == "UniLM"
     assert family_of({**sizes, "embedding_dim": 8}).name == "ELECTRA"
-    assert family_of({**sizes, "rotary_base": 1e4, "num_segments": 0}).name == "ModernBERT"
+    modern = {"num_segments": 0, "layer_norm_position": "pre", "feed_forward": "gated", "biases": "none"}
+    modern |= {"local_attention_window": 8}
+    assert family_of({**sizes, **modern, "rotary_base": 1e4}).name == "ModernBERT"
+    with pytest.raises(UserError) as raised:
+        family_of({**sizes, "norm": "rms", "key_value_heads": 4, "lm_head": "plain"}, sizes)
+    assert "--layer-norm-position is post, but pre in " in str(raised.value)
+    assert "--output-matrix is tied, but own in " in str(raised.value)

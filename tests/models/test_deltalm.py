@@ -308,8 +308,10 @@ def test_problems_with_options():
         build(**{**TINY, "encoder_attention_heads": 3, "max_positions": 0, "activation_fn": "tanh", "dropout": 1.0})
     assert "--encoder-embed-dim must be a multiple of --encoder-attention-heads (3), but is 16" in str(error.value)
     assert "--max-positions must be at least 1, but is 0" in str(error.value)
-    assert "--activation-fn must be one of gelu, gelu_tanh, relu, but is tanh" in str(error.value)
+    assert "--activation-fn must be one of gelu, gelu_tanh, relu, silu, but is tanh" in str(error.value)
     assert "--dropout must be at least 0 and below 1, but is 1" in str(error.value)
+    with pytest.raises(UserError, match=r"--activation-fn must be one of gelu, gelu_tanh, relu .* but is silu"):
+        build(**{**TINY, "activation_fn": "silu"})
     with pytest.raises(UserError, match=r"share one dictionary, but have 34 and 35 symbols: .* --joined-dictionary"):
         task = SimpleNamespace(source_dictionary=dictionary(), target_dictionary=dictionary(31))
         DeltaLMModel.build_model(DeltaLMConfig(**TINY), task)

@@ -83,7 +83,8 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
             _attend, layer.attention, allowed=torch.from_numpy(allowed), bias=bias, places=places, base=base
         )
         if cfg.layer_norm_position == "pre":
-            x = x + attend(layer.attention_layer_norm(x) if index else x)
+            first = index == 0 and cfg.embedding_norm == "yes"
+            x = x + attend(x if first else layer.attention_layer_norm(x))
             x = x + _feed_forward(layer, layer.final_layer_norm(x), cfg.feed_forward)
         else:
             x = layer.attention_layer_norm(x + attend(x))
@@ -113,14 +114,17 @@ def _attend(
 ) -> Tensor:
     width = x.size(1)
     size = width // attention.num_heads
-    query, key, value = attention.qkv(x).split(width, dim=1)
+    shared = (attention.qkv.out_features - width) // 2
+    query, key, value = attention.qkv(x).split((width, shared, shared), dim=1)
+    heads_of_a_key = width // shared
     heads = []
     for head in range(attention.num_heads):
         of_head = slice(head * size, (head + 1) * size)
-        queries, keys = query[:, of_head], key[:, of_head]
+        of_key = slice(head // heads_of_a_key * size, (head // heads_of_a_key + 1) * size)
+        queries, keys = query[:, of_head], key[:, of_key]
         if base:
             queries, keys = turned(queries, places, base), turned(keys, places, base)
         scores = queries @ keys.t() / math.sqrt(size) + bias[head]
         exponents = torch.where(allowed, scores, float("-inf")).softmax(dim=1)
-        heads.append(exponents @ value[:, of_head])
+        heads.append(exponents @ value[:, of_key])
     return attention.output(torch.cat(heads, dim=1))

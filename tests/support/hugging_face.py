@@ -31,10 +31,25 @@ MODERN = {
     **{"num_hidden_layers": 5, "global_attn_every_n_layers": 3, "local_attention": 8, "attn_implementation": "eager"},
     **{"pad_token_id": 48, "bos_token_id": 46, "cls_token_id": 46, "eos_token_id": 47, "sep_token_id": 47},
 }
-EURO = {"attn_implementation": "eager", "pad_token_id": 48, "bos_token_id": 46, "eos_token_id": 47, "mask_token_id": 49}
+MMBERT = {
+    **MODERN,
+    **{"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 1, "eos_token_id": 1, "sep_token_id": 1},
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 160000.0} for kind in ("full_attention", "sliding_attention")
+    },
+}
+EURO = {"attn_implementation": "eager", "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 2}
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
 ULTRA = {"num_hidden_layers": 5, "sliding_window": 4, "prediction_head_size": 12}
 ROTARY = {"attn_implementation": "eager"}
+
+SPECIAL = {
+    "tokenizer_json": ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"],
+    "gemma": ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"],
+    "llama": ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
+    + [f"<|reserved_special_token_{number}|>" for number in range(2)],
+}
+"""The special tokens of the schemes that are a ``tokenizer.json``; but of the first they are ids 0 and on."""
 
 # A name for each family and variant: class, tokenizer, and what its configuration changes.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -57,10 +72,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "modernbert": ("ModernBertForMaskedLM", "tokenizer_json", MODERN),
     "modernbert-all-global": ("ModernBertForMaskedLM", "tokenizer_json", {**MODERN, "global_attn_every_n_layers": 1}),
     "modernbert-no-head": ("ModernBertModel", "tokenizer_json", MODERN),
-    "eurobert": ("EuroBertForMaskedLM", "tokenizer_json", EURO),
-    "eurobert-grouped": ("EuroBertForMaskedLM", "tokenizer_json", {**EURO, **GROUPED, "attention_bias": True}),
-    "eurobert-biased": ("EuroBertForMaskedLM", "tokenizer_json", {**EURO, "mlp_bias": True, "hidden_act": "gelu"}),
-    "eurobert-no-head": ("EuroBertModel", "tokenizer_json", EURO),
+    "mmbert": ("ModernBertForMaskedLM", "gemma", MMBERT),
+    "eurobert": ("EuroBertForMaskedLM", "llama", EURO),
+    "eurobert-grouped": ("EuroBertForMaskedLM", "llama", {**EURO, **GROUPED, "attention_bias": True}),
+    "eurobert-biased": ("EuroBertForMaskedLM", "llama", {**EURO, "mlp_bias": True, "hidden_act": "gelu"}),
+    "eurobert-no-head": ("EuroBertModel", "llama", EURO),
     "ultrabert": ("UltrabertForMaskedLM", "tokenizer_json", {**EURO, **ULTRA}),
     "nomic-bert": ("NomicBertForMaskedLM", "wordpiece", ROTARY),
     "nomic-bert-no-head": ("NomicBertModel", "wordpiece", ROTARY),
@@ -86,7 +102,7 @@ def initial_model(name: str, **changes: Any) -> torch.nn.Module:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     kind, _, special = MODELS[name]
     config_class = getattr(transformers, kind).config_class
-    dropout = {} if name.startswith(("modernbert", "eurobert", "ultrabert")) else NO_DROPOUT
+    dropout = {} if name.startswith(("modernbert", "mmbert", "eurobert", "ultrabert")) else NO_DROPOUT
     torch.manual_seed(0)
     return getattr(transformers, kind)(config_class(**{**SIZES, **dropout, **special, **changes})).eval()
 
@@ -108,15 +124,17 @@ def write_tokenizer(scheme: str, folder: Path) -> None:
         tokens = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, "<mask>"]
         (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
         (folder / "merges.txt").write_text("#version: 0.2\n")
-    elif scheme == "tokenizer_json":
-        special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-        first = len(BYTES)
+    elif scheme in SPECIAL:
+        special = SPECIAL[scheme]
+        first = len(BYTES) if scheme == "tokenizer_json" else 0
         added = [
             {"id": first + i, "content": token, "special": True, "single_word": False}
             | {"lstrip": False, "rstrip": False, "normalized": False}
             for i, token in enumerate(special)
         ]
-        model = {"type": "BPE", "vocab": {byte: i for i, byte in enumerate(BYTES)}, "merges": []}
+        # Special tokens that stand first are in the model's own vocabulary too.
+        tokens = [*BYTES] if first else [*special, *BYTES]
+        model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []}
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
         whole = {"version": "1.0", "added_tokens": added, "model": model, "pre_tokenizer": level, "decoder": level}
         (folder / "tokenizer.json").write_text(json.dumps(whole))

@@ -47,6 +47,31 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "local_attention_window": 6,
         "global_attention_every": 3,
     },
+    # As EuroBERT, with heads that share keys and values, and as GTE.
+    "grouped": {
+        "encoder_attention_heads": 4,
+        "key_value_heads": 2,
+        "num_segments": 0,
+        "layer_norm_position": "pre",
+        "norm": "rms",
+        "embedding_norm": "no",
+        "feed_forward": "gated",
+        "activation_fn": "silu",
+        "biases": "none",
+        "rotary_base": 100.0,
+        "lm_head": "plain",
+        "output_matrix": "own",
+        "output_bias": "no",
+    },
+    "rotary-post": {
+        "num_segments": 2,
+        "feed_forward": "gated",
+        "biases": "attention,fc2,norm,head",
+        "rotary_base": 100.0,
+        "lm_head": "two_layer",
+        "lm_head_dim": 12,
+        "lm_head_activation_fn": "gelu_tanh",
+    },
 }
 
 

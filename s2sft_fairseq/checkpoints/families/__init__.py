@@ -1,7 +1,7 @@
 """The families of encoders that can be converted, a file each."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from s2sft_fairseq.checkpoints.conversion import Family, Sizes
@@ -22,6 +22,9 @@ FAMILIES = (
     *(S2SFT, UNILM, NOMIC_BERT, JINA, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
     *(EUROBERT, ULTRABERT, NEOBERT, GTE),
 )
+_WRITTEN = (BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA)
+"""Whose format models are written in, whatever they were read from."""
+MOST_LAYERS = 1000
 _SWITCHES = (
     *("norm", "embedding_norm", "layer_norm_position", "feed_forward", "biases", "key_value_heads", "lm_head"),
     *("output_matrix", "output_bias"),
@@ -46,9 +49,41 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
     if kind in kinds:
         return kinds[kind]
     raise UserError(
-        f"this is no encoder of a known family: the configuration's model_type must be one of "
-        f"{', '.join(sorted(kinds))}, but is {kind!r}; its parameters: {', '.join(names[:5])}, ..."
+        f"this is no encoder of a known family (s2sft convert --list): the configuration's model_type must be one of "
+        f"{', '.join(sorted(kinds))}, but is {kind!r}; its parameters: {', '.join(names[:5])}, ...{_nearest(names)}"
     )
+
+
+def _nearest(names: Sequence[str]) -> str:
+    """Tell which family has the most of these names, and which ones it lacks."""
+    layers = 1 + max((int(number) for name in names for number in re.findall(r"\.(\d+)\.", name)), default=0)
+    lacking = {}
+    # The most usual ones first.
+    usual = (BERT, ROBERTA)
+    known_kinds = [*usual, *(family for family in FAMILIES if family.model_types and family not in usual)]
+    for family in known_kinds:
+        known = family.names(min(layers, MOST_LAYERS))
+        today = {name: family.respell(name) for name in names}
+        found = [name for name in names if today[name] in known or family.base + today[name] in known]
+        lacking[family.name] = [name for name in names if name not in found]
+    family = min(known_kinds, key=lambda each: len(lacking[each.name]))
+    others = lacking[family.name]
+    if len(others) == len(names):
+        return ""
+    without = f", without {', '.join(others[:5])}{', ...' if len(others) > 5 else ''}" if others else ""
+    return f"; the nearest is {family.name} ({', '.join(family.model_types)}){without}"
+
+
+def table() -> str:
+    """Return what can be converted, a family a line."""
+    rows = [("family", "model_type", "written back", "models")]
+    rows += [
+        (each.name, ", ".join(each.model_types) or "-", "yes" if each in _WRITTEN else "no", each.models)
+        for each in FAMILIES
+    ]
+    rows.append(("DeltaLM", "bart, marian", "yes", "DeltaLM, and what s2sft export made of one"))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[3]]) for row in rows)
 
 
 def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family:

@@ -87,6 +87,7 @@ def segments_of_unilm(config: Mapping[str, Any]) -> dict[str, Any]:
 
 BERT = Family(
     name="BERT",
+    models="BERT, MiniLM, UniLM v1 and 1.2, multilingual BERT",
     model_types=("bert", "minilm", "unilm"),
     base="bert.",
     signature=r"bert\.embeddings\.",

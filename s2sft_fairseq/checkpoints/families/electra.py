@@ -30,6 +30,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
 ELECTRA = replace(
     BERT,
     name="ELECTRA",
+    models="ELECTRA, generators and discriminators",
     model_types=("electra",),
     base="electra.",
     signature=r"electra\.embeddings\.",

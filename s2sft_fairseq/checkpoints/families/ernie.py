@@ -75,6 +75,7 @@ def _paddle_sizes(config: Mapping[str, Any]) -> Sizes:
 ERNIE = replace(
     BERT,
     name="ERNIE",
+    models="ERNIE 1.0 to 3.0 in Hugging Face's names",
     model_types=("ernie",),
     base="ernie.",
     signature=r"ernie\.embeddings\.",
@@ -90,6 +91,7 @@ ERNIE = replace(
 
 PADDLE_ERNIE = Family(
     name="ERNIE of Baidu's program",
+    models="ERNIE and ERNIE-GEN as Baidu published them",
     signature=r"encoder_stack\.block\.",
     modules=_PADDLE_MODULES,
     parameters=_PADDLE_PARAMETERS,

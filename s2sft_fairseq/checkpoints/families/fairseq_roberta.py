@@ -45,6 +45,7 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
 
 FAIRSEQ_ROBERTA = Family(
     name="fairseq RoBERTa",
+    models="RoBERTa and XLM-R as fairseq published them",
     base=_BASE,
     signature=r"(encoder|decoder)\.sentence_encoder\.",
     modules={

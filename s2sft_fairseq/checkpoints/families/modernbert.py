@@ -77,8 +77,15 @@ def _config(sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def _layout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the symbol that texts begin with: in mmBERT it is the one that they end with."""
+    ids = config.get("cls_token_id"), config.get("sep_token_id")
+    return {"source_start": "sep"} if None not in ids and ids[0] == ids[1] else {}
+
+
 MODERNBERT = Family(
     name="ModernBERT",
+    models="ModernBERT, Ettin, mmBERT",
     model_types=("modernbert",),
     base="model.",
     signature=r"(model\.)?layers\.\d+\.attn\.Wqkv\.",
@@ -100,4 +107,5 @@ MODERNBERT = Family(
     tied=("decoder.weight",),
     sizes=_sizes,
     config=_config,
+    layout=_layout,
 )

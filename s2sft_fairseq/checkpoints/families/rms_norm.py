@@ -220,6 +220,7 @@ def _restore_neobert(weights: Weights, sizes: Sizes) -> None:
 
 EUROBERT = Family(
     name="EuroBERT",
+    models="EuroBERT 210m, 610m, 2.1B",
     model_types=("eurobert",),
     base="model.",
     modules=_MODULES,
@@ -229,6 +230,7 @@ EUROBERT = Family(
 )
 ULTRABERT = Family(
     name="UltraBERT",
+    models="UltraBERT 150M",
     model_types=("ultrabert",),
     base="model.",
     modules=_MODULES,
@@ -244,6 +246,7 @@ ULTRABERT = Family(
 )
 NEOBERT = Family(
     name="NeoBERT",
+    models="NeoBERT",
     model_types=("neobert",),
     base="model.",
     signature=r"(model\.)?transformer_encoder\.\d+\.ffn\.w12\.",

@@ -54,6 +54,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
 
 ROBERTA = Family(
     name="RoBERTa",
+    models="RoBERTa, XLM-RoBERTa, XLM-V, InfoXLM",
     model_types=("roberta", "xlm-roberta", "xlm_roberta"),
     base="roberta.",
     signature=r"roberta\.embeddings\.",

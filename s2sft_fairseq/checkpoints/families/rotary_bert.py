@@ -92,6 +92,11 @@ def _config_of(kind: str, architecture: str) -> Callable[[Sizes], dict[str, Any]
     return config
 
 
+def _layout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the segment of targets, where there is only one."""
+    return {"target_segment": 0} if config.get("type_vocab_size", 2) == 1 else {}
+
+
 def _join_older_names(weights: Weights, sizes: Sizes) -> None:
     """Give layers that are one in older files the names that they have here."""
     for layer in range(sizes["encoder_layers"]):
@@ -105,6 +110,7 @@ def _join_older_names(weights: Weights, sizes: Sizes) -> None:
 
 NOMIC_BERT = Family(
     name="nomic-bert",
+    models="nomic-bert-2048, nomic-embed-text",
     model_types=("nomic_bert",),
     base="nomic_bert.",
     signature=r"((nomic_)?bert\.)?encoder\.layers\.\d+\.attn\.Wqkv\.",
@@ -135,9 +141,11 @@ NOMIC_BERT = Family(
     sizes=_sizes_of(1000.0, feed_forward="gated", biases="norm,head", activation_fn="silu"),
     config=_config_of("nomic_bert", "NomicBertForMaskedLM"),
     adapt=_join_older_names,
+    layout=_layout,
 )
 GTE = Family(
     name="GTE",
+    models="gte-multilingual (mGTE)",
     model_types=("gte", "new"),
     base="gte.",
     modules={
@@ -165,9 +173,11 @@ GTE = Family(
     sizes=_sizes_of(160000.0, feed_forward="gated", biases="attention,fc2,norm,head", lm_head_activation_fn="gelu"),
     config=_config_of("gte", "GteForMaskedLM"),
     adapt=_join_older_names,
+    layout=_layout,
 )
 JINA = Family(
     name="jina-embeddings-v3",
+    models="jina-embeddings-v3",
     model_types=("jina_embeddings_v3",),
     base="roberta.",
     signature=r"(roberta\.)?(encoder\.)?layers\.\d+\.(mixer\.Wqkv|mlp\.fc1)\.",
@@ -192,4 +202,5 @@ JINA = Family(
     sizes=_sizes_of(20000.0, lm_head_activation_fn="gelu"),
     config=_config_of("jina_embeddings_v3", "JinaEmbeddingsV3ForMaskedLM"),
     adapt=_join_older_names,
+    layout=_layout,
 )

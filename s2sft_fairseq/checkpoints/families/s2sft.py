@@ -22,6 +22,7 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
 S2SFT = replace(
     UNILM,
     name="s2s-ft",
+    models="what microsoft/unilm's s2s-ft fine-tuned",
     model_types=(),
     signature=r"cls\.predictions\.decoder_weight$",
     tied=("cls.predictions.decoder_weight",),

@@ -97,7 +97,8 @@ def rotary_base(
         parameters = parameters.get(kind) or {}
     scaling = parameters.get("rope_type", "default") if parameters else config.get("rope_scaling") or "default"
     if scaling != "default":
-        raise UserError(f"the configuration's rope_type must be 'default' for this model, but is {scaling!r}")
+        of_kind = "" if kind is None else f" for {kind}"
+        raise UserError(f"the configuration's rope_type must be 'default' for this model, but is {scaling!r}{of_kind}")
     found = parameters.get("rope_theta", config.get(old_name))
     return float(default if found is None else found)
 

@@ -42,6 +42,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
 UNILM = replace(
     BERT,
     name="UniLM",
+    models="UniLM v2 (unilm2-base, unilm2-large)",
     model_types=(),  # UniLM v1 and 1.2 are BERT
     signature=r".*(qkv_linear\.|rel_pos_bias\.)",
     parameters={**BERT.parameters, **_FAST, "bert.rel_pos_bias.weight": "relative_position.weight"},
