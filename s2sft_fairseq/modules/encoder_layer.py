@@ -38,6 +38,8 @@ class PackedPlan(NamedTuple):
     rotation: Rotation | None
     at: Tensor | None = None
     """Numbers of the tokens that attend (N,); None: all."""
+    table: Tensor | None = None
+    """Of relative positions (R, H), which disentangled attention projects. R: its rows."""
 
     def restricted(self, at: Tensor) -> "PackedPlan":
         """Return the plan of a layer in which only these tokens attend: numbers, ascending (N,)."""
@@ -58,6 +60,10 @@ class StepPlan(NamedTuple):
     groups: Sequence[tuple[slice, int]]
     """Sentences that attend together, and the first slot that any of them sees."""
     rotation: Rotation | None
+    table: Tensor | None = None
+    """Of relative positions (R, H), which disentangled attention projects. R: its rows."""
+    rows: Tensor | None = None
+    """Of the table, for each position that new tokens have, and each slot (N, positions, S)."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +173,7 @@ class MultiFlowAttention(nn.Module):
             attended = flexible_attention(projected, plan.attention)
             attended = attended if plan.at is None else attended[plan.at]
         else:
-            attended = packed_attention(projected, plan.attention, dropout, at=plan.at)
+            attended = packed_attention(projected, self.biased_blocks(projected, plan), dropout, at=plan.at)
         # (N, h, d) -> (N, H)
         return self.output(attended.flatten(1)), projected[:, 1:]
 
@@ -189,7 +195,8 @@ class MultiFlowAttention(nn.Module):
         # (N, A, 3, h, d) -> three times (N, h, A, d)
         query, key, value = self.project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
         key, value = cache.write(key, value, plan.slots, plan.bias.size(-1))
-        query, bias = query[:, :, -queries:], plan.bias[:, :, -queries:]
+        query = query[:, :, -queries:]
+        bias = self.step_bias(query, key, plan)
         attended = [
             merge_heads(
                 scaled_dot_product_attention(
@@ -200,6 +207,26 @@ class MultiFlowAttention(nn.Module):
         ]
         x = self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
         return x
+
+    def biased_blocks(self, projected: Tensor, plan: PackedPlan) -> Sequence[AttentionBlock]:
+        """Return the blocks of a plan, with what this layer adds to the scores in their biases.
+
+        Args:
+            projected: queries, keys and values (T, 3, h, d).
+            plan: which attends block by block.
+        """
+        blocks: list[AttentionBlock] = plan.attention  # type: ignore[assignment]  # as the plan says
+        return blocks
+
+    def step_bias(self, query: Tensor, key: Tensor, plan: StepPlan) -> Tensor:
+        """Return what is added to the scores of a step (N, 1 or h, queries, S).
+
+        Args:
+            query: of the last new tokens (N, h, queries, d).
+            key: in the slots that are read (N, h, S, d).
+            plan: of all new tokens.
+        """
+        return plan.bias[:, :, -query.size(2) :]
 
     def project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions."""
@@ -238,15 +265,17 @@ class EncoderLayer(nn.Module):
         bias: bool,
         first: bool,
         compiled: bool = False,
+        attention: MultiFlowAttention | None = None,
     ) -> None:
         """Make the layer; the first one of a pre-norm model reads embeddings that are normalised already.
 
-        With ``compiled`` training fuses what it does to each position by itself (torch.compile).
+        With ``compiled`` training fuses what it does to each position by itself (torch.compile). ``attention`` stands
+        in the place of plain attention.
         """
         super().__init__()
         self.compiled = compiled
         self.pre_norm, self.gated = pre_norm, gated
-        self.attention = MultiFlowAttention(
+        self.attention = attention or MultiFlowAttention(
             embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, bias=bias
         )
         self.attention_layer_norm = (
