@@ -11,6 +11,7 @@ T: tokens of a packed batch, H: width, h: heads, d: width of a head, R: rows of 
 block; N: sentences, A: new tokens of each in a step, S: slots that are read.
 """
 
+import functools
 import math
 from collections.abc import Collection
 from typing import Any
@@ -22,7 +23,7 @@ from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.encoder_layer import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.matmul import Linear
-from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns
+from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks
 
 
 def relative_row(distance: int, furthest: int, buckets: int) -> int:
@@ -80,12 +81,12 @@ class DisentangledPattern(AttentionPattern):
 
     def packed(self, columns: PackedColumns, *, relative: Any, dtype: torch.dtype, kind: str = "loop") -> PackedPlan:
         """Plan a packed batch; arguments as for :meth:`AttentionPattern.packed`, ``relative`` being the table."""
-        plan, positions = super().packed(columns, relative=None, dtype=dtype), columns.positions
+        positions = columns.positions
         blocks = [
             block._replace(rows=relative.rows(positions[block.queries], positions[block.keys]))
-            for block in plan.attention
+            for block in attention_blocks(columns, window=self.window, dtype=dtype)
         ]
-        return plan._replace(attention=blocks, table=relative())
+        return PackedPlan(blocks, None, table=relative())
 
     def step(
         self,
@@ -159,24 +160,25 @@ class DisentangledAttention(MultiFlowAttention):
         query = query if plan.at is None else query[:, plan.at]
         position_key, position_query = self._of_table(plan.table)
         blocks = []
-        for block in plan.attention:
-            rows, terms = block.rows, []
+        for block in super().biased_blocks(projected, plan):
+            assert block.rows is not None
+            terms = []
             if position_key is not None:
                 # (h, Q, R), looked up -> (h, Q, K)
-                terms.append(_at_rows(query[:, block.queries] @ _by_head(position_key), rows))
+                terms.append(_at_rows(query[:, block.queries] @ _by_head(position_key), block.rows))
             if position_query is not None:
                 # (h, K, R), looked up -> (h, K, Q) -> (h, Q, K)
-                terms.append(_at_rows(key[:, block.keys] @ _by_head(position_query), rows.mT).mT)
-            bias = sum(terms) / math.sqrt(query.size(-1))
+                terms.append(_at_rows(key[:, block.keys] @ _by_head(position_query), block.rows.mT).mT)
+            bias = functools.reduce(torch.add, terms) / math.sqrt(query.size(-1))
             blocks.append(block._replace(bias=bias if block.bias is None else bias + block.bias))
         return blocks
 
     def step_bias(self, query: Tensor, key: Tensor, plan: StepPlan) -> Tensor:
         """Return what is added to the scores of a step; shapes as in :meth:`MultiFlowAttention.step_bias`."""
+        assert plan.rows is not None
         position_key, position_query = self._of_table(plan.table)
         rows, queries = plan.rows, query.size(2)
         hypotheses = plan.bias.size(2) // rows.size(1)
-        bias = plan.bias[:, :, -queries:]
         terms = []
         if position_key is not None:
             # (N, h, A, R), looked up -> (N, h, A, S)
@@ -189,7 +191,7 @@ class DisentangledAttention(MultiFlowAttention):
             products = [(by_slot * position_query[rows[:, index]]).sum(-1) for index in range(rows.size(1))]
             of_positions = torch.stack(products, dim=1).movedim(-1, 1)
             terms.append(of_positions.repeat_interleave(hypotheses, dim=2)[:, :, -queries:])
-        return (sum(terms) / math.sqrt(query.size(-1)) + bias).to(query.dtype)
+        return functools.reduce(torch.add, terms) / math.sqrt(query.size(-1)) + super().step_bias(query, key, plan)
 
     def _of_table(self, table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Return keys and queries of the relative positions (R, h, d), None for a product that there is none of."""
@@ -201,10 +203,11 @@ class DisentangledAttention(MultiFlowAttention):
         if self.shared:
             query, key, _ = self.project(table, None).unbind(-3)
             return key if "c2p" in self.terms else None, query if "p2c" in self.terms else None
-        heads = (self.num_heads, -1)
-        key = None if self.position_key is None else self.position_key(table).unflatten(-1, heads)
-        query = None if self.position_query is None else self.position_query(table).unflatten(-1, heads)
-        return key, None if query is None else query * self.query_scale
+        # (R, H) -> (R, h, d)
+        of_keys = None if self.position_key is None else self.position_key(table).unflatten(-1, (self.num_heads, -1))
+        if self.position_query is None:
+            return of_keys, None
+        return of_keys, self.position_query(table).unflatten(-1, (self.num_heads, -1)) * self.query_scale
 
 
 def _by_head(of_table: Tensor) -> Tensor:

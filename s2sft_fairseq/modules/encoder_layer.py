@@ -20,7 +20,7 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.packed_attention import flex_mask, flexible_attention, packed_attention
 from s2sft_fairseq.modules.padded_attention import PaddedPlan, padded_attention, padded_plan
-from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
+from s2sft_fairseq.modules.positions import Rotation, rotate, rotation_at
 from s2sft_fairseq.modules.visibility import (
     AttentionBlock,
     PackedColumns,
@@ -80,7 +80,7 @@ class AttentionPattern:
         self,
         columns: PackedColumns,
         *,
-        relative: RelativePositionBias | None,
+        relative: nn.Module | None,
         dtype: torch.dtype,
         kind: str = "loop",
     ) -> PackedPlan:
@@ -107,7 +107,7 @@ class AttentionPattern:
         positions: Tensor,
         slots: slice | Tensor,
         *,
-        relative: RelativePositionBias | None,
+        relative: nn.Module | None,
         dtype: torch.dtype,
     ) -> StepPlan:
         """Plan a step of decoding.

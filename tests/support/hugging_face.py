@@ -31,6 +31,11 @@ MODERN = {
     **{"num_hidden_layers": 5, "global_attn_every_n_layers": 3, "local_attention": 8, "attn_implementation": "eager"},
     **{"pad_token_id": 48, "bos_token_id": 46, "cls_token_id": 46, "eos_token_id": 47, "sep_token_id": 47},
 }
+DEBERTA = {
+    **{"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
+    **{"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+}
+OWN_PROJECTIONS = {**DEBERTA, "share_att_key": False}
 
 # A name for each family and variant: class, tokenizer, and what its configuration changes.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -53,6 +58,14 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "modernbert": ("ModernBertForMaskedLM", "tokenizer_json", MODERN),
     "modernbert-all-global": ("ModernBertForMaskedLM", "tokenizer_json", {**MODERN, "global_attn_every_n_layers": 1}),
     "modernbert-no-head": ("ModernBertModel", "tokenizer_json", MODERN),
+    "deberta": ("DebertaV2ForMaskedLM", "wordpiece", DEBERTA),
+    "deberta-own-projections": ("DebertaV2ForMaskedLM", "wordpiece", OWN_PROJECTIONS),
+    "deberta-no-buckets": ("DebertaV2ForMaskedLM", "wordpiece", {**DEBERTA, "position_buckets": -1}),
+    "deberta-c2p": ("DebertaV2ForMaskedLM", "wordpiece", {**OWN_PROJECTIONS, "pos_att_type": "c2p"}),
+    "deberta-p2c": ("DebertaV2ForMaskedLM", "wordpiece", {**OWN_PROJECTIONS, "pos_att_type": "p2c"}),
+    "deberta-no-norm": ("DebertaV2ForMaskedLM", "wordpiece", {**DEBERTA, "norm_rel_ebd": "none"}),
+    "deberta-segments": ("DebertaV2ForMaskedLM", "wordpiece", {**DEBERTA, "type_vocab_size": 2}),
+    "deberta-no-head": ("DebertaV2Model", "wordpiece", {**DEBERTA, "max_relative_positions": 12}),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from s2sft_fairseq.checkpoints.conversion import Family, Sizes
 from s2sft_fairseq.checkpoints.families.bert import BERT
+from s2sft_fairseq.checkpoints.families.deberta import DEBERTA, DEBERTA_DISCRIMINATOR
 from s2sft_fairseq.checkpoints.families.electra import ELECTRA
 from s2sft_fairseq.checkpoints.families.ernie import ERNIE, PADDLE_ERNIE
 from s2sft_fairseq.checkpoints.families.fairseq_roberta import FAIRSEQ_ROBERTA
@@ -16,7 +17,10 @@ from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.errors import UserError
 
 # The more special first: s2s-ft's files have BERT's names too, and UniLM's.
-FAMILIES = (S2SFT, UNILM, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT)
+FAMILIES = (
+    *(S2SFT, UNILM, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
+    *(DEBERTA_DISCRIMINATOR, DEBERTA),
+)
 
 
 def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
@@ -43,6 +47,8 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
 
 def family_of(sizes: Sizes) -> Family:
     """Return the family whose Hugging Face model has the architecture that these sizes describe."""
+    if sizes.get("disentangled_attention", "none") != "none":
+        return DEBERTA
     if sizes.get("rotary_base"):
         return MODERNBERT
     if sizes.get("embedding_dim"):
