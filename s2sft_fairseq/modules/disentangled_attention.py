@@ -49,7 +49,7 @@ class RelativeEmbeddings(nn.Module):
     def __init__(self, embed_dim: int, *, furthest: int, buckets: int, layer_norm_eps: float | None) -> None:
         """Make the table; without ``layer_norm_eps`` it has no layer norm."""
         super().__init__()
-        self.furthest = furthest
+        self.furthest, self.buckets = furthest, buckets
         self.embedding = nn.Embedding(2 * (buckets or furthest), embed_dim)
         self.layer_norm = None if layer_norm_eps is None else nn.LayerNorm(embed_dim, eps=layer_norm_eps)
         rows = [relative_row(distance, furthest, buckets) for distance in range(-furthest, furthest + 1)]

@@ -198,7 +198,8 @@ def test_what_modernbert_has_no_counterpart_of():
     ("kind", "names"),
     [
         ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"]),
-        ("deberta-v2", ["deberta.embeddings.LayerNorm.weight"]),
+        # DeBERTa of the first version.
+        ("deberta", ["deberta.embeddings.LayerNorm.weight"]),
         # RoBERTa's names, but other ids: it would be converted to something that reads every text wrongly.
         ("camembert", ["roberta.embeddings.LayerNorm.weight"]),
         (None, ["h.0.attn.c_attn.weight"]),
@@ -208,9 +209,9 @@ def test_a_family_that_nobody_knows(kind, names):
     with pytest.raises(UserError) as raised:
         recognize(names, {} if kind is None else {"model_type": kind})
     assert str(raised.value) == (
-        "this is no encoder of a known family: the configuration's model_type must be one of bert, electra, ernie, "
-        f"minilm, modernbert, roberta, unilm, xlm-roberta, xlm_roberta, but is {kind!r}; its parameters: "
-        f"{', '.join(sorted(names))}, ..."
+        "this is no encoder of a known family: the configuration's model_type must be one of bert, deberta-v2, "
+        f"electra, ernie, minilm, modernbert, roberta, unilm, xlm-roberta, xlm_roberta, but is {kind!r}; its "
+        f"parameters: {', '.join(sorted(names))}, ..."
     )
 
 
@@ -225,4 +226,5 @@ def test_families_are_told_apart():
     assert family_of({**sizes, "num_segments": 0}).name == "RoBERTa"
     assert family_of({**sizes, "relative_position_bins": 32}).name == "UniLM"
     assert family_of({**sizes, "embedding_dim": 8}).name == "ELECTRA"
+    assert family_of({**sizes, "disentangled_attention": "c2p", "num_segments": 0}).name == "DeBERTa"
     assert family_of({**sizes, "rotary_base": 1e4, "num_segments": 0}).name == "ModernBERT"

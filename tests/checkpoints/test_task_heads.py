@@ -67,7 +67,7 @@ def load_exported(folder, auto_class):
     return model.eval()
 
 
-@pytest.mark.parametrize("name", ["bert", "bert-1-segment", "bert-6-segments", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("name", ["bert", "bert-1-segment", "bert-6-segments", "roberta", "xlm-roberta", "deberta"])
 def test_classes(name, trained, tmp_path, capsys):
     model = trained(name, CLASSES, LABELS)
     export(tmp_path / "tuned.pt", tmp_path / "exported", tmp_path / "encoder")
@@ -107,7 +107,7 @@ def test_a_regression(trained, tmp_path):
     torch.testing.assert_close(logits_of(model, tokens, real, segments), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "electra-small-generator"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "electra-small-generator", "deberta"])
 def test_answers(name, trained, tmp_path):
     model = trained(name, ANSWERS)
     export(tmp_path / "tuned.pt", tmp_path / "exported", tmp_path / "encoder")

@@ -25,6 +25,7 @@ TEXT = {
         "electra-discriminator",
         "ernie",
         pytest.param("modernbert", marks=pytest.mark.rounding),
+        "deberta-no-head",
     ],
 )
 def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name):

@@ -64,6 +64,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
         "type_vocab_size": sizes["num_segments"],
         "layer_norm_eps": sizes["layer_norm_eps"],
         "hidden_act": activation_name(sizes),
+        "pooler_hidden_act": "tanh",  # of our head for classes, as in BERT
         "relative_attention": True,
         "position_biased_input": False,
         "pos_att_type": _TERMS[str(sizes["disentangled_attention"])],
