@@ -11,6 +11,7 @@ TEXT = {
     "wordpiece": ["w5 w6 w7", "w8", "w9 w10 w9"],
     "byte_level_bpe": ["abc DE", "x  y", "Qrst"],
     "tokenizer_json": ["abc DE", "x  y", "Qrst"],
+    "spm": ["the quick brown fox", "lazy", "a sphinx of black quartz"],
     "sentencepiece": ["the quick brown fox", "lazy", "a sphinx of black quartz"],
 }
 
