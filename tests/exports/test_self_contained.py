@@ -89,7 +89,7 @@ def test_every_encoder_and_method(tmp_path, kind, method):
 @pytest.mark.parametrize("what", ["--self-contained", "--format onnx"])
 def test_disentangled_attention_is_refused(tmp_path, what):
     write_model_folder(tmp_path / "model", kind="deberta")
-    with pytest.raises(UserError, match=f"^{what} .* model was trained with --disentangled-attention both$"):
+    with pytest.raises(UserError, match=f"^{what} .*model was trained with --disentangled-attention both$"):
         Original(tmp_path / "model", what)
 
 

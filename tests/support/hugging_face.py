@@ -67,9 +67,13 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deberta-no-buckets": ("DebertaV2ForMaskedLM", "spm", {**DEBERTA, "position_buckets": -1}),
     "deberta-c2p": ("DebertaV2ForMaskedLM", "spm", {**OWN_PROJECTIONS, "pos_att_type": "c2p"}),
     "deberta-p2c": ("DebertaV2ForMaskedLM", "spm", {**OWN_PROJECTIONS, "pos_att_type": "p2c"}),
-    "deberta-no-norm": ("DebertaV2ForMaskedLM", "spm", {**DEBERTA, "norm_rel_ebd": "none"}),
+    "deberta-no-norm": (
+        "DebertaV2ForMaskedLM",
+        "spm",
+        {**DEBERTA, "norm_rel_ebd": "none", "max_relative_positions": 12},
+    ),
     "deberta-segments": ("DebertaV2ForMaskedLM", "spm", {**DEBERTA, "type_vocab_size": 2}),
-    "deberta-no-head": ("DebertaV2Model", "spm", {**DEBERTA, "max_relative_positions": 12}),
+    "deberta-no-head": ("DebertaV2Model", "spm", {**DEBERTA, "position_buckets": 32}),
 }
 
 
