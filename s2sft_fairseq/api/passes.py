@@ -74,7 +74,7 @@ class EncoderPass:
         query, key, _ = attention.project(x, plan.rotation).permute(1, 2, 0, 3).float()
         weights = query.new_zeros(len(x), len(x))
         of_all = pattern.packed(columns, relative=self.model.relative_position, dtype=x.dtype)
-        for block in of_all.attention:
+        for block in attention.biased_blocks(attention.project(x, plan.rotation), of_all):
             scores = query[:, block.queries] @ key[:, block.keys].transpose(1, 2) / query.size(-1) ** 0.5
             if block.bias is not None:
                 scores = scores + block.bias.float()

@@ -27,13 +27,15 @@ class HeadFormat:
     """Why there is none with our head, by the name of the family."""
 
 
-# transformers 5.23: Bert-, Roberta-, Electra- and ModernBertForSequenceClassification, ...ForQuestionAnswering.
+# transformers 5.23: Bert-, Roberta-, Electra-, DebertaV2- and ModernBertForSequenceClassification,
+# ...ForQuestionAnswering.
 FORMATS = {
     "unilm_classification": HeadFormat(
         "SequenceClassification",
         {
             "BERT": {"dense": "bert.pooler.dense", "output": "classifier"},
             "RoBERTa": {"dense": "classifier.dense", "output": "classifier.out_proj"},
+            "DeBERTa": {"dense": "pooler.dense", "output": "classifier"},
         },
         {
             "ELECTRA": "ElectraForSequenceClassification has GELU in place of tanh",
@@ -43,7 +45,7 @@ FORMATS = {
     ),
     "unilm_question_answering": HeadFormat(
         "QuestionAnswering",
-        {family: {"output": "qa_outputs"} for family in ("BERT", "RoBERTa", "ELECTRA")},
+        {family: {"output": "qa_outputs"} for family in ("BERT", "RoBERTa", "ELECTRA", "DeBERTa")},
         {
             "ModernBERT": "ModernBertForQuestionAnswering has a dense layer and a layer norm before the linear layer",
             "UniLM": "Hugging Face has no model with a relative position bias",
@@ -71,8 +73,9 @@ class TaskHead:
             UserError: if Hugging Face has no model of the family with this head.
         """
         layout = FORMATS[self.task]
-        if family in layout.refused:
-            raise UserError(f"{self.task} with {family} cannot be exported: {layout.refused[family]}")
+        if family not in layout.modules:
+            reason = layout.refused.get(family, "Hugging Face has no model with this head, or it was not compared")
+            raise UserError(f"{self.task} with {family} cannot be exported: {reason}")
         return {
             f"{theirs}.{kind}": self.weights[f"{ours}.{kind}"]
             for ours, theirs in layout.modules[family].items()

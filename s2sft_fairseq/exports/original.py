@@ -16,7 +16,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.model_folder import export_folder
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.models.unilm_config import UnilmConfig, is_disentangled
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 ENCODER_ONLY = "unilm_seq2seq"
@@ -56,6 +56,11 @@ class Original:
         if task != ENCODER_ONLY:
             raise UserError(f"{what} is for models of the task {ENCODER_ONLY}, but {folder} is one of {task}")
         self.loaded: Loaded = load(folder, None, "cpu", "float32", None, tasks=(ENCODER_ONLY,))
+        if is_disentangled(self.cfg):
+            raise UserError(
+                f"{what} is for models without disentangled attention, but {folder} was trained with "
+                f"--disentangled-attention {self.cfg.disentangled_attention}"
+            )
         self.model = Seq2Seq(self.loaded)
 
     @property

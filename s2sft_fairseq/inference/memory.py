@@ -19,6 +19,7 @@ from s2sft_fairseq.inference.decoder import spare_slots
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.inference.step_graphs import largest_batch
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.modules.disentangled_attention import RelativeEmbeddings
 from s2sft_fairseq.modules.incremental_state import SLOTS_AT_A_TIME
 
 logger = logging.getLogger(__name__)
@@ -140,14 +141,25 @@ def _cached_position(model: UnilmModel) -> int:
 def _read_position(model: UnilmModel) -> int:
     width, inner = model.cfg.encoder_embed_dim, model.cfg.encoder_ffn_embed_dim
     gated = str(model.cfg.feed_forward) == "gated"
-    # Four states, the queries, keys and values; inner states before and after.
-    return (7 * width + (4 if gated else 2) * inner) * _element(model)
+    # Four states, the queries, keys and values; inner states before and after; products with relative positions.
+    products = 2 * model.cfg.encoder_attention_heads * _table_rows(model)
+    return (7 * width + (4 if gated else 2) * inner + products) * _element(model)
 
 
 def _read_pair(model: UnilmModel) -> int:
     # A bias for each pattern, or for each of its heads; each of them before and after its mask, and the masks.
     heads = model.cfg.encoder_attention_heads if model.relative_position is not None else 1
-    return len(set(model.patterns)) * heads * (2 * _element(model) + 2)
+    biases = len(set(model.patterns)) * heads * (2 * _element(model) + 2)
+    if not _table_rows(model):
+        return biases
+    # Rows of the table, what is looked up for one of a layer's two products, and its factors for each slot of a step.
+    return biases + 8 + (2 * heads + model.cfg.encoder_embed_dim) * _element(model)
+
+
+def _table_rows(model: UnilmModel) -> int:
+    """Return the rows of the table of relative positions, 0 without disentangled attention."""
+    relative = model.relative_position
+    return len(relative.embedding.weight) if isinstance(relative, RelativeEmbeddings) else 0
 
 
 def useful_sentences(device: torch.device, beam: int) -> int | None:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 # What an encoder must be like: that of fairseq's Transformer. The values are those of BERT base.
 _REQUIRED = (
     *("embedding_dim", "layer_norm_position", "feed_forward", "biases", "rotary_base", "local_attention_window"),
-    *("relative_position_bins", "num_roles", "norm", "embedding_norm", "key_value_heads"),
+    *("relative_position_bins", "disentangled_attention", "num_roles", "norm", "embedding_norm", "key_value_heads"),
 )
 _FROM_ENCODER = (
     *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),

@@ -16,6 +16,7 @@ from s2sft_fairseq.modules.cpu_linear import (
     multiplies_bf16,
     pack_linear_layers,
 )
+from s2sft_fairseq.modules.disentangled_attention import RelativeEmbeddings
 from s2sft_fairseq.modules.lora import merge_lora
 
 logger = logging.getLogger(__name__)
@@ -53,10 +54,21 @@ def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str)
                 "--bf16 is slow on this CPU, which has no instructions for it (AMX, AVX512-BF16): leave it out"
             )
         model.bfloat16()
+    keep_relative_positions(model)
     if quantize == "none":
         fuse_gelu(model)
     pack_linear_layers(model, quantize=quantize == "int8")
     model.lm_head.pack(model.embeddings.tokens.weight, quantize=quantize == "int8")
+
+
+@torch.no_grad()
+def keep_relative_positions(model: BaseFairseqModel) -> None:
+    """Let disentangled attention project the table of relative positions once, and not in every step; in place."""
+    relative = model.relative_position
+    if isinstance(relative, RelativeEmbeddings):
+        relative.fold_layer_norm()
+        for layer in model.layers:
+            layer.attention.keep_projected(relative())
 
 
 def fuse_gelu(model: BaseFairseqModel) -> None:

@@ -21,7 +21,7 @@ from s2sft_fairseq.models.trained_parameters import (
     has_adapters,
     trained_share,
 )
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes, is_disentangled
 from s2sft_fairseq.models.unilm_parts import (
     initialize,
     make_embeddings,
@@ -38,6 +38,7 @@ from s2sft_fairseq.modules.flash_trial import flash_failure
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
 from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
 from s2sft_fairseq.modules.matmul import autocast_type, use_matmul
+from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 from s2sft_fairseq.runtime.gpu import choose_precision
@@ -79,7 +80,7 @@ class UnilmModel(BaseFairseqModel):
         self.apply(initialize)
         # As in BERT's own training, and in s2s-ft's: biases, the relative ones too, and layer norms.
         exempt_from_decay(parameter for parameter in self.parameters() if parameter.ndim == 1)
-        if self.relative_position is not None:
+        if isinstance(self.relative_position, RelativePositionBias):
             exempt_from_decay(self.relative_position.parameters())
 
     @classmethod
@@ -177,7 +178,9 @@ class UnilmModel(BaseFairseqModel):
         """Return how layers attend to a batch: ``loop``, ``padded``, ``flash`` or ``flex``. Each is logged once."""
         asked = str(getattr(self.cfg, "attention", "auto"))  # a checkpoint may be older than the option
         device, chosen, lacking = columns.positions.device, asked, None
-        if device.type == "cpu":
+        if is_disentangled(self.cfg):
+            chosen = "loop"
+        elif device.type == "cpu":
             chosen = "padded" if asked == "padded" else "loop"  # flash is missing there, flex has no gradient
         elif asked in ("auto", "flash"):
             kind: dict[str, Any] = {"head_dim": pattern.head_dim, "window": pattern.window}

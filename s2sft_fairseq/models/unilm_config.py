@@ -178,6 +178,23 @@ class UnilmConfig(TransformerOptions):
         0, "bins of the relative position bias; 0: none (default: 0; UniLMv2: 32)"
     )
     max_relative_position: Optional[int] = size(128, "distance from which on all share the last bin (default: 128)")
+    disentangled_attention: Optional[ChoiceEnum(["none", "c2p", "p2c", "both"])] = size(  # type: ignore[valid-type]
+        "none",
+        "DeBERTa's products with relative positions, in the place of a position embedding: content to position (c2p), "
+        "position to content (p2c) or both (default: none; DeBERTa v2 and v3: both, with --max-relative-position 512)",
+    )
+    disentangled_buckets: Optional[int] = size(
+        0,
+        "of distances to either side, half of them for one distance each; 0: each has its own up to "
+        "--max-relative-position (default: 0; DeBERTa v2 and v3: 256)",
+        least=0,
+    )
+    disentangled_projections: Optional[ChoiceEnum(["shared", "own"])] = size(  # type: ignore[valid-type]
+        "shared", "of relative positions: those of the content's keys and queries, or their own (default: shared)"
+    )
+    disentangled_norm: Optional[ChoiceEnum(["none", "layer_norm"])] = size(  # type: ignore[valid-type]
+        "layer_norm", "of the table of relative positions (default: layer_norm)"
+    )
     embedding_dim: Optional[int] = size(
         0, "width of the embeddings, where narrower than the layers, as in ELECTRA; 0: theirs (default: 0)", least=0
     )
@@ -341,6 +358,7 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"--max-relative-position must exceed a quarter of --relative-position-bins ({bins}), "
             f"but is {cfg.max_relative_position}"
         )
+    problems += _disentangled_problems(cfg)
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
     if heads > 0 and cfg.rotary_base and width % heads == 0 and width // heads % 2:
         problems.append(
@@ -369,4 +387,30 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         problems.append(
             "--lora-rank needs --pretrained: adapters are trained beside an encoder, which they do not hold"
         )
+    return problems
+
+
+def is_disentangled(cfg: UnilmConfig) -> bool:
+    """Tell whether attention has products with relative positions."""
+    return str(cfg.disentangled_attention) != "none"
+
+
+def _disentangled_problems(cfg: UnilmConfig) -> list[str]:
+    """What is impossible together with disentangled attention, or without it."""
+    buckets, furthest, given = cfg.disentangled_buckets, cfg.max_relative_position, cfg.disentangled_attention
+    if not is_disentangled(cfg):
+        return [f"--disentangled-buckets must be 0 without --disentangled-attention, but is {buckets}"] * bool(buckets)
+    where = f"with --disentangled-attention {given}"
+    problems = [
+        f"{as_option(name)} must be 0 {where}, but is {value:g}"
+        for name in ("relative_position_bins", "rotary_base", "key_value_heads")
+        if (value := getattr(cfg, name))
+    ]
+    if str(getattr(cfg, "attention", "auto")) not in ("auto", "loop"):
+        problems.append(f"--attention must be auto or loop {where}, but is {cfg.attention}")
+    if buckets % 2 or 0 < buckets < 4:
+        problems.append(f"--disentangled-buckets must be 0 or an even number from 4 on, but is {buckets}")
+    elif furthest <= (buckets // 2 + 1 if buckets else 0):
+        least = f"exceed half of --disentangled-buckets ({buckets}) by 2 or more" if buckets else f"be positive {where}"
+        problems.append(f"--max-relative-position must {least}, but is {furthest}")
     return problems

@@ -5,7 +5,12 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from s2sft_fairseq.models.unilm_config import UnilmConfig, biased_parts
+from s2sft_fairseq.models.unilm_config import UnilmConfig, biased_parts, is_disentangled
+from s2sft_fairseq.modules.disentangled_attention import (
+    DisentangledAttention,
+    DisentangledPattern,
+    RelativeEmbeddings,
+)
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
 from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer
 from s2sft_fairseq.modules.lm_head import Activation, LMHead
@@ -22,12 +27,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbeddings:
-    """Make the input of the encoder; rotary positions need no table of them."""
+    """Make the input of the encoder; rotary and relative positions need no table of them."""
     return PackedEmbeddings(
         vocab_size=vocab_size,
         embed_dim=cfg.embedding_dim or cfg.encoder_embed_dim,
         output_dim=cfg.encoder_embed_dim,
-        num_positions=0 if cfg.rotary_base else cfg.max_positions,
+        num_positions=0 if cfg.rotary_base or is_disentangled(cfg) else cfg.max_positions,
         num_segments=cfg.num_segments,
         pad=pad,
         norms=make_norms(cfg) if _normalises_embeddings(cfg) else None,
@@ -38,8 +43,15 @@ def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbedd
     )
 
 
-def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | None:
-    """Make the relative position bias of all layers, if there is one."""
+def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | RelativeEmbeddings | None:
+    """Make the relative position bias of all layers, or their table of relative positions, if there is one."""
+    if is_disentangled(cfg):
+        return RelativeEmbeddings(
+            cfg.encoder_embed_dim,
+            furthest=cfg.max_relative_position,
+            buckets=cfg.disentangled_buckets,
+            layer_norm_eps=cfg.layer_norm_eps if str(cfg.disentangled_norm) == "layer_norm" else None,
+        )
     if not cfg.relative_position_bins:
         return None
     return RelativePositionBias(cfg.encoder_attention_heads, cfg.relative_position_bins, cfg.max_relative_position)
@@ -62,15 +74,30 @@ def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:
         reads_normalised=index == 0 and _normalises_embeddings(cfg),
         key_value_heads=cfg.key_value_heads,
         compiled=cfg.compile,
+        attention=_make_disentangled_attention(cfg) if is_disentangled(cfg) else None,
+    )
+
+
+def _make_disentangled_attention(cfg: UnilmConfig) -> DisentangledAttention:
+    terms = str(cfg.disentangled_attention)
+    return DisentangledAttention(
+        embed_dim=cfg.encoder_embed_dim,
+        num_heads=cfg.encoder_attention_heads,
+        dropout=cfg.attention_dropout,
+        bias="attention" in biased_parts(cfg.biases),
+        terms=("c2p", "p2c") if terms == "both" else (terms,),
+        shared=str(cfg.disentangled_projections) == "shared",
+        table_dropout=cfg.dropout,
     )
 
 
 def make_pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
     """Make the settings of how the layer ``index`` attends."""
     head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
+    pattern = DisentangledPattern if is_disentangled(cfg) else AttentionPattern
     if index % cfg.global_attention_every == cfg.first_global_layer:
-        return AttentionPattern(head_dim, cfg.rotary_base, window=0)
-    return AttentionPattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
+        return pattern(head_dim, cfg.rotary_base, window=0)
+    return pattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
 
 
 def make_final_layer_norm(cfg: UnilmConfig) -> nn.Module:

@@ -21,7 +21,7 @@ from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.norms import Norms
 from s2sft_fairseq.modules.packed_attention import flex_mask, flexible_attention, packed_attention
 from s2sft_fairseq.modules.padded_attention import PaddedPlan, padded_attention, padded_plan
-from s2sft_fairseq.modules.positions import RelativePositionBias, Rotation, rotate, rotation_at
+from s2sft_fairseq.modules.positions import Rotation, rotate, rotation_at
 from s2sft_fairseq.modules.visibility import (
     AttentionBlock,
     PackedColumns,
@@ -39,6 +39,8 @@ class PackedPlan(NamedTuple):
     rotation: Rotation | None
     at: Tensor | None = None
     """Numbers of the tokens that attend (N,); None: all."""
+    table: Tensor | None = None
+    """Of relative positions (R, H), which disentangled attention projects. R: its rows."""
 
     def restricted(self, at: Tensor) -> "PackedPlan":
         """Return the plan of a layer in which only these tokens attend: numbers, ascending (N,)."""
@@ -59,6 +61,10 @@ class StepPlan(NamedTuple):
     groups: Sequence[tuple[slice, int]]
     """Sentences that attend together, and the first slot that any of them sees."""
     rotation: Rotation | None
+    table: Tensor | None = None
+    """Of relative positions (R, H), which disentangled attention projects. R: its rows."""
+    rows: Tensor | None = None
+    """Of the table, for each position that new tokens have, and each slot (N, positions, S)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class AttentionPattern:
         self,
         columns: PackedColumns,
         *,
-        relative: RelativePositionBias | None,
+        relative: nn.Module | None,
         dtype: torch.dtype,
         kind: str = "loop",
     ) -> PackedPlan:
@@ -102,7 +108,7 @@ class AttentionPattern:
         positions: Tensor,
         slots: slice | Tensor,
         *,
-        relative: RelativePositionBias | None,
+        relative: nn.Module | None,
         dtype: torch.dtype,
     ) -> StepPlan:
         """Plan a step of decoding.
@@ -174,7 +180,7 @@ class MultiFlowAttention(nn.Module):
             attended = flexible_attention(projected, plan.attention)
             attended = attended if plan.at is None else attended[plan.at]
         else:
-            attended = packed_attention(projected, plan.attention, dropout, at=plan.at)
+            attended = packed_attention(projected, self.biased_blocks(projected, plan), dropout, at=plan.at)
         # (N, h, d) -> (N, H)
         return self.output(attended.flatten(1)), self._of_groups(projected)
 
@@ -197,7 +203,8 @@ class MultiFlowAttention(nn.Module):
         query, key, value = self.project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
         key, value = key[:, :: self.group_size], value[:, :: self.group_size]
         key, value = cache.write(key, value, plan.slots, plan.bias.size(-1))
-        query, bias = (self._gathered(each[:, :, -queries:]) for each in (query, plan.bias))
+        query = query[:, :, -queries:]
+        query, bias = map(self._gathered, (query, self.step_bias(query, key, plan)))
         attended = [
             merge_heads(
                 scaled_dot_product_attention(
@@ -208,6 +215,26 @@ class MultiFlowAttention(nn.Module):
         ]
         x = self.output(attended[0] if len(attended) == 1 else torch.cat(attended))
         return x
+
+    def biased_blocks(self, projected: Tensor, plan: PackedPlan) -> Sequence[AttentionBlock]:
+        """Return the blocks of a plan, with what this layer adds to the scores in their biases.
+
+        Args:
+            projected: queries, keys and values (T, 3, h, d).
+            plan: which attends block by block.
+        """
+        blocks: list[AttentionBlock] = plan.attention  # type: ignore[assignment]  # as the plan says
+        return blocks
+
+    def step_bias(self, query: Tensor, key: Tensor, plan: StepPlan) -> Tensor:
+        """Return what is added to the scores of a step (N, 1 or h, queries, S).
+
+        Args:
+            query: of the last new tokens (N, h, queries, d).
+            key: in the slots that are read (N, h, S, d).
+            plan: of all new tokens.
+        """
+        return plan.bias[:, :, -query.size(2) :]
 
     def project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions.
@@ -279,6 +306,7 @@ class EncoderLayer(nn.Module):
         reads_normalised: bool,
         key_value_heads: int = 0,
         compiled: bool = False,
+        attention: MultiFlowAttention | None = None,
     ) -> None:
         """Make the layer.
 
@@ -298,11 +326,12 @@ class EncoderLayer(nn.Module):
                 ModernBERT reads; a pre-norm layer then has no norm before attention.
             key_value_heads: groups of heads that share keys and values; 0: none share them.
             compiled: whether training fuses what it does to each position by itself (torch.compile).
+            attention: stands in the place of plain attention; None: that.
         """
         super().__init__()
         self.compiled = compiled
         self.pre_norm, self.gated = pre_norm, gated
-        self.attention = MultiFlowAttention(
+        self.attention = attention or MultiFlowAttention(
             embed_dim=embed_dim,
             num_heads=num_heads,
             dropout=attention_dropout,

@@ -228,7 +228,7 @@ class _Tiles:
 
 def _cut(blocks: Sequence[AttentionBlock], scores: int) -> Iterator[_Tile]:
     """Cut the queries of each block so that a tile has so many scores of one head at most, or one query."""
-    for index, (queries, keys, _) in enumerate(blocks):
+    for index, (queries, keys, *_) in enumerate(blocks):
         count = queries.stop - queries.start
         most = max(1, scores // (keys.stop - keys.start))
         size = -(-count // -(-count // most))

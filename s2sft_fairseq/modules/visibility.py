@@ -75,6 +75,8 @@ class AttentionBlock(NamedTuple):
     keys: slice
     bias: Tensor | None
     """Added to the scores: (1 or h, Q, K), -inf where the rule forbids; None where all is visible."""
+    rows: Tensor | None = None
+    """Of the table of relative positions (Q, K); None without disentangled attention."""
 
 
 def attention_blocks(
@@ -139,7 +141,8 @@ def blocks_at(queries: Tensor, blocks: Sequence[AttentionBlock]) -> list[Attenti
             bias = block.bias
             if bias is not None:
                 bias = bias[:, queries[start:stop] - block.queries.start]
-            left.append(AttentionBlock(slice(start, stop), block.keys, bias))
+            rows = None if block.rows is None else block.rows[queries[start:stop] - block.queries.start]
+            left.append(AttentionBlock(slice(start, stop), block.keys, bias, rows))
     return left
 
 

@@ -10,7 +10,13 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.data.dictionary import DICTIONARY, FAIRSEQ_SYMBOLS, ROBERTA_SYMBOLS, PretrainedDictionary
+from s2sft_fairseq.data.dictionary import (
+    BERT_SYMBOLS,
+    DICTIONARY,
+    FAIRSEQ_SYMBOLS,
+    ROBERTA_SYMBOLS,
+    PretrainedDictionary,
+)
 from s2sft_fairseq.data.text_files import read_json, read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
@@ -198,6 +204,8 @@ def _symbols_of_model(path: Path) -> list[str]:
     if path.name == XLMR_MODEL:
         # The model's first three are its own names for unk, bos and eos.
         return [*FAIRSEQ_SYMBOLS, *pieces[3:], ROBERTA_SYMBOLS.mask]
+    if BERT_SYMBOLS.pad in pieces and BERT_SYMBOLS.mask not in pieces:
+        return [*pieces, BERT_SYMBOLS.mask]  # as DeBERTa's tokenizer does
     return pieces
 
 

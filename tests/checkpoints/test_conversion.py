@@ -200,6 +200,8 @@ def test_what_modernbert_has_no_counterpart_of():
     ("kind", "names", "nearest"),
     [
         ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"], None),
+        # DeBERTa of the first version.
+        ("deberta", ["deberta.embeddings.LayerNorm.weight"], "DeBERTa (deberta-v2)"),
         # RoBERTa's names, but other ids: it would be converted to something that reads every text wrongly.
         ("camembert", ["roberta.embeddings.LayerNorm.weight"], "RoBERTa (roberta, xlm-roberta, xlm_roberta)"),
         ("my_bert", ["bert.embeddings.LayerNorm.weight", "bert.gate"], "BERT (bert, minilm, unilm), without bert.gate"),
@@ -210,7 +212,7 @@ def test_a_family_that_nobody_knows(kind, names, nearest):
     with pytest.raises(UserError) as raised:
         recognize(names, {} if kind is None else {"model_type": kind})
     message = str(raised.value)
-    assert "model_type must be one of bert, electra, ernie, eurobert, gte, " in message
+    assert "model_type must be one of bert, deberta-v2, electra, ernie, eurobert, gte, " in message
     assert f"but is {kind!r}; its parameters: {', '.join(sorted(names))}, ..." in message
     assert (f"; the nearest is {nearest}" in message) if nearest else "nearest" not in message
 
@@ -234,6 +236,7 @@ def test_families_are_told_apart():
     assert family_of({**sizes, "num_segments": 0}).name == "RoBERTa"
     assert family_of({**sizes, "relative_position_bins": 32}).name == "UniLM"
     assert family_of({**sizes, "embedding_dim": 8}).name == "ELECTRA"
+    assert family_of({**sizes, "disentangled_attention": "c2p", "num_segments": 0}).name == "DeBERTa"
     modern = {"num_segments": 0, "layer_norm_position": "pre", "feed_forward": "gated", "biases": "none"}
     modern |= {"local_attention_window": 8}
     assert family_of({**sizes, **modern, "rotary_base": 1e4}).name == "ModernBERT"

@@ -19,10 +19,14 @@ from hugging_face import (
     their_output,
 )
 
+from s2sft_fairseq.checkpoints.conversion import read
+from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.commands.export import main as export
+from s2sft_fairseq.models.convert import parameter_shapes
+from s2sft_fairseq.modules.visibility import PackedColumns
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
@@ -62,6 +66,31 @@ def test_same_output(converted, name):
     assert_same_output(theirs, ours, [POSITIONS, 3, 17])
 
 
+@pytest.mark.parametrize(
+    "name", ["bert", "modernbert", *(name for name in MODELS if "deberta" in name and "no-head" not in name)]
+)
+def test_same_gradients(converted, name):
+    """Of every parameter; theirs are converted as their parameters are."""
+    theirs, _, folder = converted(name)
+    ours = our_model(folder)
+    tokens, real = texts([POSITIONS, 3, 17], ours.embeddings.tokens.padding_idx)
+    segments = segments_of(real, getattr(theirs.config, "type_vocab_size", 0))
+    types = {"token_type_ids": segments} if ours.cfg.num_segments else {}
+    theirs.zero_grad()
+    theirs(input_ids=tokens, attention_mask=real.long(), **types).logits[real].square().mean().backward()
+    positions = torch.arange(tokens.size(1)).expand_as(tokens)[real]
+    columns = PackedColumns.given(tokens[real], positions, segments[real], real.sum(dim=1).tolist())
+    ours(*columns).square().mean().backward()
+    gradients = {key: parameter.grad for key, parameter in theirs.named_parameters()}
+    config = theirs.config.to_dict()
+    expected = read(recognize(gradients, config), gradients, config, parameter_shapes).weights
+    found = {key: parameter.grad for key, parameter in ours.named_parameters()}
+    assert found.keys() == expected.keys()
+    for key, gradient in expected.items():
+        tolerance = 1e-4 * max(1, float(gradient.abs().max()))
+        torch.testing.assert_close(found[key], gradient, atol=tolerance, rtol=0)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_written_back_and_read_again(converted, tmp_path, name):
     """The same bits, and a folder from which `transformers` computes what it did before."""
@@ -99,8 +128,9 @@ def test_another_number_of_positions(converted, tmp_path, name, positions):
     assert_same_output(larger, ours, [positions, 5])
 
 
-def test_more_computed_positions(converted, tmp_path):
-    theirs, saved, _ = converted("modernbert")
+@pytest.mark.parametrize("name", ["modernbert", "deberta"])
+def test_more_computed_positions(converted, tmp_path, name):
+    theirs, saved, _ = converted(name)
     convert([str(saved), "--to", str(tmp_path / "resized"), "--max-positions", "90"])
     ours = our_model(tmp_path / "resized")
     assert ours.cfg.max_positions == 90

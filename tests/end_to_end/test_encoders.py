@@ -13,6 +13,7 @@ TEXT = {
     "tokenizer_json": ["abc DE", "x  y", "Qrst"],
     "gemma": ["abc DE", "x  y", "Qrst"],
     "llama": ["abc DE", "x  y", "Qrst"],
+    "spm": ["the quick brown fox", "lazy", "a sphinx of black quartz"],
     "sentencepiece": ["the quick brown fox", "lazy", "a sphinx of black quartz"],
 }
 
@@ -37,6 +38,7 @@ LEARNING_RATES = dict.fromkeys(("mmbert", "eurobert-grouped", "ultrabert", "gte"
         "nomic-bert",
         "gte",
         "jina",
+        "deberta-no-head",
     ],
 )
 def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name):

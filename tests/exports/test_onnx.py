@@ -39,7 +39,7 @@ def graphs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "masked"])
-@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind != "deberta"])  # it is refused
 @pytest.mark.rounding
 def test_every_encoder_and_method(graphs, kind, method):
     """In a batch and alone, of one position too."""

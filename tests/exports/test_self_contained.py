@@ -82,7 +82,7 @@ def assert_same(original, theirs, texts=TEXTS):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind not in REFUSED])
+@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind not in (*REFUSED, "deberta")])
 @pytest.mark.rounding
 def test_every_encoder_and_method(tmp_path, kind, method):
     assert_same(*exported(tmp_path, kind=kind, method=method))
@@ -100,6 +100,13 @@ def test_what_the_code_does_not_know(tmp_path, kind):
         "rotary-post": {"--biases", "--lm-head", "--lm-head-activation-fn"},
     }
     assert named == expected[kind]
+
+
+@pytest.mark.parametrize("what", ["--self-contained", "--format onnx"])
+def test_disentangled_attention_is_refused(tmp_path, what):
+    write_model_folder(tmp_path / "model", kind="deberta")
+    with pytest.raises(UserError, match=f"^{what} .*model was trained with --disentangled-attention both$"):
+        Original(tmp_path / "model", what)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

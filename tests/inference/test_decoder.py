@@ -31,6 +31,10 @@ from s2sft_fairseq.objectives.sequence_form import SourceFields
 LENGTHS = (6, 1, 0, 11)
 STEPS = 7
 WINDOW_WITH_RELATIVE = {"relative": True, "local_attention_window": 5, "global_attention_every": 2}
+WINDOW_WITH_OWN_POSITIONS = {
+    **{"disentangled_attention": "both", "disentangled_projections": "own", "max_relative_position": 6},
+    **{"local_attention_window": 5, "global_attention_every": 2},
+}
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 
@@ -60,7 +64,10 @@ def append(decoder, tokens, parents=None):
 
 
 # Sources and hypotheses are longer than local layers see to one side.
-@pytest.fixture(params=[*ENCODERS.values(), WINDOW_WITH_RELATIVE], ids=[*ENCODERS, "window with relative positions"])
+@pytest.fixture(
+    params=[*ENCODERS.values(), WINDOW_WITH_RELATIVE, WINDOW_WITH_OWN_POSITIONS],
+    ids=[*ENCODERS, "window with relative positions", "window with disentangled attention"],
+)
 def model(request):
     return tiny_model(4, **request.param).double()
 

@@ -145,6 +145,21 @@ def parameters_of_bert(token_dim=16):
     return shapes
 
 
+def parameters_of_deberta(rows=16):
+    """Those of a tiny DeBERTa with so many rows of relative positions."""
+    shapes = parameters_of_bert()
+    del shapes["embeddings.positions.weight"], shapes["embeddings.segments.weight"]
+    return {
+        **shapes,
+        "relative_position.embedding.weight": (rows, 16),
+        **layer_norm("relative_position.layer_norm", 16),
+    }
+
+
+def position_projections(name):
+    return {**linear(f"layers.0.attention.{name}", 16, 16), **linear(f"layers.1.attention.{name}", 16, 16)}
+
+
 # No biases but that of the output, no position and segment embeddings, no layer norm before the first attention.
 PARAMETERS_OF_MODERNBERT = {
     "embeddings.tokens.weight": (VOCAB_SIZE, 16),
@@ -173,10 +188,19 @@ PARAMETERS_OF_MODERNBERT = {
         ({}, parameters_of_bert()),
         ({"embedding_dim": 16}, parameters_of_bert()),
         (ENCODERS["relative"], {**parameters_of_bert(), "relative_position.weight": (2, 8)}),
+        (ENCODERS["deberta"], parameters_of_deberta()),
+        (
+            {**ENCODERS["deberta"], "disentangled_projections": "own", "disentangled_attention": "c2p"},
+            {**parameters_of_deberta(), **position_projections("position_key")},
+        ),
+        ({**ENCODERS["deberta"], "disentangled_buckets": 0}, parameters_of_deberta(32)),
         (ENCODERS["electra"], {**parameters_of_bert(8), **linear("embeddings.projection", 16, 8)}),
         ({**ENCODERS["modernbert"], "encoder_layers": 2}, PARAMETERS_OF_MODERNBERT),
     ],
-    ids=["absolute", "embeddings as wide as the layers", "relative", "electra", "modernbert"],
+    ids=[
+        *("absolute", "embeddings as wide as the layers", "relative"),
+        *("deberta", "deberta, own projections", "deberta, no buckets", "electra", "modernbert"),
+    ],
 )
 def test_parameters(encoder, expected):
     shapes = {name: tuple(value.shape) for name, value in tiny_model(**encoder).state_dict().items()}
@@ -192,8 +216,8 @@ def test_biases_and_layer_norms_do_not_decay(encoder):
 
 @pytest.mark.parametrize(
     "encoder",
-    [{"relative_position_bins": 32}, {"embedding_dim": 32}, ENCODERS["modernbert"]],
-    ids=["relative", "electra", "modernbert"],
+    [{"relative_position_bins": 32}, {"embedding_dim": 32}, ENCODERS["deberta"], ENCODERS["modernbert"]],
+    ids=["relative", "electra", "deberta", "modernbert"],
 )
 def test_initial_weights_are_those_of_bert(encoder):
     torch.manual_seed(0)

@@ -135,6 +135,40 @@ def test_what_flex_attention_lacks():
     ]
 
 
+def test_what_disentangled_attention_excludes():
+    cfg = UnilmConfig(
+        disentangled_attention="p2c",
+        relative_position_bins=32,
+        rotary_base=10.0,
+        attention="padded",
+        disentangled_buckets=7,
+    )
+    with pytest.raises(UserError) as raised:
+        complete_sizes(cfg)
+    assert raised.value.problems == [
+        "--relative-position-bins must be 0 with --disentangled-attention p2c, but is 32",
+        "--rotary-base must be 0 with --disentangled-attention p2c, but is 10",
+        "--attention must be auto or loop with --disentangled-attention p2c, but is padded",
+        "--disentangled-buckets must be 0 or an even number from 4 on, but is 7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"disentangled_attention": "none", "disentangled_buckets": 8},
+         r"^--disentangled-buckets must be 0 without --disentangled-attention, but is 8$"),
+        ({"disentangled_attention": "both", "disentangled_buckets": 8, "max_relative_position": 5},
+         r"^--max-relative-position must exceed half of --disentangled-buckets \(8\) by 2 or more, but is 5$"),
+        ({"disentangled_attention": "both", "max_relative_position": 0},
+         r"^--max-relative-position must be positive with --disentangled-attention both, but is 0$"),
+    ],
+)  # fmt: skip
+def test_relative_positions_of_disentangled_attention(options, message):
+    with pytest.raises(UserError, match=message):
+        complete_sizes(UnilmConfig(**options))
+
+
 def test_random_weights_and_an_encoder_exclude_each_other():
     with pytest.raises(UserError, match="--random-init and --pretrained encoder exclude each other"):
         complete_sizes(UnilmConfig(pretrained="encoder", random_init=True))

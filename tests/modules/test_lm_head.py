@@ -6,7 +6,7 @@ from pretended_gpu import upload
 
 from s2sft_fairseq.modules import lm_head
 from s2sft_fairseq.modules.cpu_linear import PackedLinear, QuantizedLinear, can_pack, can_quantize
-from s2sft_fairseq.modules.lm_head import LMHead, Targets, linear_cross_entropy
+from s2sft_fairseq.modules.lm_head import Activation, LMHead, Targets, linear_cross_entropy
 
 VOCABULARY, WIDTH, TOKEN_DIM = 97, 16, 8
 
@@ -16,14 +16,12 @@ pytestmark = pytest.mark.skipif(not can_pack(torch.ones(1, 1)), reason="this PyT
 @pytest.fixture
 def head():
     torch.manual_seed(0)
-    made = LMHead(
-        vocab_size=VOCABULARY,
-        embed_dim=WIDTH,
-        token_dim=TOKEN_DIM,
-        activation=torch.nn.functional.gelu,
-        layer_norm_eps=1e-12,
-        bias=True,
-    )
+    hidden = {
+        "dense": torch.nn.Linear(WIDTH, TOKEN_DIM),
+        "activation": Activation(torch.nn.functional.gelu),
+        "layer_norm": torch.nn.LayerNorm(TOKEN_DIM),
+    }
+    made = LMHead(hidden, vocab_size=VOCABULARY)
     torch.nn.init.normal_(made.bias)
     return made
 

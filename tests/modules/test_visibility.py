@@ -96,6 +96,21 @@ FURTHER = {
     "no segments": {"num_segments": 0},
     "local only but the first": {**ENCODERS["modernbert"], "global_attention_every": 9},
     "window 1, one base": {**ENCODERS["modernbert"], "local_attention_window": 1, "local_rotary_base": 0.0},
+    "own keys of positions": {
+        **ENCODERS["deberta"],
+        "disentangled_attention": "c2p",
+        "disentangled_projections": "own",
+        "disentangled_norm": "none",
+    },
+    "own queries of positions, a window": {
+        **ENCODERS["deberta"],
+        "disentangled_attention": "p2c",
+        "disentangled_projections": "own",
+        "disentangled_buckets": 0,
+        "max_relative_position": 5,
+        "local_attention_window": 6,
+        "global_attention_every": 2,
+    },
     "bases alone": {**ENCODERS["modernbert"], "local_attention_window": 0},
     "narrow and pre-norm": {"embedding_dim": 8, "layer_norm_position": "pre"},
     "window with relative positions": {"relative": True, "local_attention_window": 5, "global_attention_every": 2},
@@ -199,7 +214,7 @@ def test_blocks(window, with_relative):
     with torch.no_grad():
         columns = PackedColumns(position, position, position, step, group, lengths)
         blocks = attention_blocks(columns, window=window, relative_bias=relative)
-        for queries, keys, bias in blocks:
+        for queries, keys, bias, _ in blocks:
             queries_so_far += range(len(position))[queries]
             found[:, queries, keys] = 0 if bias is None else bias
         torch.testing.assert_close(found, expected_bias(examples, window, relative), rtol=0, atol=0)

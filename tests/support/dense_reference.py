@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.packing import PackedExamples
 
 
@@ -49,6 +50,16 @@ def bucket(distance: int, num_bins: int, max_distance: int) -> int:
     return side + min(exact + math.floor(further), half - 1)
 
 
+def relative_row(distance: int, buckets: int, max_distance: int) -> int:
+    """DeBERTa's row of the position of the query less that of the key: log buckets from half of them on."""
+    span, middle = buckets or max_distance, buckets // 2
+    if buckets and abs(distance) > middle:
+        # Rounded at the twelfth digit, so that a bucket that ends at a whole distance ends exactly there.
+        further = math.log(abs(distance) / middle) / math.log((max_distance - 1) / middle) * (middle - 1)
+        distance = (1 if distance > 0 else -1) * (middle + math.ceil(round(further, 12)))
+    return min(max(distance + span, 0), 2 * span - 1)
+
+
 def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
     """The states of the last layer (L, H) of one example without padding."""
     token, position, segment = (
@@ -57,7 +68,7 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
     )
     cfg, embeddings = model.cfg, model.embeddings
     x = embeddings.tokens.weight[token]
-    if not cfg.rotary_base:
+    if embeddings.positions is not None:
         x = x + embeddings.positions.weight[position]
     if embeddings.segments is not None:
         x = x + embeddings.segments.weight[segment]
@@ -67,7 +78,15 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
 
     visible, places = visibility_matrix(example), position.tolist()
     bias = torch.zeros(cfg.encoder_attention_heads, *visible.shape, dtype=x.dtype)
-    if model.relative_position is not None:
+    relative = None
+    if cfg.disentangled_attention != "none":
+        table = model.relative_position.embedding.weight
+        if cfg.disentangled_norm == "layer_norm":
+            table = model.relative_position.layer_norm(table)
+        buckets, furthest = cfg.disentangled_buckets, cfg.max_relative_position
+        rows = [[relative_row(query - key, buckets, furthest) for key in places] for query in places]
+        relative = (table, torch.tensor(rows), cfg)
+    elif model.relative_position is not None:
         bins, furthest = cfg.relative_position_bins, cfg.max_relative_position
         table = torch.tensor([[bucket(key - query, bins, furthest) for key in places] for query in places])
         bias = bias + model.relative_position.weight[:, table]
@@ -80,7 +99,13 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
                 near = np.array([[query - reach <= key <= query + reach for key in places] for query in places])
                 allowed = visible & near
         attend = partial(
-            _attend, layer.attention, allowed=torch.from_numpy(allowed), bias=bias, places=places, base=base
+            _attend,
+            layer.attention,
+            allowed=torch.from_numpy(allowed),
+            bias=bias,
+            places=places,
+            base=base,
+            relative=relative,
         )
         if cfg.layer_norm_position == "pre":
             first = index == 0 and cfg.embedding_norm == "yes"
@@ -110,7 +135,14 @@ def turned(x: Tensor, places: list[int], base: float) -> Tensor:
 
 
 def _attend(
-    attention: torch.nn.Module, x: Tensor, *, allowed: Tensor, bias: Tensor, places: list[int], base: float
+    attention: torch.nn.Module,
+    x: Tensor,
+    *,
+    allowed: Tensor,
+    bias: Tensor,
+    places: list[int],
+    base: float,
+    relative: tuple[Tensor, Tensor, UnilmConfig] | None,
 ) -> Tensor:
     width = x.size(1)
     size = width // attention.num_heads
@@ -124,7 +156,36 @@ def _attend(
         queries, keys = query[:, of_head], key[:, of_key]
         if base:
             queries, keys = turned(queries, places, base), turned(keys, places, base)
-        scores = queries @ keys.t() / math.sqrt(size) + bias[head]
+        products, number = queries @ keys.t(), 1
+        if relative is not None:
+            more, number = _disentangled(attention, queries, keys, of_head, *relative)
+            products = products + more
+        scores = products / math.sqrt(number * size) + bias[head]
         exponents = torch.where(allowed, scores, float("-inf")).softmax(dim=1)
         heads.append(exponents @ value[:, of_key])
     return attention.output(torch.cat(heads, dim=1))
+
+
+def _disentangled(
+    attention: torch.nn.Module,
+    queries: Tensor,
+    keys: Tensor,
+    of_head: slice,
+    table: Tensor,
+    rows: Tensor,
+    cfg: UnilmConfig,
+) -> tuple[Tensor, int]:
+    """The products of a head (L, L) with relative positions, pair by pair, and the number of all products."""
+    width, kind = table.size(1), cfg.disentangled_attention
+    of_query, of_key, _ = attention.qkv(table).split(width, dim=1)
+    if cfg.disentangled_projections == "own":
+        of_query = attention.position_query(table) if kind in ("p2c", "both") else of_query
+        of_key = attention.position_key(table) if kind in ("c2p", "both") else of_key
+    total, number = torch.zeros(len(queries), len(keys), dtype=queries.dtype), 1
+    if kind in ("c2p", "both"):
+        total = total + (queries.unsqueeze(1) * of_key[rows][..., of_head]).sum(-1)
+        number += 1
+    if kind in ("p2c", "both"):
+        total = total + (keys.unsqueeze(0) * of_query[rows][..., of_head]).sum(-1)
+        number += 1
+    return total, number

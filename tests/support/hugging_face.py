@@ -50,6 +50,15 @@ SPECIAL = {
     + [f"<|reserved_special_token_{number}|>" for number in range(2)],
 }
 """The special tokens of the schemes that are a ``tokenizer.json``; but of the first they are ids 0 and on."""
+DEBERTA = {
+    **{"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
+    **{"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+}
+SPM_SPECIAL = {
+    **{"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3},
+    **{"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"},
+}
+OWN_PROJECTIONS = {**DEBERTA, "share_att_key": False}
 
 # A name for each family and variant: class, tokenizer, and what its configuration changes.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -83,6 +92,18 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gte": ("GteForMaskedLM", "sentencepiece", {**ROTARY, "pad_token_id": 1}),
     "gte-no-segments": ("GteForMaskedLM", "sentencepiece", {**ROTARY, "pad_token_id": 1, "type_vocab_size": 0}),
     "jina": ("JinaEmbeddingsV3ForMaskedLM", "sentencepiece", {**ROTARY, "pad_token_id": 1, "type_vocab_size": 1}),
+    "deberta": ("DebertaV2ForMaskedLM", "spm", DEBERTA),
+    "deberta-own-projections": ("DebertaV2ForMaskedLM", "spm", OWN_PROJECTIONS),
+    "deberta-no-buckets": ("DebertaV2ForMaskedLM", "spm", {**DEBERTA, "position_buckets": -1}),
+    "deberta-c2p": ("DebertaV2ForMaskedLM", "spm", {**OWN_PROJECTIONS, "pos_att_type": "c2p"}),
+    "deberta-p2c": ("DebertaV2ForMaskedLM", "spm", {**OWN_PROJECTIONS, "pos_att_type": "p2c"}),
+    "deberta-no-norm": (
+        "DebertaV2ForMaskedLM",
+        "spm",
+        {**DEBERTA, "norm_rel_ebd": "none", "max_relative_positions": 12},
+    ),
+    "deberta-segments": ("DebertaV2ForMaskedLM", "spm", {**DEBERTA, "type_vocab_size": 2}),
+    "deberta-no-head": ("DebertaV2Model", "spm", {**DEBERTA, "position_buckets": 32}),
 }
 
 
@@ -140,15 +161,18 @@ def write_tokenizer(scheme: str, folder: Path) -> None:
         (folder / "tokenizer.json").write_text(json.dumps(whole))
     else:
         sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+        # DeBERTa's model holds its special symbols but [MASK]; more rows than that are padding.
+        stem, special = ("spm", SPM_SPECIAL) if scheme == "spm" else ("sentencepiece.bpe", {})
         text = ["the quick brown fox jumps over the lazy dog", "a sphinx of black quartz judges my vow"] * 20
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(text),
-            model_prefix=str(folder / "sentencepiece.bpe"),
+            model_prefix=str(folder / stem),
             vocab_size=VOCAB_SIZE - 2,
             hard_vocab_limit=False,
             minloglevel=2,
+            **special,
         )
-        (folder / "sentencepiece.bpe.vocab").unlink()
+        (folder / f"{stem}.vocab").unlink()
 
 
 def our_model(folder: Path) -> UnilmModel:

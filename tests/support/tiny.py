@@ -36,6 +36,12 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "absolute": {},
     "relative": {"relative": True},
     "electra": {"embedding_dim": 8},
+    "deberta": {
+        "num_segments": 0,
+        "disentangled_attention": "both",
+        "disentangled_buckets": 8,
+        "max_relative_position": 16,
+    },
     "modernbert": {
         "encoder_layers": 4,
         "num_segments": 0,

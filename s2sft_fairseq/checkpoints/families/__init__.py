@@ -6,6 +6,7 @@ from typing import Any
 
 from s2sft_fairseq.checkpoints.conversion import Family, Sizes
 from s2sft_fairseq.checkpoints.families.bert import BERT
+from s2sft_fairseq.checkpoints.families.deberta import DEBERTA, DEBERTA_DISCRIMINATOR
 from s2sft_fairseq.checkpoints.families.electra import ELECTRA
 from s2sft_fairseq.checkpoints.families.ernie import ERNIE, PADDLE_ERNIE
 from s2sft_fairseq.checkpoints.families.fairseq_roberta import FAIRSEQ_ROBERTA
@@ -20,9 +21,9 @@ from s2sft_fairseq.errors import UserError, as_option
 # The more special first: s2s-ft's files have BERT's names too, and UniLM's, nomic's those of BERT, jina's RoBERTa's.
 FAMILIES = (
     *(S2SFT, UNILM, NOMIC_BERT, JINA, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
-    *(EUROBERT, ULTRABERT, NEOBERT, GTE),
+    *(EUROBERT, ULTRABERT, NEOBERT, GTE, DEBERTA_DISCRIMINATOR, DEBERTA),
 )
-_WRITTEN = (BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA)
+_WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
 """Whose format models are written in, whatever they were read from."""
 MOST_LAYERS = 1000
 _SWITCHES = (
@@ -110,6 +111,8 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family
 
 
 def _most_similar(sizes: Sizes) -> Family:
+    if sizes.get("disentangled_attention", "none") != "none":
+        return DEBERTA
     if str(sizes.get("norm")) == "rms":
         if str(sizes["lm_head"]) == "two_layer":
             return ULTRABERT
