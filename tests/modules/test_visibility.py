@@ -214,7 +214,7 @@ def test_blocks(window, with_relative):
     with torch.no_grad():
         columns = PackedColumns(position, position, position, step, group, lengths)
         blocks = attention_blocks(columns, window=window, relative_bias=relative)
-        for queries, keys, bias in blocks:
+        for queries, keys, bias, _ in blocks:
             queries_so_far += range(len(position))[queries]
             found[:, queries, keys] = 0 if bias is None else bias
         torch.testing.assert_close(found, expected_bias(examples, window, relative), rtol=0, atol=0)
