@@ -140,7 +140,7 @@ def test_heads_that_are_others_there(name, task, reason, trained, tmp_path):
 
 def test_every_family_that_is_exported_is_decided_on():
     for layout in FORMATS.values():
-        assert {*layout.modules, *layout.refused} == {"BERT", "RoBERTa", "ELECTRA", "ModernBERT", "UniLM"}
+        assert {*layout.modules, *layout.refused} == {"BERT", "RoBERTa", "ELECTRA", "ModernBERT", "UniLM", "DeBERTa"}
 
 
 def test_what_differs_from_a_tokenizer_is_told(trained, tmp_path, capsys):
