@@ -46,12 +46,14 @@ def relative_row(distance: int, furthest: int, buckets: int) -> int:
 class RelativeEmbeddings(nn.Module):
     """The table of relative positions (R, H) of all layers, with a layer norm if that is wanted."""
 
-    def __init__(self, embed_dim: int, *, furthest: int, buckets: int, layer_norm_eps: float | None) -> None:
+    def __init__(
+        self, embed_dim: int, *, furthest: int, buckets: int, layer_norm_eps: float | None, bias: bool = True
+    ) -> None:
         """Make the table; without ``layer_norm_eps`` it has no layer norm."""
         super().__init__()
         self.furthest, self.buckets = furthest, buckets
         self.embedding = nn.Embedding(2 * (buckets or furthest), embed_dim)
-        self.layer_norm = None if layer_norm_eps is None else nn.LayerNorm(embed_dim, eps=layer_norm_eps)
+        self.layer_norm = None if layer_norm_eps is None else nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         rows = [relative_row(distance, furthest, buckets) for distance in range(-furthest, furthest + 1)]
         self.row_of_distance: Tensor
         self.register_buffer("row_of_distance", torch.tensor(rows), persistent=False)
