@@ -35,6 +35,14 @@ MODERNBERT: dict[str, Any] = {
     "global_attention_every": 3,
 }
 
+DEBERTA: dict[str, Any] = {
+    "num_segments": 0,
+    "layer_norm_eps": 1e-7,
+    "disentangled_attention": "both",
+    "disentangled_buckets": 256,
+    "max_relative_position": 512,
+}
+
 ARCHITECTURES = {
     "unilm_tiny": _sizes(2, 128, 512, 2),
     "unilm_small": _sizes(4, 512, 2048, 8),
@@ -48,6 +56,8 @@ ARCHITECTURES = {
     "electra_small": _sizes(12, 256, 1024, 4, embedding_dim=128),
     "modernbert_base": _sizes(22, 768, 1152, 12, **MODERNBERT),
     "modernbert_large": _sizes(28, 1024, 2624, 16, **MODERNBERT),
+    "deberta_v3_base": _sizes(12, 768, 3072, 12, **DEBERTA),
+    "deberta_v3_large": _sizes(24, 1024, 4096, 16, **DEBERTA),
 }
 
 

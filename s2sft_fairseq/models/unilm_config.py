@@ -259,7 +259,7 @@ class UnilmConfig(TransformerOptions):
             "help": "of packed batches; padded: one call a layer, with a mask; flash: flash attention, for GPUs, 16 "
             "bits and targets that are predicted from left to right (other batches are padded); flex: PyTorch's "
             "FlexAttention, for GPUs, which has neither --attention-dropout nor a relative position bias; loop: "
-            "example by example; auto: flash on GPUs, loop on CPUs"
+            "example by example, as --disentangled-attention always is; auto: flash on GPUs, loop on CPUs"
         },
     )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")

@@ -46,12 +46,14 @@ def relative_row(distance: int, furthest: int, buckets: int) -> int:
 class RelativeEmbeddings(nn.Module):
     """The table of relative positions (R, H) of all layers, with a layer norm if that is wanted."""
 
-    def __init__(self, embed_dim: int, *, furthest: int, buckets: int, layer_norm_eps: float | None) -> None:
+    def __init__(
+        self, embed_dim: int, *, furthest: int, buckets: int, layer_norm_eps: float | None, bias: bool = True
+    ) -> None:
         """Make the table; without ``layer_norm_eps`` it has no layer norm."""
         super().__init__()
         self.furthest, self.buckets = furthest, buckets
         self.embedding = nn.Embedding(2 * (buckets or furthest), embed_dim)
-        self.layer_norm = None if layer_norm_eps is None else nn.LayerNorm(embed_dim, eps=layer_norm_eps)
+        self.layer_norm = None if layer_norm_eps is None else nn.LayerNorm(embed_dim, eps=layer_norm_eps, bias=bias)
         rows = [relative_row(distance, furthest, buckets) for distance in range(-furthest, furthest + 1)]
         self.row_of_distance: Tensor
         self.register_buffer("row_of_distance", torch.tensor(rows), persistent=False)
@@ -183,13 +185,13 @@ class DisentangledAttention(MultiFlowAttention):
         if position_key is not None:
             # (N, h, A, R), looked up -> (N, h, A, S)
             of_all = rows.repeat_interleave(hypotheses, dim=1)[:, -queries:]
-            terms.append(_at_rows(query @ _by_head(position_key), of_all))
+            terms.append(_at_rows(torch.einsum("nhad,rhd->nhar", query, position_key), of_all))
         if position_query is not None:
-            # For one position after another, as there are fewer of them than rows:
-            # (N, S, h, d) times (N, S, h, d), summed up -> (N, S, h), of all positions (N, A, S, h) -> (N, h, A, S)
-            by_slot = key.transpose(1, 2)
-            products = [(by_slot * position_query[rows[:, index]]).sum(-1) for index in range(rows.size(1))]
-            of_positions = torch.stack(products, dim=1).movedim(-1, 1)
+            # For one position after another, as there are fewer of them than rows: (N, S, H) -> (N, h, S, d), times
+            # the keys, summed up -> (N, h, S); of all positions (N, h, positions, S)
+            looked_up = (nn.functional.embedding(each, position_query.flatten(1)) for each in rows.unbind(1))
+            products = [(key * each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)).sum(-1) for each in looked_up]
+            of_positions = torch.stack(products, dim=2)
             terms.append(of_positions.repeat_interleave(hypotheses, dim=2)[:, :, -queries:])
         return functools.reduce(torch.add, terms) / math.sqrt(query.size(-1)) + super().step_bias(query, key, plan)
 

@@ -201,7 +201,7 @@ def test_what_modernbert_has_no_counterpart_of():
     [
         ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"], None),
         # DeBERTa of the first version.
-        ("deberta", ["deberta.embeddings.LayerNorm.weight"], "DeBERTa (deberta-v2)"),
+        ("deberta", ["deberta.embeddings.LayerNorm.weight"], "DeBERTa v3 (deberta-v2)"),
         # RoBERTa's names, but other ids: it would be converted to something that reads every text wrongly.
         ("camembert", ["roberta.embeddings.LayerNorm.weight"], "RoBERTa (roberta, xlm-roberta, xlm_roberta)"),
         ("my_bert", ["bert.embeddings.LayerNorm.weight", "bert.gate"], "BERT (bert, minilm, unilm), without bert.gate"),

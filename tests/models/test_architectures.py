@@ -34,6 +34,8 @@ def test_named_architectures(name):
         ("electra_small", 30522, 14),
         ("modernbert_base", 50368, 149),
         ("modernbert_large", 50368, 395),
+        ("deberta_v3_base", 128100, 184),
+        ("deberta_v3_large", 128100, 435),
     ],
 )
 def test_architectures_are_as_large_as_published(name, vocab_size, published):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import ENCODERS, model_inputs, pack_example, packed_columns, tiny_form, tiny_model, words
 
+from s2sft_fairseq.api.passes import EncoderPass
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.modules.disentangled_attention import (
     DisentangledAttention,
@@ -14,7 +15,7 @@ from s2sft_fairseq.modules.disentangled_attention import (
     RelativeEmbeddings,
     relative_row,
 )
-from s2sft_fairseq.modules.visibility import visible
+from s2sft_fairseq.modules.visibility import PackedColumns, visible
 from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.packing import collate
 
@@ -140,3 +141,16 @@ def test_a_prepared_model_does_not_project_its_table_again(monkeypatch, columns)
     prepare_for_inference(model, bf16=False, quantize="none")
     monkeypatch.setattr(DisentangledAttention, "_projected", None)
     torch.testing.assert_close(model.encode(columns), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_that_are_shown_are_those_that_attend(columns):
+    """With one head, for then the mean of all heads is what attends."""
+    model = tiny_model(5, **ENCODERS["deberta"], encoder_attention_heads=1).double()
+    columns = PackedColumns(*(column[: sum(columns.lengths[0])] for column in columns[:5]), columns.lengths[:1])
+    attention, seen = model.layers[0].attention, []
+    attention.register_forward_hook(lambda _, arguments, output: seen.append((*arguments, output)))
+    with torch.no_grad():
+        weights = EncoderPass(model, None, None, "cpu")._weights(columns, layer=0)
+        x, plan, output = seen[0]
+        value = attention.project(x, plan.rotation)[:, 2, 0]
+        torch.testing.assert_close(attention.output(weights.double() @ value), output, atol=1e-5, rtol=1e-5)

@@ -222,7 +222,7 @@ def test_blocks(window, with_relative):
 
 
 def num_scores(blocks):
-    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys, _ in blocks)
+    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys, *_ in blocks)
 
 
 def columns_of_lengths(lengths):
