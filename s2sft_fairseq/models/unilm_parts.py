@@ -51,7 +51,7 @@ def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | RelativeE
             furthest=cfg.max_relative_position,
             buckets=cfg.disentangled_buckets,
             layer_norm_eps=cfg.layer_norm_eps if str(cfg.disentangled_norm) == "layer_norm" else None,
-            bias=_has_biases(cfg),
+            bias="norm" in biased_parts(cfg.biases),
         )
     if not cfg.relative_position_bins:
         return None
