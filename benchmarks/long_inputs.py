@@ -14,7 +14,7 @@ from pathlib import Path
 from long_inputs_cell import Cell
 from records import Record, measure_cells
 
-SYSTEMS = ("ours", "transformers")
+SYSTEMS, TASKS = ("ours", "transformers"), ("prefill", "update")
 FIELDS = ("system", "task", "length", "layers", "vocab", "threads")
 
 
@@ -22,7 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192], help="positions of the text")
-    parser.add_argument("--tasks", nargs="+", choices=("prefill", "update"), default=["prefill", "update"])
     parser.add_argument("--layers", type=int, default=22, help="fewer are quicker; every third one is global")
     parser.add_argument("--vocab", type=int, default=50368)
     parser.add_argument("--repeats", type=int, default=2, help="timed runs, after one more; the fastest counts")
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--layers must be at least 2, for the first one is global, but is {options.layers}")
     cells = [
         Cell(system, task, length, options.layers, options.vocab, options.threads, options.repeats)
-        for task in options.tasks
+        for task in TASKS
         for length in options.lengths
         for system in SYSTEMS
     ]
@@ -50,18 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def table(records: Sequence[Record]) -> Iterator[str]:
     """Yield a row for each task and length: seconds of ours and theirs, which stand side by side, and their ratio."""
-    heads = (
-        "task",
-        "positions",
-        "ours, s",
-        "transformers, s",
-        "ratio",
-        "ours, GB",
-        "transformers, GB",
-        "local attention",
-    )
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
+    yield "| task | positions | ours, s | transformers, s | ratio | ours, GB | transformers, GB | local attention |"
+    yield "|---|---|---|---|---|---|---|---|"
     for own, other in zip(records[::2], records[1::2], strict=True):
         seconds = own["seconds"], other["seconds"], own["seconds"] / other["seconds"]
         memory = own["peak_bytes"] / 1e9, other["peak_bytes"] / 1e9
