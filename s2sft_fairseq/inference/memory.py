@@ -120,7 +120,7 @@ def memory_for(
         # Float32 scores and what is made of them: three copies in beam search, up to eight in sampling.
         scored_row=sum(8 * 4 * len(model.embeddings.tokens.weight) for model in models),
         # From the newest token and the placeholder.
-        scored_pair=max(2 * _read_pair(model) for model in models),
+        scored_pair=max(2 * _bias_pair(model) for model in models),
         spare=spare,
         multiple=multiple,
         cuda_graphs=cuda_graphs,
@@ -147,6 +147,14 @@ def _read_position(model: UnilmModel) -> int:
 
 
 def _read_pair(model: UnilmModel) -> int:
+    # In blocks, as on CPUs, a source needs no mask but for windows, which do not grow with it.
+    in_blocks = (
+        model.embeddings.tokens.weight.device.type == "cpu" and getattr(model.cfg, "attention", "auto") != "padded"
+    )
+    return 0 if in_blocks and model.relative_position is None else _bias_pair(model)
+
+
+def _bias_pair(model: UnilmModel) -> int:
     # A bias for each pattern, or for each of its heads; each of them before and after its mask, and the masks.
     heads = model.cfg.encoder_attention_heads if model.relative_position is not None else 1
     biases = len(set(model.patterns)) * heads * (2 * _element(model) + 2)

@@ -121,17 +121,25 @@ class AttentionPattern:
             relative: the model's relative position bias.
             dtype: the data type of the layers.
         """
-        key_positions = state.positions[:, : seen.size(-1)]
+        key_positions, groups = state.positions[:, : seen.size(-1)], state.groups
         if self.window:
             seen = seen & within_window(positions, key_positions, self.window)
+            if positions.device.type == "cpu":  # a GPU would be waited for, and a CUDA graph has fixed shapes
+                groups = [(rows, _first_seen(seen[rows])) for rows, _ in groups]
         # (N, A, S) -> (N, 1, A, S), for every head
         hidden = ~seen.unsqueeze(1)
         bias = torch.zeros_like(hidden, dtype=dtype) if relative is None else relative(positions, key_positions)
         bias = bias.masked_fill(hidden, float("-inf"))
-        return StepPlan(bias, slots, state.groups, self._rotation(positions, dtype))
+        return StepPlan(bias, slots, groups, self._rotation(positions, dtype))
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         return rotation_at(positions, self.head_dim, self.rotary_base, dtype) if self.rotary_base else None
+
+
+def _first_seen(seen: Tensor) -> int:
+    """Return the first slot that any new token sees, (n, A, S) -> a number."""
+    # Of equal ones argmax finds the first.
+    return int(seen.flatten(0, 1).any(dim=0).to(torch.uint8).argmax())
 
 
 class MultiFlowAttention(nn.Module):

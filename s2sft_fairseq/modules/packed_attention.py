@@ -173,7 +173,7 @@ def _multiply(a: Tensor, b: Tensor, *, out: Tensor) -> None:
 
 class _Tile(NamedTuple):
     queries: slice
-    keys: slice
+    keys: slice | Tensor
     block: int
     rows: slice
     """Of the block's bias."""
@@ -195,8 +195,7 @@ class _Tiles:
         self.scale = 1 / math.sqrt(query.size(-1))
         heads = len(query)
         self.tiles = list(_cut(blocks, max(1, TILE // heads)))
-        sizes = [heads * (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
-                 for tile in self.tiles]  # fmt: skip
+        sizes = [heads * (tile.queries.stop - tile.queries.start) * blocks[tile.block].num_keys for tile in self.tiles]
         self._no_bias = query.new_zeros(1, dtype=dtype)
         self._buffers = query.new_empty(2, max(sizes, default=0), dtype=dtype)
 
@@ -228,13 +227,14 @@ class _Tiles:
 
 def _cut(blocks: Sequence[AttentionBlock], scores: int) -> Iterator[_Tile]:
     """Cut the queries of each block so that a tile has so many scores of one head at most, or one query."""
-    for index, (queries, keys, *_) in enumerate(blocks):
+    for index, block in enumerate(blocks):
+        queries = block.queries
         count = queries.stop - queries.start
-        most = max(1, scores // (keys.stop - keys.start))
+        most = max(1, scores // block.num_keys)
         size = -(-count // -(-count // most))
         for start in range(queries.start, queries.stop, size):
             stop = min(start + size, queries.stop)
-            yield _Tile(slice(start, stop), keys, index, slice(start - queries.start, stop - queries.start))
+            yield _Tile(slice(start, stop), block.keys, index, slice(start - queries.start, stop - queries.start))
 
 
 def flex_mask(columns: PackedColumns, *, window: int = 0) -> BlockMask:

@@ -6,13 +6,11 @@ placeholders behind it.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-# Queries of a context that attend together in local layers, in windows: the more, the more keys each meets in vain.
-QUERIES_IN_WINDOWS = 4
 
 
 class PackedColumns(NamedTuple):
@@ -69,14 +67,20 @@ def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -
 
 
 class AttentionBlock(NamedTuple):
-    """Queries of a packed batch, and the keys that they meet: both are runs of its T tokens, of one example."""
+    """A run of queries of a packed batch, and the keys that they meet, all of one example."""
 
     queries: slice
-    keys: slice
+    keys: slice | Tensor
+    """Among the T tokens; numbers of them, ascending (K,), where they are not one run."""
     bias: Tensor | None
     """Added to the scores: (1 or h, Q, K), -inf where the rule forbids; None where all is visible."""
     rows: Tensor | None = None
     """Of the table of relative positions (Q, K); None without disentangled attention."""
+
+    @property
+    def num_keys(self) -> int:
+        """K."""
+        return self.keys.stop - self.keys.start if isinstance(self.keys, slice) else len(self.keys)
 
 
 def attention_blocks(
@@ -88,8 +92,9 @@ def attention_blocks(
 ) -> list[AttentionBlock]:
     """Work out the attention of a packed batch, once for all layers of a kind.
 
-    The context of an example meets itself, and everything in it is visible. All that comes behind it meets the whole
-    example.
+    Without a window there are two blocks for an example: its context meets itself, and everything in it is visible; all
+    that comes behind it meets the whole example. With a window a block has ``window // 2`` queries at most, and no key
+    that none of them sees: time and memory grow linearly with the length.
 
     Args:
         columns: of the batch.
@@ -99,28 +104,42 @@ def attention_blocks(
     """
     positions, steps, groups = columns.positions, columns.steps, columns.groups
 
-    def block(queries: slice, keys: slice) -> AttentionBlock:
-        allowed = visible(steps[queries], groups[queries], steps[keys], groups[keys])
-        if window:
-            allowed &= within_window(positions[queries], positions[keys], window)
+    def allowed(queries: slice, keys: slice | Tensor) -> Tensor:
+        # (Q, K)
+        seen = visible(steps[queries], groups[queries], steps[keys], groups[keys])
+        return seen & within_window(positions[queries], positions[keys], window) if window else seen
+
+    def block(queries: slice, keys: slice | Tensor, seen: Tensor) -> AttentionBlock:
         # (Q, K) -> (1, Q, K), for every head
-        forbidden = ~allowed.unsqueeze(0)
+        forbidden = ~seen.unsqueeze(0)
         if relative_bias is not None:
-            bias = relative_bias(positions[queries], positions[keys])
+            bias = relative_bias(positions[queries], positions[keys]).masked_fill(forbidden, float("-inf"))
         else:
-            bias = torch.zeros_like(forbidden, dtype=dtype)
-        return AttentionBlock(queries, keys, bias.masked_fill(forbidden, float("-inf")))
+            bias = torch.zeros_like(forbidden, dtype=dtype).masked_fill_(forbidden, float("-inf"))
+        return AttentionBlock(queries, keys, bias)
 
     blocks = []
-    for context, rest in _examples(columns.lengths):
+    for context, *others in _examples(columns.lengths):
         furthest = context.stop - context.start - 1
         if window and furthest > window // 2:
-            blocks += [block(*near) for near in _windows(context, window)]
+            blocks += [block(queries, keys, allowed(queries, keys)) for queries, keys in _windows(context, window)]
         elif context.stop > context.start:
             bias = None if relative_bias is None else relative_bias(positions[context], positions[context])
             blocks.append(AttentionBlock(context, context, bias))
-        if rest.stop > rest.start:
-            blocks.append(block(rest, slice(context.start, rest.stop)))
+        rest = slice(context.stop, others[-1].stop if others else context.stop)
+        if rest.stop == rest.start:
+            continue
+        example = slice(context.start, rest.stop)
+        if not window:
+            blocks.append(block(rest, example, allowed(rest, example)))
+            continue
+        if rest.stop - rest.start <= window // 2:
+            others = [rest]  # few enough for one block
+        runs = [run for other in others for run in _runs(other, window)]
+        for queries, near in zip(runs, _near(positions, example, runs, window), strict=True):
+            seen = allowed(queries, near)
+            is_met = seen.any(dim=0)
+            blocks.append(block(queries, _as_slice(near[is_met]), seen[:, is_met]))
     return blocks
 
 
@@ -146,23 +165,45 @@ def blocks_at(queries: Tensor, blocks: Sequence[AttentionBlock]) -> list[Attenti
     return left
 
 
-def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[tuple[slice, slice]]:
-    """Yield where the context of each example stands, and what comes behind it."""
+def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[list[slice]]:
+    """Yield where the blocks of each example stand, the context first."""
     start = 0
-    for context, *others in lengths:
-        end = start + context
-        stop = end + sum(others)
-        yield slice(start, end), slice(end, stop)
-        start = stop
+    for of_blocks in lengths:
+        bounds = list(accumulate(of_blocks, initial=start))
+        yield [slice(*each) for each in pairwise(bounds)]
+        start = bounds[-1]
+
+
+def _runs(block: slice, window: int) -> Iterator[slice]:
+    """Cut a block into runs of queries of local attention: the longer they are, the more keys each meets in vain."""
+    size = max(1, window // 2)
+    for start in range(block.start, block.stop, size):
+        yield slice(start, min(start + size, block.stop))
 
 
 def _windows(context: slice, window: int) -> Iterator[tuple[slice, slice]]:
     """Yield the queries and keys of local attention within a context, whose positions count on from one to the next."""
     reach = window // 2
-    size = max(1, QUERIES_IN_WINDOWS * reach)
-    for start in range(context.start, context.stop, size):
-        stop = min(start + size, context.stop)
-        yield slice(start, stop), slice(max(context.start, start - reach), min(context.stop, stop + reach))
+    for run in _runs(context, window):
+        yield run, slice(max(context.start, run.start - reach), min(context.stop, run.stop + reach))
+
+
+def _near(positions: Tensor, example: slice, runs: Sequence[slice], window: int) -> Iterator[Tensor]:
+    """Yield the tokens of an example that may be near enough to a query of each run: their numbers, ascending (K,)."""
+    ordered, order = positions[example].sort()
+    of_runs = [positions[run] for run in runs]
+    first = torch.stack([each.min() for each in of_runs]) - window // 2
+    last = torch.stack([each.max() for each in of_runs]) + window // 2
+    # Sorted once, so that no run looks at the whole example.
+    starts, stops = torch.searchsorted(ordered, first), torch.searchsorted(ordered, last, right=True)
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        yield example.start + order[start:stop].sort().values
+
+
+def _as_slice(numbers: Tensor) -> slice | Tensor:
+    """Return ascending numbers as a slice if they are one run, which can be read where it is."""
+    start, stop = int(numbers[0]), int(numbers[-1]) + 1
+    return slice(start, stop) if stop - start == len(numbers) else numbers
 
 
 class StepLayout(NamedTuple):

@@ -19,7 +19,8 @@ A query ``q`` sees a key ``k`` of its own example exactly when
 
 The tokens of an example stand in *blocks*: first the context, then content that is predicted (step > 0), then
 placeholders. The context is content of step 0 whose positions count on from 0; it may be empty. Attention uses this:
-the context meets itself, without a mask or in windows, and what comes behind it meets the whole example.
+the context meets itself, without a mask, and what comes behind it meets the whole example; in local layers each run of
+queries meets what is near.
 """
 
 from collections.abc import Sequence

@@ -108,7 +108,15 @@ def test_an_ensemble_keeps_a_cache_for_each_model():
 
 def test_relative_positions_take_a_bias_for_each_head():
     plain, relative = (memory_for([tiny_model(relative=given)], 5, 9, 0) for given in (False, True))
-    assert relative.read_pair == 2 * plain.read_pair
+    assert relative.scored_pair == 2 * plain.scored_pair
+    assert relative.read_pair > 0
+
+
+def test_reading_sources_takes_pairs_of_positions_where_there_are_masks_alone():
+    local = {**ENCODERS["modernbert"], "max_positions": 8192}
+    in_blocks, padded = (memory_for([tiny_model(**local, attention=how)], 5, 9, 0) for how in ("auto", "padded"))
+    assert (in_blocks.read_pair, padded.read_pair > 0) == (0, True)
+    assert memory_for([moved(tiny_model(**local))], 5, 9, 0).read_pair == padded.read_pair
 
 
 def test_by_default_a_share_of_what_is_free(monkeypatch):

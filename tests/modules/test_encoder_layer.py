@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from s2sft_fairseq.modules.encoder_layer import MultiFlowAttention, PackedPlan, StepPlan
-from s2sft_fairseq.modules.incremental_state import LayerCache, source_places
-from s2sft_fairseq.modules.visibility import AttentionBlock
+from s2sft_fairseq.modules.encoder_layer import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
+from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, source_places
+from s2sft_fairseq.modules.visibility import AttentionBlock, next_token_layout
 
 WIDTH, HEADS = 12, 3
 
@@ -112,3 +112,28 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
                 whole = torch.zeros(HEADS, total, total, dtype=torch.float64)
                 whole[:, start:] = offset
                 torch.testing.assert_close(states, plain(attention, row, whole)[-queries:])
+
+
+@pytest.mark.parametrize("generated", [0, 1, 5])
+def test_a_step_of_a_local_layer_reads_no_slot_before_its_windows(generated):
+    """Of sources in groups of similar length; they end side by side, so all windows begin in one slot."""
+    lengths, new, window = [40, 39, 20], 2, 6
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    sizes = {"layers": 0, "heads": 2, "head_dim": 8, "num_tokens": 10, "hypotheses": 1, "dtype": torch.float32}
+    state = IncrementalState.begin(positions, lengths, **sizes)
+    for _ in range(generated):
+        layout = next_token_layout(1, 1, placeholder=False, device=positions.device)
+        state.positions[:, state.slots_of(layout)] = state.lengths.unsqueeze(1)
+        state.keep(layout)
+    layout = next_token_layout(1, 1, placeholder=True, device=positions.device)
+    slots, ends = state.slots_of(layout), state.lengths.unsqueeze(1) + layout.offsets
+    state.positions[:, slots] = ends
+    seen = state.seen_by(layout, slots, state.read_by(layout))
+    options = {"relative": None, "dtype": torch.float32}
+    local, everywhere = (
+        AttentionPattern(8, 0.0, window=each).step(state, seen, ends, slots, **options) for each in (window, 0)
+    )
+    # The first new token sees three positions before its own.
+    assert local.groups == [(slice(0, 2), 40 + generated - 3), (slice(2, 3), 40 + generated - 3)]
+    assert everywhere.groups == [(slice(0, 2), 0), (slice(2, 3), 20)]
+    assert local.bias.size(-1) == 40 + generated + new

@@ -14,6 +14,8 @@ HEADS, SIZE = 3, 4
 SPANS = [((0, 4), (0, 4)), ((4, 7), (0, 7)), ((7, 9), (7, 9)), ((9, 12), (7, 12))]
 # Windows of local attention: keys on both sides of the queries, and shared by several blocks.
 WINDOWS = [((0, 3), (0, 5)), ((3, 6), (1, 8)), ((6, 12), (4, 12))]
+# Of placeholders: what of their example is near stands in several places.
+GAPS = [((0, 3), [0, 1, 2, 5, 7]), ((3, 7), (0, 7)), ((7, 12), [3, 7, 8, 10, 11])]
 TOKENS = 12
 # How many heads have a bias of their own in each block; 0: there is no bias at all.
 BIASES = {"none": 0, "for all heads": 1, "for each head": HEADS}
@@ -34,16 +36,17 @@ def blocks_of(spans, heads, *, seed=1, dtype=torch.float64, forbidden=True):
     generator = torch.Generator().manual_seed(seed)
     blocks = []
     for queries, keys in spans:
+        keys = torch.tensor(keys) if isinstance(keys, list) else slice(*keys)
         bias = None
         if heads:
-            shape = (heads, queries[1] - queries[0], keys[1] - keys[0])
+            shape = (heads, queries[1] - queries[0], len(torch.arange(TOKENS)[keys]))
             bias = torch.randn(shape, generator=generator, dtype=torch.float64)
             if forbidden:
                 hidden = torch.rand(shape[1:], generator=generator) < 1 / 3
                 hidden[:, 0] = False
                 bias = bias.masked_fill(hidden, float("-inf"))
             bias = bias.to(dtype)
-        blocks.append(AttentionBlock(slice(*queries), slice(*keys), bias))
+        blocks.append(AttentionBlock(slice(*queries), keys, bias))
     return blocks
 
 
@@ -73,7 +76,7 @@ def leaves(qkv, blocks):
 
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed biases", "learned biases"])
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
-@pytest.mark.parametrize("spans", [SPANS, WINDOWS], ids=["examples", "windows"])
+@pytest.mark.parametrize("spans", [SPANS, WINDOWS, GAPS], ids=["examples", "windows", "gaps"])
 def test_dense_attention(spans, heads, learned):
     qkv, blocks = random_qkv().requires_grad_(), blocks_of(spans, heads)
     if learned:
@@ -249,7 +252,7 @@ def test_bfloat16_products(heads, dropout):
 
 @pytest.mark.parametrize("at", [[0, 3, 4, 8, 11], [5], list(range(TOKENS)), []], ids=["some", "one", "all", "none"])
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
-@pytest.mark.parametrize("spans", [SPANS, WINDOWS], ids=["examples", "windows"])
+@pytest.mark.parametrize("spans", [SPANS, WINDOWS, GAPS], ids=["examples", "windows", "gaps"])
 def test_some_queries(spans, heads, at):
     """They get what they get among all, and so do the gradients of a loss of them."""
     qkv, blocks = random_qkv().requires_grad_(), with_gradients(blocks_of(spans, heads))

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 import torch
 from dense_reference import bucket, dense_states, sees, visibility_matrix
-from tiny import ENCODERS, PAD, VOCAB_SIZE, model_inputs, pack_example, packed_columns, tiny_form, tiny_model, words
+from tiny import (
+    ENCODERS,
+    PAD,
+    SEP,
+    VOCAB_SIZE,
+    model_inputs,
+    pack_example,
+    packed_columns,
+    tiny_form,
+    tiny_model,
+    words,
+)
 
 from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import (
@@ -15,8 +26,10 @@ from s2sft_fairseq.modules.visibility import (
     visible,
     within_window,
 )
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.sequence_form import SourceFields
 
 # The kinds of the blocks of a random example: context, content that is predicted, placeholders. "later" is content of
 # which nothing is known before all of the first content is.
@@ -115,6 +128,25 @@ FURTHER = {
     "narrow and pre-norm": {"embedding_dim": 8, "layer_norm_position": "pre"},
     "window with relative positions": {"relative": True, "local_attention_window": 5, "global_attention_every": 2},
 }
+
+
+def long_examples(method, seed, count=3):
+    """Sources of two fields and targets, of which most are longer than several runs of queries of a local layer."""
+    rng = np.random.default_rng(seed)
+    form = tiny_form(method, max_source=50, max_target=40, fields=SourceFields(segments=(0, 1)))
+
+    def example():
+        passage, answer, target = (words(rng, rng.integers(1, longest)) for longest in (30, 12, 38))
+        return pack_example(method, np.concatenate([passage, [SEP], answer]), target, form, NO_CORRUPTION, rng)
+
+    return [example() for _ in range(count)]
+
+
+@pytest.mark.parametrize("window", [2, 6, 15, 200])
+@pytest.mark.parametrize("method", list(OBJECTIVES))
+def test_every_objective_in_windows(method, window):
+    model = tiny_model(1, **{**ENCODERS["modernbert"], "num_segments": 2, "local_attention_window": window}).double()
+    assert_same_states_and_gradients(model, long_examples(method, window), seed=0)
 
 
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
@@ -222,7 +254,7 @@ def test_blocks(window, with_relative):
 
 
 def num_scores(blocks):
-    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys, *_ in blocks)
+    return sum((block.queries.stop - block.queries.start) * block.num_keys for block in blocks)
 
 
 def columns_of_lengths(lengths):
@@ -245,14 +277,27 @@ def test_no_score_between_examples_nor_of_a_context_with_its_target():
     assert num_scores(blocks) == sum(c * c + (t + p) * (c + t + p) for c, t, p in lengths)
 
 
-def test_long_contexts_take_few_scores_in_local_layers():
-    """At most three times the window for each of its tokens, whatever its length."""
-    for length in (100, 1000, 5000):
-        for window in (6, 16, 17, 128):
-            columns = columns_of_lengths([(length, 0, 0)])
-            blocks = attention_blocks(columns, window=window)
-            assert num_scores(blocks) <= 3 * window * length
-    assert num_scores(attention_blocks(columns)) == length * length
+@pytest.mark.parametrize("window", [1, 2, 6, 17, 128])
+@pytest.mark.parametrize("lengths", [(1000, 0, 0), (700, 400, 0), (300, 0, 400), (300, 400, 400), (3, 500, 500)])
+def test_a_block_of_a_local_layer_has_a_run_of_queries_and_their_windows(lengths, window):
+    """So the scores grow with the length, and not with its square; and no block needs more than its own bias."""
+    columns = columns_of_lengths([lengths, (5, 2, 2), lengths])
+    run = max(1, window // 2)
+    blocks = attention_blocks(columns, window=window)
+    for block in blocks:
+        # A short context is one block, in which the first token sees the last one just so.
+        assert block.queries.stop - block.queries.start <= run + 1
+        assert block.num_keys <= run + window
+    assert num_scores(blocks) <= (run + window) * len(columns.positions)
+    assert num_scores(attention_blocks(columns)) > 4 * num_scores(blocks)
+
+
+@pytest.mark.parametrize("method", list(OBJECTIVES))
+def test_no_block_of_a_local_layer_has_a_key_in_vain(method):
+    for window in (2, 6, 15):
+        batch = collate(long_examples(method, window))
+        for block in attention_blocks(packed_columns(batch), window=window):
+            assert block.bias is None or block.bias.isfinite().any(dim=1).all()
 
 
 def test_the_edges_of_a_window():
