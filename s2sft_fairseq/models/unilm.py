@@ -143,7 +143,7 @@ class UnilmModel(BaseFairseqModel):
         Returns:
             Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets`` their losses.
         """
-        tied = None if targets is None or self.lm_head.weight is not None else TiedGradient()
+        tied = None if targets is None else TiedGradient()
         columns = PackedColumns(tokens, positions, segments, steps, groups, lengths, first_step)
         x = self.encode(columns, tied, labelled)
         weight = self.embeddings.tokens.weight
@@ -151,7 +151,9 @@ class UnilmModel(BaseFairseqModel):
             logits: Tensor = self.lm_head(x, weight)
             return logits
         head = self.lm_head
-        return linear_cross_entropy(head.features(x), head.matrix(weight), head.bias, targets, tied)
+        # An output matrix of its own keeps its gradient; the look-up then has that of the embedding alone.
+        left = tied if head.weight is None else None
+        return linear_cross_entropy(head.features(x), head.matrix(weight), head.bias, targets, left)
 
     def encode(self, columns: PackedColumns, tied: TiedGradient | None = None, at: Tensor | None = None) -> Tensor:
         """Return the last layer's states (N, H) of a packed batch.

@@ -114,8 +114,12 @@ def test_block_by_block(encoder):
 @pytest.mark.parametrize("encoder", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("method", OBJECTIVES)
 def test_16_bits(method, encoder, dtype):
-    """By the same operators on both, for in these types another order of additions changes gradients by per cents."""
-    assert_same_update(tiny_model(1, **encoder, attention="padded"), sample(method), dtype, tolerance=0)
+    """By the same operators on both, for in these types another order of additions changes gradients by per cents.
+
+    Of silu the pretended GPU has no kernel of the gradient: PyTorch composes it of others, which round in between.
+    """
+    options = {name: "gelu" if value == "silu" else value for name, value in encoder.items()}
+    assert_same_update(tiny_model(1, **options, attention="padded"), sample(method), dtype, tolerance=0)
 
 
 def test_what_a_criterion_reports():

@@ -55,6 +55,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     },
     # As EuroBERT, with heads that share keys and values, and as GTE.
     "grouped": {
+        "encoder_embed_dim": 32,
         "encoder_attention_heads": 4,
         "key_value_heads": 2,
         "num_segments": 0,
