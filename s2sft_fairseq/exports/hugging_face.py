@@ -11,7 +11,7 @@ from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.model_folder import CONFIG, WEIGHTS, is_model_folder
-from s2sft_fairseq.checkpoints.pretrained import MODEL
+from s2sft_fairseq.checkpoints.pretrained import MODEL, PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
@@ -50,7 +50,12 @@ def export_to_hugging_face(
     if len(vocabulary.symbols) > rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
     family = family_of(sizes, SIZES)
-    config = {**family.config(sizes), **_token_settings(vocabulary, rows)}
+    if is_converted:
+        layout = PretrainedEncoder.open(checkpoint).layout
+    else:
+        layout = (load_checkpoint(checkpoint, lazily=True).get("task_state") or {}).get("layout") or {}
+    start = "eos" if layout.get("source_start") == "sep" else "bos"
+    config = {**family.config(sizes), **_token_settings(vocabulary, rows, start)}
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
     theirs = write(family, weights, sizes)
@@ -109,14 +114,14 @@ def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
         print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
 
 
-def _token_settings(vocabulary: Vocabulary, rows: int) -> dict[str, Any]:
-    """Return what a ``config.json`` says of the vocabulary."""
+def _token_settings(vocabulary: Vocabulary, rows: int, start: str) -> dict[str, Any]:
+    """Return what a ``config.json`` says of the vocabulary; ``start``: what texts begin with, ``bos`` or ``eos``."""
     dictionary = PretrainedDictionary.of(vocabulary.symbols)
     return {
         "vocab_size": rows,
         "pad_token_id": dictionary.pad(),
         "bos_token_id": dictionary.bos(),
-        "cls_token_id": dictionary.bos(),
+        "cls_token_id": dictionary.bos() if start == "bos" else dictionary.eos(),
         "eos_token_id": dictionary.eos(),
         "sep_token_id": dictionary.eos(),
     }

@@ -105,6 +105,8 @@ def test_written_back_and_read_again(converted, tmp_path, name):
     default = {"embedding_dim": 0}
     assert {**default, **first.sizes} == {**default, **second.sizes}
     assert first.newly_initialized == second.newly_initialized
+    assert first.layout == second.layout
+    assert first.layout.get("source_start") == ("sep" if name == "mmbert" else None)
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "exported", attn_implementation="eager").eval()
     if not has_head(theirs):
         again = again.base_model

@@ -41,7 +41,11 @@ LEARNING_RATES = dict.fromkeys(("mmbert", "eurobert-grouped", "ultrabert", "gte"
         "deberta-no-head",
     ],
 )
-def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name):
+@pytest.mark.parametrize(
+    "method",
+    ["pseudo_masked", *(pytest.param(method, marks=pytest.mark.slow) for method in ("causal", "masked", "infilling"))],
+)
+def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name, method):
     sizes = {"hidden_size": 32, "intermediate_size": 48}
     if name in LEARNING_RATES:
         sizes["initializer_range"] = 0.1
@@ -67,6 +71,7 @@ def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name):
     saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--save-interval", 9999)
     saving = (*saving, "--disable-validation", "--log-format", "simple")
     words = ("data", "--pretrained", "encoder", *limits, *learning, *saving, "--cpu", "--num-workers", "0")
+    words = (*words, "--finetune-method", method)
 
     def learned(log):  # the last update's loss: every token is far likelier than all others together
         return last_value(log.stdout, "loss", "| train | epoch") < 0.02
