@@ -25,7 +25,7 @@ from training_pairs import draw_pairs
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.unilm_config import ATTENTIONS
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, MultiFlowAttention
+from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, MultiFlowAttention
 from s2sft_fairseq.modules.visibility import PackedColumns
 
 METHODS = ("pseudo_masked", "causal", "masked")

@@ -29,8 +29,8 @@ from s2sft_fairseq.checkpoints.deltalm import TOKENS
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.models.deltalm_start import open_start
+from s2sft_fairseq.models.model_options import TransformerOptions, common_problems, default_sizes, size
 from s2sft_fairseq.models.pretrained_checkpoint import check_fit
-from s2sft_fairseq.models.unilm_config import TransformerOptions, common_problems, default_sizes, size
 from s2sft_fairseq.modules.matmul import speed_up, use_matmul
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 from s2sft_fairseq.runtime.gpu import choose_precision

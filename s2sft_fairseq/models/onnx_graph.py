@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.errors import package
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, merge_heads
+from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, merge_heads
 from s2sft_fairseq.modules.positions import Rotation, rotation_at
 from s2sft_fairseq.modules.visibility import within_window
 

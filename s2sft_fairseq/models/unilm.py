@@ -32,12 +32,13 @@ from s2sft_fairseq.models.unilm_parts import (
     make_relative_position,
 )
 from s2sft_fairseq.modules.embeddings import TiedGradient
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer, PackedPlan
+from s2sft_fairseq.modules.encoder_layer import EncoderLayer
 from s2sft_fairseq.modules.flash_attention import flash_obstacle
 from s2sft_fairseq.modules.flash_trial import flash_failure
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
 from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
 from s2sft_fairseq.modules.matmul import autocast_type, use_matmul
+from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, PackedPlan
 from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay

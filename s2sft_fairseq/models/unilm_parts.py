@@ -12,9 +12,10 @@ from s2sft_fairseq.modules.disentangled_attention import (
     RelativeEmbeddings,
 )
 from s2sft_fairseq.modules.embeddings import PackedEmbeddings
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, EncoderLayer
+from s2sft_fairseq.modules.encoder_layer import EncoderLayer
 from s2sft_fairseq.modules.lm_head import Activation, LMHead
 from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern
 from s2sft_fairseq.modules.norms import Norms
 from s2sft_fairseq.modules.positions import RelativePositionBias
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.modules.dropout import Dropout
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
 from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, attention_blocks
 
 

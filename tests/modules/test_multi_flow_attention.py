@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from s2sft_fairseq.modules.encoder_layer import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, source_places
+from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
 from s2sft_fairseq.modules.visibility import AttentionBlock, next_token_layout
 
 WIDTH, HEADS = 12, 3
