@@ -204,7 +204,8 @@ def test_what_the_limits_forbid(encoder):
     few, many = (update(model, sample("pseudo_masked", lengths)) for lengths in (FEW, MANY))
     for of_few, of_many in zip(few, many, strict=True):
         assert of_many.launches.total() > 2 * of_few.launches.total()
-    assert slice_bytes(model, MANY) > 5 * slice_bytes(model, FEW)
+    # Local layers cut long examples too.
+    assert slice_bytes(model, MANY) > (3 if model.cfg.local_attention_window else 5) * slice_bytes(model, FEW)
 
 
 @pytest.mark.parametrize("encoder", BATCHED.values(), ids=BATCHED)
