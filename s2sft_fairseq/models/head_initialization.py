@@ -37,16 +37,20 @@ def initialize_head(
         output_prior: tokenized text for :func:`log_frequencies`.
 
     Raises:
-        UserError: if the encoder has that part, naming each option for which this is so.
+        UserError: naming each option whose part the encoder has already, or whose head is of another kind.
     """
-    if fit_head is not None and (kind := str(conversion.sizes.get("lm_head", "bert"))) != "bert":
-        raise UserError(f"--fit-head is for encoders with --lm-head bert, but that of this one is {kind}")
-    parts = {"--fit-head": ("lm_head.dense.weight", fit_head), "--output-prior": ("lm_head.bias", output_prior)}
-    if problems := [
+    parts = {"--output-prior": ("lm_head.bias", output_prior)}
+    problems = []
+    if (kind := str(conversion.sizes.get("lm_head", "bert"))) == "bert":
+        parts = {"--fit-head": ("lm_head.dense.weight", fit_head), **parts}
+    elif fit_head is not None:
+        problems = [f"--fit-head is for encoders with --lm-head bert, but that of this one is {kind}"]
+    problems += [
         f"{option} is for encoders without {name}, but this one has it"
         for option, (name, text) in parts.items()
         if text is not None and name not in conversion.missing
-    ]:
+    ]
+    if problems:
         raise UserError.of(problems)
     fitted: dict[str, Tensor] = {}
     if fit_head is not None:

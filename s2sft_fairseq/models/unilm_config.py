@@ -184,11 +184,10 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
         raise UserError.of(problems)
 
 
-def biased_parts(biases: str, *, known: bool = True) -> frozenset[str]:
-    """Return the parts of the model that ``--biases`` gives biases; with ``known`` no others than `BIASED`."""
+def biased_parts(biases: str) -> frozenset[str]:
+    """Return the parts that ``--biases`` gives biases, those of `BIASED` if it is right."""
     shorthands = {"all": BIASED, "none": ()}
-    named = shorthands.get(str(biases), str(biases).split(","))
-    return frozenset(part for part in named if part in BIASED or not known)
+    return frozenset(shorthands.get(str(biases), str(biases).split(",")))
 
 
 def _problems(cfg: UnilmConfig) -> list[str]:
@@ -203,7 +202,7 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"--num-segments must be 0 with --num-roles, whose embedding takes the place of the segments', "
             f"but is {cfg.num_segments}"
         )
-    if unknown := [part for part in biased_parts(cfg.biases, known=False) if part not in BIASED]:
+    if unknown := sorted(biased_parts(cfg.biases).difference(BIASED)):
         problems.append(f"--biases must be all, none, or some of {','.join(BIASED)}, but has {','.join(unknown)}")
     if (shared := cfg.key_value_heads) and cfg.encoder_attention_heads % shared:
         problems.append(

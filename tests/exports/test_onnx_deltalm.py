@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_deltalm import TEXTS, write_deltalm
+from tiny_deltalm import TEXTS, VARIANTS, assert_same, exported_pairs
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("onnx", reason="onnx is not installed")
@@ -10,43 +10,18 @@ pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.api.loading import load
-from s2sft_fairseq.commands.export import main as export
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.exports.onnx import ExportedDeltaLM
 from s2sft_fairseq.inference.onnx_engine import open_onnx
 
-MODELS = {
-    "plain": {},
-    "bert": {"tokenizer": "wordpiece", "layer_norm_eps": 1e-12, "activation_fn": "gelu_tanh"},
-    "no-norm": {"layernorm_embedding": "no", "activation_fn": "relu", "decoder_layers": 1},
-    "languages": {"languages": ("de", "fr"), "search": {"beam": 3, "lenpen": 0.7}},
-}
-
 
 @pytest.fixture(scope="module")
 def pair_of(tmp_path_factory):
-    """From a name in `MODELS` to the model folder and the exported one, made once."""
-    folder = tmp_path_factory.mktemp("models")
-
-    def made(name="plain"):
-        model, exported = folder / name, folder / f"{name}-exported"
-        if not model.exists():
-            write_deltalm(model, **MODELS[name])
-            export([str(model), "--format", "onnx", "--to", str(exported)])
-        return model, exported
-
-    return made
+    """From a name in `VARIANTS` to the model folder and the exported one."""
+    return exported_pairs(tmp_path_factory.mktemp("models"), "onnx")
 
 
-def assert_same(found, expected):
-    for ours, theirs in zip(expected, found, strict=True):
-        assert [each.tokens for each in theirs] == [each.tokens for each in ours]
-        for one, other in zip(ours, theirs, strict=True):
-            assert other.score == pytest.approx(one.score, abs=1e-4)
-            assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.rounding
 def test_logits_and_hypotheses(pair_of, name):
     """In a batch, and alone."""

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from tiny_deltalm import TEXTS, write_deltalm
+from tiny_deltalm import TEXTS, VARIANTS, assert_same, exported_pairs
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
@@ -14,39 +14,14 @@ from s2sft_fairseq.errors import UserError, package
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 
-MODELS = {
-    "plain": {},
-    "bert": {"tokenizer": "wordpiece", "layer_norm_eps": 1e-12, "activation_fn": "gelu_tanh"},
-    "no-norm": {"layernorm_embedding": "no", "activation_fn": "relu"},
-    "languages": {"languages": ("de", "fr"), "search": {"beam": 3, "lenpen": 0.7}},
-}
-
 
 @pytest.fixture(scope="module")
 def pair_of(tmp_path_factory):
-    """From a name in `MODELS` to the model folder and the exported one, made once."""
-    folder = tmp_path_factory.mktemp("models")
-
-    def made(name="plain"):
-        model, exported = folder / name, folder / f"{name}-exported"
-        if not model.exists():
-            write_deltalm(model, **MODELS[name])
-            export([str(model), "--format", "ctranslate2", "--to", str(exported)])
-        return model, exported
-
-    return made
+    """From a name in `VARIANTS` to the model folder and the exported one."""
+    return exported_pairs(tmp_path_factory.mktemp("models"), "ctranslate2")
 
 
-def assert_same(found, expected):
-    for ours, theirs in zip(expected, found, strict=True):
-        assert [each.tokens for each in theirs] == [each.tokens for each in ours]
-        for one, other in zip(ours, theirs, strict=True):
-            assert other.score == pytest.approx(one.score, abs=1e-4)
-            assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
-            assert other.text == one.text
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_hypotheses(pair_of, name):
     model, exported = map(Seq2Seq.from_pretrained, pair_of(name))
     expected = model.hypotheses(TEXTS)

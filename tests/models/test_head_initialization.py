@@ -5,9 +5,10 @@ import pytest
 import torch
 from tiny import CLS, ENCODERS, FIRST_WORD, PAD, SEP, VOCAB_SIZE, tiny_config, tiny_dictionary, tiny_model
 
+from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import parameter_shapes
-from s2sft_fairseq.models.head_initialization import fit_transform, log_frequencies
+from s2sft_fairseq.models.head_initialization import fit_transform, initialize_head, log_frequencies
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.modules.visibility import PackedColumns
@@ -125,3 +126,13 @@ def test_the_head_reads_tokens_off_their_own_states(text):
 def test_unreadable_text(tmp_path, use):
     with pytest.raises(UserError, match="missing"):
         use(tmp_path / "missing", tiny_dictionary())
+
+
+@pytest.mark.parametrize("kind", ["plain", "two_layer"])
+def test_heads_that_cannot_be_fitted(kind, tmp_path):
+    """Both problems at once: the head's kind, and an output bias that is there."""
+    conversion = Conversion("EuroBERT", {}, {"lm_head": kind}, missing=["lm_head.dense.weight"])
+    with pytest.raises(UserError) as raised:
+        initialize_head(conversion, tiny_dictionary(), fit_head=tmp_path / "a", output_prior=tmp_path / "b")
+    assert [problem.split(" ")[0] for problem in raised.value.problems] == ["--fit-head", "--output-prior"]
+    assert raised.value.problems[0].endswith(f"--lm-head bert, but that of this one is {kind}")

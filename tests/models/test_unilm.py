@@ -146,7 +146,7 @@ def parameters_of_bert(token_dim=16):
 
 
 def parameters_of_deberta(rows=16):
-    """Those of a tiny DeBERTa with so many rows of relative positions."""
+    """Those of a tiny DeBERTa, whose table of relative positions has this many rows."""
     shapes = parameters_of_bert()
     del shapes["embeddings.positions.weight"], shapes["embeddings.segments.weight"]
     return {

@@ -104,7 +104,8 @@ def test_output_and_gradients_are_those_of_every_pair(columns, terms, shared):
 
 @pytest.mark.parametrize(("buckets", "furthest"), [(256, 512), (8, 40), (8, 16), (4, 100), (0, 12)])
 def test_rows_are_those_of_transformers(buckets, furthest):
-    deberta = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+    name = "transformers.models.deberta_v2.modeling_deberta_v2"
+    deberta = pytest.importorskip(name, reason="transformers is not installed")
     distances = torch.arange(-furthest - 30, furthest + 31)
     span = buckets or furthest
     theirs = deberta.make_log_bucket_position(distances, buckets, furthest).long() if buckets else distances

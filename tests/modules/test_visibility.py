@@ -131,7 +131,7 @@ FURTHER = {
 
 
 def long_examples(method, seed, count=3):
-    """Sources of two fields and targets, of which most are longer than several runs of queries of a local layer."""
+    """Sources of two fields, and targets; a local layer cuts most of them into several runs of queries."""
     rng = np.random.default_rng(seed)
     form = tiny_form(method, max_source=50, max_target=40, fields=SourceFields(segments=(0, 1)))
 

@@ -1,14 +1,17 @@
 """Tiny random DeltaLMs as model folders, with tokenizers of their own."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from tokenizer_folders import write_sentencepiece, write_wordpiece
 from torch import nn
 
 from s2sft_fairseq.checkpoints.model_folder import as_checkpoint
+from s2sft_fairseq.commands.export import main as export
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.models.deltalm import SIZES, DeltaLMConfig, DeltaLMModel
 from s2sft_fairseq.models.model_folder import export_folder
@@ -92,3 +95,35 @@ def train(model: DeltaLMModel, dictionary: PretrainedDictionary, updates: int) -
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bert": {"tokenizer": "wordpiece", "layer_norm_eps": 1e-12, "activation_fn": "gelu_tanh"},
+    "no-norm": {"layernorm_embedding": "no", "activation_fn": "relu", "decoder_layers": 1},
+    "languages": {"languages": ("de", "fr"), "search": {"beam": 3, "lenpen": 0.7}},
+}
+"""Options of `write_deltalm`, by names."""
+
+
+def exported_pairs(folder: Path, format_: str) -> Callable[..., tuple[Path, Path]]:
+    """A function from a name in `VARIANTS` to a model folder and what it was exported to, each made once."""
+
+    def made(name: str = "plain") -> tuple[Path, Path]:
+        model, exported = folder / name, folder / f"{name}-exported"
+        if not model.exists():
+            write_deltalm(model, **VARIANTS[name])
+            export([str(model), "--format", format_, "--to", str(exported)])
+        return model, exported
+
+    return made
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Compare hypotheses of `Seq2Seq`: tokens and texts are equal, scores nearly."""
+    for ours, theirs in zip(expected, found, strict=True):
+        assert [each.tokens for each in theirs] == [each.tokens for each in ours]
+        for one, other in zip(ours, theirs, strict=True):
+            assert other.score == pytest.approx(one.score, abs=1e-4)
+            assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
+            assert other.text == one.text

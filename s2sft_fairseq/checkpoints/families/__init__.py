@@ -95,7 +95,7 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family
         defaults: of the sizes that families do not tell.
 
     Raises:
-        UserError: naming what differs in the most similar family, if there is none.
+        UserError: if there is no such family, naming how the model differs from the most similar one.
     """
     family = _most_similar(sizes)
     if family.config is None:

@@ -54,7 +54,7 @@ _TOKENS = {"model.embed_tokens.weight": "embeddings.tokens.weight"}
 def _decoder_sizes(config: Mapping[str, Any]) -> Sizes:
     sizes = required(config, **HUGGING_FACE_SIZES)
     heads = sizes["encoder_attention_heads"]
-    must_be(config, hidden_act=config.get("hidden_act", "silu"), tie_word_embeddings=False)
+    must_be(config, tie_word_embeddings=False)
     if (head_dim := config.get("head_dim") or sizes["encoder_embed_dim"] // heads) * heads != sizes[
         "encoder_embed_dim"
     ]:
@@ -70,7 +70,6 @@ def _decoder_sizes(config: Mapping[str, Any]) -> Sizes:
         "activation_fn": activation({"hidden_act": "silu", **config}, "hidden_act"),
         "biases": ",".join(biased) or "none",
         "key_value_heads": 0 if shared == heads else shared,
-        "output_bias": "no",
     }
 
 
@@ -88,8 +87,12 @@ def _decoder_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def _eurobert_sizes(config: Mapping[str, Any]) -> Sizes:
-    sizes = {**_decoder_sizes(config), "lm_head": "plain", "rotary_base": rotary_base(config, 250000.0)}
-    return {**sizes, "output_bias": "yes" if config.get("mlp_bias") else "no"}
+    return {
+        **_decoder_sizes(config),
+        "lm_head": "plain",
+        "output_bias": "yes" if config.get("mlp_bias") else "no",
+        "rotary_base": rotary_base(config, 250000.0),
+    }
 
 
 def _eurobert_config(sizes: Sizes) -> dict[str, Any]:
@@ -111,6 +114,7 @@ def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
     return {
         **_decoder_sizes(config),
         "lm_head": "two_layer",
+        "output_bias": "no",
         "lm_head_dim": config.get("prediction_head_size", 768),
         "lm_head_activation_fn": "gelu_tanh",
         "rotary_base": rotary_base(config, 2560000.0, FULL),
