@@ -52,6 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="make the position table longer, by tiling, or shorter, by cutting",
     )
     parser.add_argument(
+        "--local-attention-window",
+        type=int,
+        metavar="N",
+        help="for long inputs: let layers see half as many positions to either side, all but those of "
+        "--global-attention-every",
+    )
+    parser.add_argument(
+        "--global-attention-every",
+        type=int,
+        default=3,
+        metavar="N",
+        help="with --local-attention-window: layers 0, N, 2N ... stay global (default: 3)",
+    )
+    parser.add_argument(
         "--add-token",
         action="append",
         default=[],

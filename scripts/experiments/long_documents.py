@@ -1,0 +1,119 @@
+"""Questions from whole articles: a short encoder gets 8,192 positions, and learns to use them.
+
+    python scripts/experiments/long_documents.py --raw squad --encoder MINILM --output out
+
+RAW holds SQuAD's train-v1.1.json and dev-v1.1.json (or .json.gz). A source is a document and an answer that stands in
+it, the target is the question. Three trainings:
+
+1. ``passages``: the document is the paragraph that holds the answer. The encoder has 8,192 positions, and every layer
+   but each third one sees 64 positions to either side, as Longformer was made of RoBERTa.
+2. ``articles``: goes on from 1 with whole articles, or as many of their paragraphs as fit.
+3. ``cut``: likewise, but sources are cut to 512 positions.
+
+Hypothesis, written before the first run: 2 has a lower held-out loss and a higher ROUGE-L than 3, for most answers
+stand further back than 512 positions; both are behind 1, whose documents are the right paragraph.
+
+What is done is not done again. Each training leaves its losses in OUTPUT/RUN/finetune.json and its scores in
+OUTPUT/RUN/scored.txt.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq import cli
+from s2sft_fairseq.corpora.reading import read_data_list, require
+from s2sft_fairseq.tokenization.folder import open_tokenizer
+
+POSITIONS, TARGET = 8192, 32
+FIELDS = ("--source", "document", "answer", "--target", "question")
+KEPT = ("--layout", "--source-truncation right,right", "--method", "pseudo_masked")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--raw", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--encoder", required=True, metavar="DIR", help="with 512 learned positions")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--passage-updates", type=int, default=300, help="of 16 pairs")
+    parser.add_argument("--article-updates", type=int, default=200, help="of --article-batch pairs")
+    parser.add_argument("--article-batch", type=int, default=2)
+    parser.add_argument("--scored-on", type=int, default=200, help="questions of the development articles")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    out: Path = options.output
+    encoder = out / "encoder"
+    if not encoder.exists():
+        words = ["--max-positions", str(POSITIONS), "--local-attention-window", "128", "--global-attention-every", "3"]
+        cli.main(["convert", options.encoder, "--to", str(encoder), *words])
+    articles = {"train": options.article_updates * options.article_batch, "dev": 2 * options.scored_on}
+    for kind, most in articles.items():
+        write_pairs(options.raw / f"{kind}-v1.1.json", out, kind, encoder, options.seed, most)
+    trainings = {
+        "passages": (encoder, "passage", 384, options.passage_updates, 16, "3e-4"),
+        "articles": (out / "passages" / "model", "article", POSITIONS - TARGET, options.article_updates, 0, "1e-4"),
+        "cut": (out / "passages" / "model", "article", 512 - TARGET, options.article_updates, 0, "1e-4"),
+    }
+    for run, (start, kind, max_source, updates, batch, lr) in trainings.items():
+        batch = batch or options.article_batch
+        words = ["finetune", "--encoder", str(start), "--output", str(out / run), *FIELDS, *KEPT, "--cpu"]
+        words += ["--train", str(out / f"train.{kind}.jsonl"), "--valid", str(out / f"dev.{kind}.jsonl")]
+        words += ["--max-source", str(max_source), "--max-target", str(TARGET), "--updates", str(updates)]
+        words += ["--batch", str(batch), "--device-batch", str(min(batch, 16)), "--lr", lr, "--seed", str(options.seed)]
+        words += ["--candidates", "1", "--chosen-on", "20", "--held-out", "100", "--scored-on", str(options.scored_on)]
+        cli.main(words)
+
+
+def write_pairs(raw: Path, out: Path, kind: str, encoder: Path, seed: int, most: int) -> None:
+    """Write a question of every paragraph to KIND.passage.jsonl, and the first ``most`` of them to KIND.article.jsonl.
+
+    Of the development set both files have the same questions.
+    """
+    files = {name: out / f"{kind}.{name}.jsonl" for name in ("passage", "article")}
+    if all(path.exists() for path in files.values()):
+        return
+    tokenizer = open_tokenizer(encoder)
+    chosen = random.Random(seed)
+    data = read_data_list(*require(raw.parent, raw.name))
+    pairs = [pair for article in data for pair in of_article(article["paragraphs"], tokenizer, chosen)]
+    chosen.shuffle(pairs)
+    articles = pairs[:most]
+    for name, path in files.items():
+        some = pairs if (kind, name) == ("train", "passage") else articles
+        lines = [{"document": pair[name], "answer": pair["answer"], "question": pair["question"]} for pair in some]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    inside = sum(pair["place"] < 512 for pair in articles) / len(articles)
+    mean = sum(pair["length"] for pair in articles) / len(articles)
+    print(f"{kind}: articles of {mean:,.0f} positions; in {inside:.1%} the paragraph begins within the first 512")
+
+
+def of_article(paragraphs: Sequence[dict[str, Any]], tokenizer: Any, chosen: random.Random) -> Iterator[dict[str, Any]]:
+    """Yield a question of each paragraph, with the article around it as far as it fits: cut in front at random."""
+    texts = [paragraph["context"] for paragraph in paragraphs]
+    lengths = [len(tokenizer.encode(text).split()) for text in texts]
+    room = POSITIONS - 2 * TARGET - 32  # the answer and special symbols
+    for index, paragraph in enumerate(paragraphs):
+        if not paragraph["qas"]:
+            continue
+        first, last = index, index + 1
+        in_front = chosen.randint(0, room)  # positions in front of the paragraph, if the article has as many
+        while first > 0 and sum(lengths[first - 1 : last]) <= room and sum(lengths[first - 1 : index]) <= in_front:
+            first -= 1
+        while last < len(texts) and sum(lengths[first : last + 1]) <= room:
+            last += 1
+        question = chosen.choice(paragraph["qas"])
+        yield {
+            "passage": texts[index],
+            "article": " ".join(texts[first:last]),
+            "answer": question["answers"][0]["text"],
+            "question": question["question"],
+            "place": sum(lengths[first:index]),
+            "length": sum(lengths[first:last]),
+        }
+
+
+if __name__ == "__main__":
+    main()
