@@ -45,7 +45,8 @@ class MaskAttentionCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the loss (summed over labels in any case, in nats), its divisor, and what to log.
 
-        Of several flows it is their weighted sum, divided by the labels of one of them.
+        Of several flows it is their weighted sum, divided by the labels of one of them; with ``--block-loss-weight
+        bound`` it is divided by all tokens of the blocks.
 
         Raises:
             UserError: if there are no labels, for the data has sources alone.
@@ -57,7 +58,7 @@ class MaskAttentionCriterion(FairseqCriterion):
         weights = None if weights is None else weights.float()
         targets = Targets(labels, self.pad, self.label_smoothing, weights, rank=self.report_accuracy)
         losses: Losses = model(**sample["net_input"], targets=targets)
-        sample_size = sample["nsentences"] if self.sentence_avg else sample["ntokens"] // max(1, len(flows))
+        sample_size = sample["nsentences"] if self.sentence_avg else sample["divisor"]
         logged = {
             "loss": losses.loss.data,
             "nll_loss": losses.nll.sum(),

@@ -10,6 +10,7 @@ from fairseq.data import FairseqDataset
 
 from s2sft_fairseq.data.length_batches import bucketed_order, cut_into_batches, share_of_padding
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.blocks import Blocks
 from s2sft_fairseq.objectives.finetuning import Corruption, context_block
 from s2sft_fairseq.objectives.objective import Flow, Objective
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, collate, first_step
@@ -32,6 +33,7 @@ class PackedDataset(FairseqDataset):
         flows: Sequence[Flow],
         sizes: np.ndarray,
         *,
+        cut: Blocks | None = None,
         seed: int = 1,
         shuffle: bool = False,
         name: str = "data",
@@ -41,12 +43,13 @@ class PackedDataset(FairseqDataset):
         Args:
             form: the layout.
             flows: what is predicted.
-            sizes: positions of each packed example (examples,).
+            sizes: positions of each packed example (examples,), at most.
+            cut: how targets are cut into blocks, where they are.
             seed: first part of the seed of every random choice.
             shuffle: whether examples of similar length come in random order.
             name: what messages call the data.
         """
-        self.form, self.flows, self.sizes = form, flows, sizes
+        self.form, self.flows, self.cut, self.sizes = form, flows, cut, sizes
         self.seed, self.shuffle, self.name = seed, shuffle, name
         # In shared memory, because data loading workers that outlive an epoch hold a copy of this object.
         self.epoch = torch.ones(1, dtype=torch.int64).share_memory_()
@@ -68,9 +71,9 @@ class PackedDataset(FairseqDataset):
 
         Returns:
             ``net_input``: the arguments of the model, columns (T,) and ``labelled`` (N,), the numbers of the tokens
-            that carry a label. ``labels``: these (N,). ``ntokens``: N. Where there are several flows, ``flows``: which
-            labels (N,) belong to each of them, by name, and ``weights`` (N,); else nothing and None. T: tokens of all
-            packed examples.
+            that carry a label. ``labels``: these (N,). ``ntokens``: N. ``divisor``: what the loss is divided by, unless
+            by the number of examples. ``weights`` (N,): of the labels, None if they are alike. ``flows``: which labels
+            (N,) belong to each flow, by name, where there are several; else nothing. T: tokens of all packed examples.
         """
         batch = collate([packed])
         labelled = np.flatnonzero(batch.label != self.form.pad)
@@ -85,15 +88,21 @@ class PackedDataset(FairseqDataset):
         }
 
     def _flows(self, batch: PackedBatch, labelled: np.ndarray) -> dict[str, Any]:
-        """Return what a batch holds of the flows."""
+        """Return what a batch holds of the flows, and what its labels weigh."""
         if len(self.flows) == 1:
-            return {"flows": {}, "weights": None}
+            weights = None if self.cut is None else self.cut.weights(batch, labelled)
+            return {
+                "flows": {},
+                "weights": None if weights is None else torch.from_numpy(weights),
+                "divisor": len(labelled) if self.cut is None else self.cut.divisor(batch, labelled),
+            }
         blocks = batch.block()[labelled]
         members = {flow.name: blocks == flow.block for flow in self.flows}
-        weights = sum(flow.weight * members[flow.name] for flow in self.flows)
+        of_flows = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
-            "weights": torch.from_numpy(weights),  # float64: fairseq's --fp16 halves float32 alone
+            "weights": torch.from_numpy(of_flows),  # float64: fairseq's --fp16 halves float32 alone
+            "divisor": len(labelled) // len(self.flows),
         }
 
     def check_ids(self, tokens: Ragged) -> None:
@@ -106,7 +115,7 @@ class PackedDataset(FairseqDataset):
             )
 
     def num_tokens(self, index: int) -> int:
-        """Return the positions of a packed example, placeholders among them."""
+        """Return the positions of a packed example at most, placeholders among them."""
         return int(self.sizes[index])
 
     def size(self, index: int) -> Any:
@@ -144,7 +153,7 @@ class PackedDataset(FairseqDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Return the indices of each batch; ``max_tokens`` counts the positions that a batch really has.
+        """Return the indices of each batch; ``max_tokens`` counts its positions at most; there is no padding.
 
         fairseq would count the longest example of a batch for each of them, and drop what
         ``required_batch_size_multiple`` leaves over.
@@ -230,8 +239,8 @@ class PackedPairDataset(PackedDataset):
         target_tokens = np.asarray(target.sizes) - 1 if target is not None else np.full_like(source_tokens, -1)
         self.source_sizes = form.source_length(source_tokens)
         self.target_sizes = form.target_length(target_tokens)
-        sizes = self.source_sizes + objective.positions_per_target * self.target_sizes
-        super().__init__(form, objective.flows, sizes, seed=seed, shuffle=shuffle, name=name)
+        sizes = self.source_sizes + objective.target_positions(self.target_sizes, form.max_target)
+        super().__init__(form, objective.flows, sizes, cut=objective.cut, seed=seed, shuffle=shuffle, name=name)
         cut_sources = int((source_tokens + form.source_specials > form.max_source).sum())
         cut_targets = int((target_tokens + 1 > form.max_target).sum())
         if cut_sources or cut_targets:

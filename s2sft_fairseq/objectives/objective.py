@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from s2sft_fairseq.objectives.blocks import Blocks, blocks
 from s2sft_fairseq.objectives.ernie_gen import infilling
 from s2sft_fairseq.objectives.finetuning import (
     NO_CORRUPTION,
@@ -46,7 +47,7 @@ class Objective:
     flows: tuple[Flow, ...]
     """The flows of labels, in order. If there are several, each has one label for every token of a target."""
     positions_per_target: int
-    """Positions of the packed sequence that one target token takes."""
+    """Positions of the packed sequence that one target token takes; see also `target_positions`."""
     corruption: Mapping[str, Corruption]
     """The presets of ``--corruption``."""
     options: Mapping[str, Any]
@@ -61,6 +62,8 @@ class Objective:
     """Whether targets can be predicted span by span."""
     span_flow: str | None = None
     """The flow that spans add; None: they change what the placeholders of the one flow see."""
+    cut: Blocks | None = None
+    """How targets are cut into blocks, where they are."""
 
     @property
     def own_start(self) -> bool:
@@ -81,6 +84,16 @@ class Objective:
         word_weight = 0.5 if word_weight is None else word_weight
         flows = (word._replace(weight=word_weight), Flow(self.span_flow, word.block + 1, 1 - word_weight))
         return replace(self, pack=pack, flows=flows, positions_per_target=self.positions_per_target + 1)
+
+    def with_blocks(self, cut: Blocks) -> "Objective":
+        """Return the objective with targets that are cut into blocks so."""
+        return replace(self, pack=partial(blocks, cut=cut), cut=cut)
+
+    def target_positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
+        """Return the packed positions of targets at most, from the lengths (B,) of laid-out ones."""
+        if self.cut is not None:
+            return self.cut.positions(lengths, max_target)
+        return self.positions_per_target * lengths
 
     def reference(self, source: Ragged, target: Ragged, form: SequenceForm) -> PackedExamples:
         """Return the pass that gives each target token the probability that decoding gives it: nothing is corrupted.
@@ -147,6 +160,17 @@ OBJECTIVES: dict[str, Objective] = {
         options={"noise_prob": 0, "noise_symbol": None, "word_flow_weight": None},
         takes_spans=True,
         span_flow="span",
+    ),
+    "blocks": Objective(
+        pack=partial(blocks, cut=Blocks()),
+        # A token at a time; see `s2sft_fairseq.inference.block_search` for several.
+        decoded_as=pseudo_masked,
+        flows=(Flow("word", 2),),
+        positions_per_target=2,
+        # As infilling, and other than pseudo-masked: the blocks are masked themselves.
+        corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
+        options={**_MASKING, **dict.fromkeys(("block_length", "noise_schedule", "block_loss_weight", "single_share"))},
+        cut=Blocks(),
     ),
 }
 CORRUPTIONS = ("original", "paper")

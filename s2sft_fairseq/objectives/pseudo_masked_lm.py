@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from s2sft_fairseq.objectives.blocks import draw_lengths, draw_masked
 from s2sft_fairseq.objectives.finetuning import Corruption, context_block
 from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import Block, PackedExamples
@@ -66,7 +67,9 @@ class BlockwiseMasking:
         Returns:
             The factorization step of each token, from 1, and 0 for those that are not masked; int64 (N,).
         """
-        blocks = self._draw_lengths(text.lengths, draws)
+        # A short text may have no room for the whole of the last one.
+        needed = self.least_masked(text.lengths)
+        blocks = draw_lengths(needed, text.lengths, self.block_lengths, self.block_prob, draws)
         masked = np.bincount(blocks.row, weights=blocks.values, minlength=len(text.lengths)).astype(np.int64)
         # A text is a row of units, each a block or a token that stays.
         units = Ragged.of_lengths(text.lengths - masked + blocks.lengths)
@@ -77,21 +80,6 @@ class BlockwiseMasking:
         tokens[is_block] = blocks.values[(starts[units.row] + rank)[is_block]]
         return np.repeat(np.where(is_block, rank + 1, 0), tokens)
 
-    def _draw_lengths(self, lengths: np.ndarray, draws: Draws) -> Ragged:
-        """Draw the lengths of the factorization steps of each text, from its own length (B,)."""
-        needed = self.least_masked(lengths)
-        drawn = Ragged.of_lengths(needed)  # as many as there may be at most
-        least, greatest = self.block_lengths
-        of_block = least + draws.integers(greatest - least + 1, drawn)
-        values = np.where(draws.random(drawn) < self.block_prob, of_block, 1)
-        totals = np.cumsum(values)
-        starts = np.cumsum(needed) - needed
-        before = totals - values - np.concatenate([[0], totals])[starts][drawn.row]
-        kept = before < needed[drawn.row]
-        # A short text may have no room for the whole of the last one.
-        fitting = np.minimum(values, lengths[drawn.row] - before)
-        return drawn.with_values(fitting).only(kept)
-
 
 class LanguageModel(NamedTuple):
     """What of the pseudo-masked language model is trained (Table 6 of the paper)."""
@@ -99,6 +87,8 @@ class LanguageModel(NamedTuple):
     flows: tuple[Flow, ...]
     token_by_token: bool = False
     """Every masked token has a factorization step of its own, left to right in a block (AR)."""
+    partly_masked: bool = False
+    """A random number of the [P] of each factorization step hold their tokens, as in fine-tuning in blocks."""
 
     @property
     def autoencodes(self) -> bool:
@@ -111,7 +101,7 @@ class LanguageModel(NamedTuple):
         return self.flows[-1].block == 2
 
 
-_AE, _AR, _PAR = Flow("ae", 0), Flow("ar", 2), Flow("par", 2)
+_AE, _AR, _PAR, _BLOCKS = Flow("ae", 0), Flow("ar", 2), Flow("par", 2), Flow("blocks", 2)
 
 LANGUAGE_MODELS: dict[str, LanguageModel] = {
     "ae": LanguageModel((_AE,)),
@@ -119,6 +109,8 @@ LANGUAGE_MODELS: dict[str, LanguageModel] = {
     "par": LanguageModel((_PAR,)),
     "ae+ar": LanguageModel((_AE, _AR), token_by_token=True),
     "ae+par": LanguageModel((_AE, _PAR)),
+    "blocks": LanguageModel((_BLOCKS,), partly_masked=True),
+    "ae+blocks": LanguageModel((_AE, _BLOCKS), partly_masked=True),
 }
 
 
@@ -173,4 +165,16 @@ def pseudo_masked_lm(
     tokens = replaced[is_masked]
     tokens = np.where(tokens == mask, form.placeholder, tokens)
     placeholder = original._replace(token=tokens, group=step, label=masked.values)
+    if language_model.partly_masked:
+        predicted = draw_masked(_factorization_steps(masked.with_values(step)), "uniform", draws)
+        placeholder = placeholder._replace(
+            token=np.where(predicted, tokens, masked.values), label=np.where(predicted, masked.values, form.pad)
+        )
     return context, original, placeholder
+
+
+def _factorization_steps(step: Ragged) -> Ragged:
+    """Return how many tokens each factorization step has, in the order of the text, from the steps of masked tokens."""
+    is_first = (step.place == 0) | (step.values != np.roll(step.values, 1))
+    starts = np.flatnonzero(is_first)
+    return Ragged(np.diff(np.append(starts, len(is_first))), np.bincount(step.row[starts], minlength=len(step.lengths)))

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULTS: dict[str, Any] = {
     "finetune_method": "pseudo_masked",
+    "block_length": None,
     "max_source_positions": 464,
     "max_target_positions": 48,
     "source_start": "cls",

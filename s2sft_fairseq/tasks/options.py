@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq import utils
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, MISSING
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.objectives.blocks import LENGTHS, LONGEST, SCHEDULES, WEIGHTS
 
 
 @dataclass
@@ -137,6 +138,40 @@ class InfillingOptions(FairseqDataclass):
     word_flow_weight: Optional[float] = field(
         default=None,
         metadata={"help": "infilling with --span-vocab: share of the word flow in the loss (default: 0.5)"},
+    )
+
+
+@dataclass
+class BlockOptions(FairseqDataclass):
+    """How targets are cut into blocks, whose tokens are predicted in any order."""
+
+    block_length: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": f"blocks: tokens of a block of the target: {LENGTHS}; random: up to {LONGEST} or N, each length "
+            "as likely; target: all of it (default: random)"
+        },
+    )
+    noise_schedule: Optional[ChoiceEnum(list(SCHEDULES))] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "blocks: how much of a block is masked. uniform: each share as likely; cosine: more often much of "
+            "it; full: all of it (default: uniform)"
+        },
+    )
+    block_loss_weight: Optional[ChoiceEnum(list(WEIGHTS))] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "blocks: weights of the masked tokens. even: all the same; bound: one over their share of the "
+            "block, so that the loss bounds the likelihood, as in MDLM (default: even)"
+        },
+    )
+    single_share: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "blocks: share of the targets that are trained on token by token, as pseudo_masked does "
+            "(default: 0.5 with random lengths, otherwise 0)"
+        },
     )
 
 

@@ -14,6 +14,7 @@ from s2sft_fairseq.inference.options import UnilmSearchConfig
 from s2sft_fairseq.models.inference import QUANTIZATIONS
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.tasks.options import (
+    BlockOptions,
     DataOptions,
     FieldCutOptions,
     InfillingOptions,
@@ -34,6 +35,7 @@ class UnilmSeq2SeqConfig(
     PlaceholderOptions,
     ReplacementOptions,
     InfillingOptions,
+    BlockOptions,
     PrecisionOptions,
     UnilmSearchConfig,
 ):

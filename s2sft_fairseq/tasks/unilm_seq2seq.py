@@ -1,8 +1,6 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,19 +13,18 @@ from torch import Tensor
 from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.packed_dataset import PackedPairDataset
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import GIB, BatchMemory, memory_for, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
-from s2sft_fairseq.objectives.finetuning import Corruption
-from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
-from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
-from s2sft_fairseq.tasks.options import data_folder, symbol_problems
+from s2sft_fairseq.tasks.objective_options import make_corruption, make_objective
+from s2sft_fairseq.tasks.options import data_folder
 from s2sft_fairseq.tasks.packed_task import PackedTask
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
 
@@ -88,7 +85,7 @@ class UnilmSeq2SeqTask(PackedTask):
             UserError: if it is one that cannot read packed batches, or something is wrong with the span vocabulary.
         """
         # Not before: what decodes needs no span vocabulary.
-        self.objective = make_objective(self.cfg, self.layout["finetune_method"], self.dictionary)
+        self.objective = make_objective(self.cfg, self.layout, self.dictionary)
         self.decoding_models.clear()  # the loss of a checkpoint is wanted, not what it generates
         return super().build_criterion(cfg, from_checkpoint)
 
@@ -215,65 +212,3 @@ class DecodingDataset(BaseWrapperDataset):
             positions=self.dataset.sizes[indices],
         )
         return [indices[batch] for batch in batches]
-
-
-def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> Corruption:
-    """Settle how sources and targets are corrupted.
-
-    Args:
-        options: of the task.
-        name: of the fine-tuning method.
-        dictionary: of the data.
-
-    Raises:
-        UserError: naming every option that is out of range or does nothing with this method.
-    """
-    objective = OBJECTIVES[name]
-    problems = [
-        f"{as_option(option)} is for --finetune-method {' or '.join(readers)}, but that is {name}"
-        for option, (readers, unused) in _options_of_objectives().items()
-        if name not in readers and getattr(options, option) not in (None, unused)
-    ]
-    symbol = options.noise_symbol
-    problems += symbol_problems({"--noise-symbol": symbol}, dictionary)
-    names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens", "noise_prob")
-    given = {option: value for option in names if (value := getattr(options, option)) is not None}
-    corruption = replace(
-        objective.corruption[str(options.corruption)],
-        **given,
-        noise_symbol=None if symbol is None else dictionary.index(symbol),
-    )
-    problems += corruption.problems()
-    weight = options.word_flow_weight
-    if weight is not None and not 0 <= weight <= 1:
-        problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
-    if options.span_vocab is None and weight not in (None, 1):
-        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
-    if options.span_vocab is not None and not objective.takes_spans:
-        takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
-        problems.append(f"--span-vocab is for --finetune-method {' or '.join(takers)}, but that is {name}")
-    if problems:
-        raise UserError.of(problems)
-    return corruption
-
-
-def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
-    """Return the options that some objectives read only: which do, and the value that asks for nothing."""
-    found: dict[str, tuple[list[str], Any]] = {}
-    for name, objective in OBJECTIVES.items():
-        for option, unused in objective.options.items():
-            found.setdefault(option, ([], unused))[0].append(name)
-    return found
-
-
-def make_objective(options: Any, name: str, dictionary: FairseqDictionary) -> Objective:
-    """Return the objective to train with, which reads the span vocabulary where one is named.
-
-    Raises:
-        UserError: naming what is wrong with the span vocabulary.
-    """
-    objective = OBJECTIVES[name]
-    if options.span_vocab is None:
-        return objective
-    vocabulary = load_spans(Path(options.span_vocab), dictionary)
-    return objective.with_spans(vocabulary.boundaries, options.word_flow_weight)

@@ -45,6 +45,7 @@ def sample(count=3, method="pseudo_masked"):
         "flows": {},
         "weights": None,
         "ntokens": len(labelled),
+        "divisor": len(labelled),
         "nsentences": count,
     }
 
@@ -79,7 +80,7 @@ def test_two_flows():
     model, batch = tiny_model(1), sample()
     flows = torch.arange(len(batch["labels"])) % 2
     batch["flows"], batch["ntokens"] = {"word": flows == 0, "span": flows == 1}, len(flows)
-    batch["weights"] = torch.tensor([0.3, 0.7], dtype=torch.float64)[flows]
+    batch["weights"], batch["divisor"] = torch.tensor([0.3, 0.7], dtype=torch.float64)[flows], len(flows) // 2
     with torch.no_grad():
         log_probs = model(**batch["net_input"]).double().log_softmax(dim=1)
     nll = -log_probs[range(len(flows)), batch["labels"]]

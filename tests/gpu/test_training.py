@@ -47,6 +47,7 @@ def sample(method, lengths=LENGTHS):
         "flows": {},
         "weights": None,
         "ntokens": len(labelled),
+        "divisor": len(labelled),
         "nsentences": len(lengths),
     }
 

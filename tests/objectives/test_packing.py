@@ -93,7 +93,7 @@ def in_pairs(rows):
 
 
 @pytest.mark.parametrize("preset", CORRUPTIONS)
-@pytest.mark.parametrize("method", OBJECTIVES)
+@pytest.mark.parametrize("method", [name for name, objective in OBJECTIVES.items() if objective.cut is None])
 def test_objectives_are_in_order(method, preset):
     """What is trained, and the pass that gives targets their probabilities; the context alone too."""
     form, objective = tiny_form(method), OBJECTIVES[method]

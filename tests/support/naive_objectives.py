@@ -4,10 +4,12 @@ Written from the papers of s2s-ft and ERNIE-GEN and from what their programs do:
 random numbers, taken in the order in which the package draws them.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from s2sft_fairseq.objectives.blocks import Blocks
 from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -68,10 +70,11 @@ def naive_blocks(
     corruption: Corruption,
     draws: ExampleDraws,
     spans: list[int] | None = None,
+    cut: Blocks | None = None,
 ) -> list[list[Token]]:
     """The blocks of a pair of ids without special symbols, whose sources have one field and fit.
 
-    `spans` has the place of the first token of each target token's span.
+    `spans` has the place of the first token of each target token's span, `cut` how targets are cut into blocks.
     """
     context = [form.cls, *source] if method == "causal" else [form.cls, *source, form.sep]
     clean = [*target, form.sep]
@@ -120,7 +123,48 @@ def naive_blocks(
         blocks.append([Token(content[i], first + i, segment, i + 1, 0, form.pad) for i in range(len(clean))])
         steps = list(range(1, len(clean) + 1)) if spans is None else [start + 1 for start in spans]
         blocks.append([Token(pseudo[i], first + i, segment, steps[i], steps[i], clean[i]) for i in range(len(clean))])
+        if cut is not None:
+            blocks[-1] = in_blocks(clean, pseudo, first, form, cut, draws)
+            if cut.least >= form.max_target:
+                blocks[1] = []
     return blocks
+
+
+def in_blocks(
+    clean: list[int], pseudo: list[int], first: int, form: SequenceForm, cut: Blocks, draws: ExampleDraws
+) -> list[Token]:
+    """The placeholders of a target that is cut into blocks: one of each block at least is predicted."""
+    singles = cut.single_share > 0 and draws.random(1)[0] < cut.single_share
+    places, _ = draws.random(len(clean)), draws.random(len(clean))
+    least, greatest = min(cut.least, form.max_target), min(cut.greatest, form.max_target)
+    starts, lengths = [], []
+    for place in places:
+        if (start := sum(lengths)) < len(clean):
+            length = 1 if singles else least + int(place * (greatest - least + 1))
+            starts.append(start)
+            lengths.append(min(length, form.max_target - start))
+    shares, chances = draws.random(len(lengths)), draws.random(sum(lengths))
+    tokens = clean + [form.sep] * (sum(lengths) - len(clean))
+    symbols = pseudo + [form.placeholder] * (sum(lengths) - len(clean))
+    made = []
+    for start, length, share in zip(starts, lengths, shares, strict=True):
+        u = 1 - share
+        t = {"uniform": u, "cosine": math.sin(u * math.pi / 2), "full": 1.0}[cut.schedule]
+        count = next(k for k in range(1, length + 1) if k >= t * length - 1e-9)
+        members = range(start, start + length)
+        masked = sorted(members, key=chances.__getitem__)[:count]
+        made += [
+            Token(
+                symbols[i] if i in masked else tokens[i],
+                first + i,
+                form.placeholder_segment,
+                start + 1,
+                start + 1,
+                tokens[i] if i in masked else form.pad,
+            )
+            for i in members
+        ]
+    return made
 
 
 def noised(target: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws) -> list[int]:

@@ -55,15 +55,17 @@ def test_a_checkpoint_that_does_not_say_how_it_was_fine_tuned():
         resolve_layout(options(max_target_positions=30), None, {}, from_checkpoint=True)
     assert str(raised.value) == (
         "the checkpoint does not say how it was fine-tuned (it has no task state): give --finetune-method "
-        "(causal, infilling, masked, pseudo_masked) and what else its training was given"
+        "(blocks, causal, infilling, masked, pseudo_masked) and what else its training was given"
     )
     given = resolve_layout(options(finetune_method="masked"), None, {}, from_checkpoint=True)
     assert given == {**DEFAULTS, "finetune_method": "masked"}
 
 
 def test_a_checkpoint_of_an_unknown_method():
-    with pytest.raises(UserError, match=r"the method 'blocks', but .* causal, infilling, masked, pseudo_masked"):
-        resolve_layout(options(), {"finetune_method": "blocks"}, {}, from_checkpoint=True)
+    with pytest.raises(
+        UserError, match=r"the method 'orders', but .* blocks, causal, infilling, masked, pseudo_masked"
+    ):
+        resolve_layout(options(), {"finetune_method": "orders"}, {}, from_checkpoint=True)
 
 
 @pytest.mark.parametrize("method", list(OBJECTIVES))

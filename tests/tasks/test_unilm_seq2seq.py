@@ -178,7 +178,7 @@ def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
         with pytest.raises(UserError) as raised:
             built(data, **options, **of_targets)
         assert raised.value.problems == [
-            f"--{name} is for --finetune-method causal or masked or pseudo_masked, but that is infilling"
+            f"--{name} is for --finetune-method causal or masked or pseudo_masked or blocks, but that is infilling"
             for name in ("target-mask-prob", "max-masked-tokens")
         ]
     else:

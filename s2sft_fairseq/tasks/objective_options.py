@@ -1,0 +1,104 @@
+"""From the options of a task to its objective: what is corrupted, and how targets are predicted."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.objectives.blocks import LENGTHS, LONGEST, Blocks, parse_block_length
+from s2sft_fairseq.objectives.finetuning import Corruption
+from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
+from s2sft_fairseq.spans.vocabulary import load_spans
+from s2sft_fairseq.tasks.options import symbol_problems
+
+
+def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> Corruption:
+    """Settle how sources and targets are corrupted.
+
+    Args:
+        options: of the task.
+        name: of the fine-tuning method.
+        dictionary: of the data.
+
+    Raises:
+        UserError: naming every option that is out of range or does nothing with this method.
+    """
+    objective = OBJECTIVES[name]
+    problems = [
+        f"{as_option(option)} is for --finetune-method {' or '.join(readers)}, but that is {name}"
+        for option, (readers, unused) in _options_of_objectives().items()
+        if name not in readers and getattr(options, option) not in (None, unused)
+    ]
+    symbol = options.noise_symbol
+    problems += symbol_problems({"--noise-symbol": symbol}, dictionary)
+    names = ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "max_masked_tokens", "noise_prob")
+    given = {option: value for option in names if (value := getattr(options, option)) is not None}
+    corruption = replace(
+        objective.corruption[str(options.corruption)],
+        **given,
+        noise_symbol=None if symbol is None else dictionary.index(symbol),
+    )
+    problems += corruption.problems()
+    weight = options.word_flow_weight
+    if weight is not None and not 0 <= weight <= 1:
+        problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
+    if options.span_vocab is None and weight not in (None, 1):
+        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
+    if options.span_vocab is not None and not objective.takes_spans:
+        takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
+        problems.append(f"--span-vocab is for --finetune-method {' or '.join(takers)}, but that is {name}")
+    if problems:
+        raise UserError.of(problems)
+    return corruption
+
+
+def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
+    """Return the options that some objectives read only: which do, and the value that asks for nothing."""
+    found: dict[str, tuple[list[str], Any]] = {}
+    for name, objective in OBJECTIVES.items():
+        for option, unused in objective.options.items():
+            found.setdefault(option, ([], unused))[0].append(name)
+    return found
+
+
+def make_objective(options: Any, layout: Mapping[str, Any], dictionary: FairseqDictionary) -> Objective:
+    """Return the objective to train with, which reads the span vocabulary where one is named.
+
+    Raises:
+        UserError: naming what is wrong with the span vocabulary, or with the options of blocks.
+    """
+    objective = OBJECTIVES[layout["finetune_method"]]
+    if objective.cut is not None:
+        return objective.with_blocks(make_blocks(options, layout["block_length"]))
+    if options.span_vocab is None:
+        return objective
+    vocabulary = load_spans(Path(options.span_vocab), dictionary)
+    return objective.with_spans(vocabulary.boundaries, options.word_flow_weight)
+
+
+def make_blocks(options: Any, block_length: str | None) -> Blocks:
+    """Settle how targets are cut into blocks.
+
+    Args:
+        options: of the task.
+        block_length: ``--block-length``, given now or when the checkpoint was trained.
+
+    Raises:
+        UserError: naming every option that is out of range.
+    """
+    bounds = parse_block_length("random" if block_length is None else block_length)
+    least, greatest = bounds or (1, LONGEST)
+    share = options.single_share
+    cut = Blocks(
+        least,
+        greatest,
+        single_share=0.5 * (least < greatest) if share is None else share,
+        schedule=str(options.noise_schedule or "uniform"),
+        weight=str(options.block_loss_weight or "even"),
+    )
+    problems = [] if bounds else [f"--block-length must be {LENGTHS}, but is {block_length!r:.40}"]
+    if problems := [*problems, *cut.problems()]:
+        raise UserError.of(problems)
+    return cut

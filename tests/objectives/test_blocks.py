@@ -1,0 +1,236 @@
+"""Fine-tuning in blocks, against tables written by hand, plain loops, pseudo-masked fine-tuning and the loss of MDLM."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from dense_reference import visibility_matrix
+from naive_objectives import ExampleDraws, Token, naive_blocks
+from tiny import CLS, MASK, PAD, SEP, laid_out, tiny_form, words
+
+from s2sft_fairseq.objectives.blocks import LONGEST, SCHEDULES, WHOLE, Blocks, blocks, draw_masked, parse_block_length
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption, pseudo_masked
+from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.ragged import Draws, Ragged
+from s2sft_fairseq.objectives.sequence_form import SourceFields
+
+SOURCE, TARGET = np.array([11, 12]), np.array([21, 22, 23, 24])
+FULL = {"schedule": "full"}
+CUTS = {
+    "random": Blocks(1, 5),
+    "random, half of them single": Blocks(2, 4, single_share=0.5),
+    "3": Blocks(3, 3, schedule="cosine"),
+    "longer than most targets": Blocks(9, 12),
+    "target": Blocks(WHOLE, WHOLE),
+    "all masked": Blocks(1, 4, schedule="full"),
+}
+
+
+def pack(cut, form=None, corruption=NO_CORRUPTION, seed=0):
+    form = form or tiny_form()
+    return blocks(*laid_out(SOURCE, TARGET, form), form, corruption, Draws(seed, 1, np.array([0])), cut=cut)
+
+
+def column(example, name):
+    return np.concatenate([getattr(block, name) for block in example]).tolist()
+
+
+def seen(text):
+    return np.array([[mark == "x" for mark in row.split()] for row in text.strip().splitlines()])
+
+
+def test_columns():
+    """Two blocks of three tokens, all masked: the second one goes on behind the end with [SEP]."""
+    example = pack(Blocks(3, 3, **FULL))
+    assert column(example, "token") == [CLS, 11, 12, SEP, 21, 22, 23, 24, SEP, *[MASK] * 6]
+    assert column(example, "position") == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7, 8, 9]
+    assert column(example, "segment") == [0] * 4 + [1] * 11
+    assert column(example, "step") == [0, 0, 0, 0, 1, 2, 3, 4, 5, 1, 1, 1, 4, 4, 4]
+    assert column(example, "group") == [0] * 9 + [1, 1, 1, 4, 4, 4]
+    assert column(example, "label") == [PAD] * 9 + [21, 22, 23, 24, SEP, SEP]
+
+
+def test_visibility():
+    """A block sees the source, what of the target stands before it, and itself; content sees what stands before it."""
+    expected = seen(
+        """
+        x x x x . . . . . . . . . . .
+        x x x x . . . . . . . . . . .
+        x x x x . . . . . . . . . . .
+        x x x x . . . . . . . . . . .
+        x x x x x . . . . . . . . . .
+        x x x x x x . . . . . . . . .
+        x x x x x x x . . . . . . . .
+        x x x x x x x x . . . . . . .
+        x x x x x x x x x . . . . . .
+        x x x x . . . . . x x x . . .
+        x x x x . . . . . x x x . . .
+        x x x x . . . . . x x x . . .
+        x x x x x x x . . . . . x x x
+        x x x x x x x . . . . . x x x
+        x x x x x x x . . . . . x x x
+        """
+    )
+    np.testing.assert_array_equal(visibility_matrix(pack(Blocks(3, 3))), expected)
+
+
+def test_a_block_that_is_the_whole_target():
+    """It is as long as targets may be, and there is no content, which nothing would see."""
+    form = tiny_form(max_target=7)
+    example = pack(Blocks(WHOLE, WHOLE, **FULL), form)
+    assert [len(block.token) for block in example] == [4, 0, 7]
+    assert example[2].position.tolist() == list(range(4, 11))
+    assert example[2].label.tolist() == [21, 22, 23, 24, SEP, SEP, SEP]
+    assert set(example[2].group) == {1}
+
+
+@pytest.mark.parametrize("corruption", [NO_CORRUPTION, Corruption(0.5, 0.1, 0.2, source_mask_prob=0.3)])
+@pytest.mark.parametrize("cut", [Blocks(1, 1), Blocks(1, 6, single_share=1.0)])
+def test_blocks_of_one_token_are_pseudo_masked(corruption, cut):
+    """To the bit, corruption included: of one token at least one is masked."""
+    rng, form = np.random.default_rng(5), tiny_form()
+    for number in range(30):
+        pair = laid_out(words(rng, rng.integers(0, 9)), words(rng, rng.integers(0, 14)), form)
+        ours, theirs = (
+            pack(*pair, form, corruption, Draws(number, 2, np.array([number])), **further)
+            for pack, further in ((blocks, {"cut": cut}), (pseudo_masked, {}))
+        )
+        for block, other in zip(ours, theirs, strict=True):
+            for mine, their in zip(block, other, strict=True):
+                np.testing.assert_array_equal(mine, their)
+        assert cut.weights(collate([ours]), np.arange(3)) is None
+
+
+@pytest.mark.parametrize("corruption", [NO_CORRUPTION, Corruption(0.4, 0.2, 0.3)])
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_a_batch_equals_the_naive_examples(cut, corruption):
+    rng = np.random.default_rng(11)
+    form = tiny_form(fields=SourceFields((4,)), target_segment=5, placeholder_segment=5, vocab_size=9)
+    numbers = rng.permutation(1000)[:40]
+    pairs = [(words(rng, rng.integers(0, 20)), words(rng, rng.integers(0, 15))) for _ in numbers]
+    source = Ragged.of([form.source(source) for source, _ in pairs])
+    target = Ragged.of([form.target(target) for _, target in pairs])
+    batch = collate([blocks(source, target, form, corruption, Draws(7, 3, numbers), cut=cut)])
+    expected = [
+        naive_blocks("blocks", source.tolist(), target.tolist(), form, corruption, ExampleDraws(7, 3, int(n)), cut=cut)
+        for n, (source, target) in zip(numbers, pairs, strict=True)
+    ]
+    assert batch.lengths == tuple(tuple(map(len, blocks)) for blocks in expected)
+    tokens = [token for blocks in expected for block in blocks for token in block]
+    for name, values in zip(Token._fields, zip(*tokens, strict=True), strict=True):
+        assert getattr(batch, name).tolist() == list(values), name
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_positions_are_what_blocks_take_at_most(cut):
+    form, lengths = tiny_form(), np.arange(1, 17)
+    target = Ragged.of_lengths(lengths).with_values(np.full(lengths.sum(), SEP))
+    source = Ragged.of([form.source(SOURCE)] * len(lengths))
+    most = cut.positions(lengths, form.max_target)
+    found = []
+    for seed in range(200):
+        _, content, placeholders = blocks(
+            source, target, form, NO_CORRUPTION, Draws(seed, 1, np.arange(len(lengths))), cut=cut
+        )
+        found.append(content.lengths + placeholders.lengths)
+    assert (np.max(found, axis=0) <= most).all()
+    assert (np.max(found, axis=0) == most).mean() >= 0.5  # it is reached, but not by all lengths
+    assert placeholders.position.max() < 4 + form.max_target
+
+
+def test_lengths_and_shares():
+    """Each length and, with the uniform schedule, each number of masked tokens comes equally often; half are single."""
+    draws, lengths = Draws(3, 1, np.arange(4000)), np.full(4000, 12)
+    drawn = Blocks(2, 5).draw_lengths(lengths, 100, draws)
+    counts = np.bincount(drawn.values)
+    assert counts[:2].tolist() == [0, 0]
+    assert len(counts) == 6
+    first = np.bincount(drawn.values[drawn.place == 0], minlength=6)[2:]
+    assert (abs(first - 1000) < 3 * np.sqrt(4000 * 0.25 * 0.75)).all()
+    share = (np.bincount(Blocks(2, 5, single_share=0.3).draw_lengths(lengths, 100, draws).row) == 12).mean()
+    assert abs(share - 0.3) < 3 * np.sqrt(0.3 * 0.7 / 4000)
+    of_four = Ragged(np.full(4000, 4), np.full(4000, 1))
+    masked = draw_masked(of_four, "uniform", draws).reshape(4000, 4)
+    assert (abs(np.bincount(masked.sum(axis=1), minlength=5)[1:] - 1000) < 3 * np.sqrt(4000 * 0.25 * 0.75)).all()
+    assert (abs(masked.mean(axis=0) - 0.625) < 3 * np.sqrt(0.625 * 0.375 / 4000)).all()
+    cosine = np.bincount(draw_masked(of_four, "cosine", draws).reshape(4000, 4).sum(axis=1), minlength=5)[1:] / 4000
+    expected = np.diff(np.arcsin(np.arange(5) / 4) * 2 / np.pi)
+    assert (abs(cosine - expected) < 3 * np.sqrt(expected * (1 - expected) / 4000)).all()
+
+
+def loss_of_mask(members, masked):
+    """A loss of the masked tokens that differs from mask to mask, as a model's does."""
+    return sum(np.random.default_rng((*masked, token)).exponential() for token in masked) + 0 * members
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+@pytest.mark.parametrize("schedule", ["uniform", "cosine"])
+def test_the_bound_is_that_of_mdlm(members, schedule):
+    """Integral over t in (0, 1] of E[1/t * loss of the masked], each token masked with probability t (MDLM, eq. 10).
+
+    Ours is a sum over all masks of their probability times the weighted loss.
+    """
+    masks = [mask for count in range(1, members + 1) for mask in combinations(range(members), count)]
+    nodes, node_weights = np.polynomial.legendre.leggauss(40)
+    mdlm = 0.0
+    for t, weight in zip((nodes + 1) / 2, node_weights / 2, strict=True):
+        for mask in masks:
+            probability = t ** len(mask) * (1 - t) ** (members - len(mask))
+            mdlm += weight * probability * loss_of_mask(members, mask) / t
+    cut = Blocks(members, members, schedule=schedule, weight="bound")
+    form = tiny_form()
+    laid_out_pair = Ragged.of([form.source(SOURCE)]), Ragged.of([np.full(members, SEP)])
+    clean = collate([blocks(*laid_out_pair, form, NO_CORRUPTION, Draws(1, 1, np.array([0])), cut=cut)])
+    ours = 0.0
+    inverse = SCHEDULES[schedule].probability
+    for mask in masks:
+        labelled = len(clean.token) - members + np.array(mask)
+        (weight,) = set(cut.weights(clean, labelled).round(12))
+        count, ways = len(mask), sum(len(other) == len(mask) for other in masks)
+        probability = (inverse(count / members) - inverse((count - 1) / members)) / ways
+        ours += probability * weight * loss_of_mask(members, mask)
+    assert ours == pytest.approx(mdlm, rel=1e-9)
+    assert cut.divisor(clean, np.array([1])) == members
+
+
+def test_weights_are_those_of_the_own_block():
+    """Blocks of several lengths, of several examples, in one batch."""
+    form, rng = tiny_form(), np.random.default_rng(2)
+    targets = Ragged.of([form.target(words(rng, length)) for length in (9, 4, 12)])
+    sources = Ragged.of([form.source(SOURCE)] * 3)
+    cut = Blocks(1, 5, weight="bound")
+    batch = collate([blocks(sources, targets, form, NO_CORRUPTION, Draws(4, 1, np.arange(3)), cut=cut)])
+    labelled = np.flatnonzero(batch.label != PAD)
+    ends = np.cumsum([sum(lengths) for lengths in batch.lengths])
+    for index, weight in zip(labelled, cut.weights(batch, labelled), strict=True):
+        example = slice(
+            *([0, *ends][np.searchsorted(ends, index, side="right")], ends[np.searchsorted(ends, index, side="right")])
+        )
+        same = batch.group[example] == batch.group[index]
+        assert weight == pytest.approx(same.sum() / (batch.label[example][same] != PAD).sum())
+    assert cut.divisor(batch, labelled) == (batch.group > 0).sum()
+    assert replace(cut, weight="even").divisor(batch, labelled) == len(labelled)
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("1", (1, 1)),
+        ("16", (16, 16)),
+        ("random", (1, LONGEST)),
+        ("random:3", (1, 3)),
+        ("target", (WHOLE, WHOLE)),
+        *((text, None) for text in ("", "0", "-1", "1.5", "random:", "random:0", "random4", "whole", str(1 << 40))),
+    ],
+)
+def test_parsed(text, bounds):
+    assert parse_block_length(text) == bounds
+
+
+def test_problems():
+    assert Blocks(single_share=1.5, schedule="full", weight="bound").problems() == [
+        "--single-share must be between 0 and 1, but is 1.5",
+        "--block-loss-weight bound needs another --noise-schedule than full",
+    ]
+    assert not any(cut.problems() for cut in CUTS.values())
