@@ -1,4 +1,4 @@
-"""Fine-tuning in blocks, against tables written by hand, plain loops, pseudo-masked fine-tuning and the loss of MDLM."""
+"""Fine-tuning in blocks: against tables by hand, plain loops, pseudo-masked fine-tuning and the loss of MDLM."""
 
 from dataclasses import replace
 from itertools import combinations
