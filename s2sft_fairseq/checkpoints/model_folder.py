@@ -35,8 +35,8 @@ _PARTS = ("model", "task", "criterion")
 _PATHS = ("data", "span_vocab", "pretrained")  # of the machine of the training
 SEARCH: Mapping[str, type] = {
     **dict.fromkeys(("beam", "nbest", "max_len_b", "min_len", "no_repeat_ngram_size", "sampling_topk"), int),
-    **dict.fromkeys(("draft_placeholders", "draft_source"), int),
-    **dict.fromkeys(("max_len_a", "lenpen", "temperature", "sampling_topp"), float),
+    **dict.fromkeys(("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks", "max_passes"), int),
+    **dict.fromkeys(("max_len_a", "lenpen", "temperature", "sampling_topp", "confidence", "revise"), float),
     **dict.fromkeys(("sampling", "unnormalized", "no_early_stop", "keep_unfinished", "rank_each_step"), bool),
     **dict.fromkeys(("early_stop", "length_penalty", "no_repeat_ngram_ignore"), str),
 }

@@ -6,7 +6,7 @@ from torch import Tensor
 from s2sft_fairseq.inference.step_graphs import StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
-from s2sft_fairseq.modules.visibility import StepLayout, drafted_layout, next_token_layout
+from s2sft_fairseq.modules.visibility import StepLayout, block_layout, drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
@@ -61,6 +61,8 @@ class IncrementalDecoder:
         )
         # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
         self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)
+        self.counts: Tensor | None = None
+        """How many of these are tokens (N,), where sentences differ."""
 
     def next_logits(self) -> Tensor:
         """Return the scores (N, K, V) of the next token.
@@ -74,36 +76,64 @@ class IncrementalDecoder:
         layout = next_token_layout(hypotheses, new, placeholder=self.form.has_placeholders, device=content.device)
         return self._step(content, layout)
 
-    def verify(self, drafts: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
+    def verify(self, drafts: Tensor, ahead: int = 0, *, in_block: bool = False) -> tuple[Tensor, Tensor]:
         """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
 
         Args:
             drafts: tokens that may be wrong (N, D). D: drafts of a sentence.
             ahead: positions further on that are scored too, from the same prefixes.
+            in_block: whether their placeholders see each other, and one more for the next token.
 
         Returns:
             Scores of the token behind each prefix (N, D + 1, V), which are those that :meth:`next_logits` would give,
             and those further on (N, D + 1, ahead, V).
         """
         drafted, pending = drafts.size(1), self.pending.size(2)
-        layout = drafted_layout(pending, drafted, ahead, placeholder=self.form.has_placeholders, device=drafts.device)
+        has_placeholders = self.form.has_placeholders
+        layout = drafted_layout(
+            pending, drafted, ahead, placeholder=has_placeholders, in_block=in_block, device=drafts.device
+        )
         logits = self._step(torch.cat([self.pending.squeeze(1), drafts], dim=1), layout)
         following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
         return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
 
     def _step(self, content: Tensor, layout: StepLayout) -> Tensor:
         """Read content (N, A) and, unless the model is causal, a placeholder for each token to predict."""
-        form, predicted = self.form, layout.num_predicted
-        tokens, segments = content, content.new_full((len(layout.offsets),), form.target_segment)
-        if form.has_placeholders:
-            tokens = torch.cat([content, content.new_full((len(content), predicted), form.placeholder)], dim=1)
-            segments[-predicted:] = form.placeholder_segment
-        return self._step_of_model(self.state, tokens, segments, layout)
+        placeholders = content.new_full((len(content), len(layout.hypotheses) - content.size(1)), self.form.placeholder)
+        return self._read(content, placeholders, layout)
+
+    def _read(self, content: Tensor, placeholders: Tensor, layout: StepLayout) -> Tensor:
+        """Read content (N, A) and placeholders (N, B), some of which may hold their token."""
+        segments = content.new_full((len(layout.hypotheses),), self.form.target_segment)
+        segments[content.size(1) :] = self.form.placeholder_segment
+        return self._step_of_model(self.state, torch.cat([content, placeholders], dim=1), segments, layout)
 
     def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
         """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""
         self.state.forget(drafted, right)
         self.pending = tokens[:, None, None]
+
+    def fill(self, block: Tensor, room: Tensor) -> Tensor:
+        """Score the tokens of a block of placeholders behind the only hypothesis of each sentence.
+
+        Args:
+            block: the token of each placeholder, or the placeholder where it has none yet (N, B). B: placeholders.
+            room: how many of them are there (N,); those behind them are seen by none of these.
+
+        Returns:
+            Scores (N, B, V).
+        """
+        pending = self.pending.squeeze(1)
+        counts = self.counts if self.counts is not None else torch.full_like(block[:, 0], pending.size(1))
+        layout = block_layout(counts, pending.size(1), room, block.size(1))
+        logits = self._read(pending, block, layout)
+        self.state.forget(pending.size(1), counts)
+        self.extend(pending[:, :0], torch.zeros_like(counts))
+        return logits
+
+    def extend(self, tokens: Tensor, counts: Tensor) -> None:
+        """Go on with the first ``counts`` (N,) of some tokens (N, T), a different number in each sentence."""
+        self.pending, self.counts = tokens.unsqueeze(1), counts
 
     def append(self, tokens: Tensor, parents: Tensor) -> None:
         """Go on: hypothesis k becomes hypothesis ``parents[n, k]`` with ``tokens[n, k]`` behind it, both (N, K)."""
@@ -113,4 +143,6 @@ class IncrementalDecoder:
     def keep_sentences(self, left: Tensor) -> None:
         """Go on with the given sentences only; see :meth:`IncrementalState.keep_sentences`."""
         self.state.keep_sentences(left)
-        self.pending = self.pending[left.to(self.pending.device)]
+        left = left.to(self.pending.device)
+        self.pending = self.pending[left]
+        self.counts = None if self.counts is None else self.counts[left]

@@ -4,14 +4,15 @@ Speculative decoding (Stern et al., 2018, blockwise parallel decoding; Leviathan
 drafts come from placeholders further on, or from the source.
 """
 
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.inference.hypotheses import hypotheses
+from s2sft_fairseq.inference.draft_planner import DraftPlanner, rows_of
+from s2sft_fairseq.inference.growing_search import GrowingSearch
 from s2sft_fairseq.inference.rules import MINUS_INFINITY
-from s2sft_fairseq.inference.search import Search
 
 # The longest end of a hypothesis that is looked for in the source, in tokens.
 LONGEST_MATCH = 3
@@ -22,6 +23,8 @@ class Drafts:
 
     ahead = 0
     """Positions behind each prefix, beyond the next one, whose scores it wants to see."""
+    in_block = False
+    """Whether these are scored as a block of a model that was trained in blocks, whose placeholders see each other."""
 
     def next(self, tokens: Tensor, further: Tensor) -> Tensor:
         """Draft what follows.
@@ -49,6 +52,12 @@ class PlaceholderDrafts(Drafts):
     def next(self, tokens: Tensor, further: Tensor) -> Tensor:
         """See :class:`Drafts`."""
         return further.index_fill_(-1, self.never_generated, MINUS_INFINITY).argmax(dim=-1)
+
+
+class BlockDrafts(PlaceholderDrafts):
+    """The most probable tokens of a block behind the prefix, all but its first, which is the next token."""
+
+    in_block = True
 
 
 class SourceDrafts(Drafts):
@@ -84,41 +93,63 @@ class SourceDrafts(Drafts):
         self.source = self.source[left]
 
 
-class DraftedSearch(Search):
+class DraftedSearch(GrowingSearch):
     """The greedy search of one batch, whose hypotheses grow by different numbers of tokens. D: drafts of a sentence."""
 
     further: Tensor
     """Scores of what comes after the next token of each hypothesis (N, ..., V), of the last step."""
 
+    def __init__(self, *arguments: Any, planner: DraftPlanner | None = None) -> None:
+        """Begin, with the arguments of :class:`Search`.
+
+        Args:
+            arguments: those of :class:`Search`.
+            planner: chooses how long the drafts of blocks are; None: the options do.
+        """
+        self.planner = planner
+        super().__init__(*arguments)
+
     def begin(self, source: Tensor) -> None:
         """See :meth:`Search.begin`."""
-        if count := self.options.draft_placeholders:
-            self.drafts: Drafts = PlaceholderDrafts(count, self.rules.never_generated)
-        else:
-            self.drafts = SourceDrafts(self.options.draft_source, source, self.form.pad)
-        # Each step waits for the GPU anyway: how much the hypotheses grow decides on the shapes of the next one.
-        self.steps_between_questions = 1
-        self.tokens = self.drafted = source.new_zeros(len(source), 0)
-        self.log_probs = torch.zeros(len(source), 0, device=source.device)
-        self.lengths = torch.zeros_like(self.rules.max_len)
+        super().begin(source)
+        self.drafts = self.make_drafts(source)
+        self.drafted = self.tokens
+
+    def make_drafts(self, source: Tensor) -> Drafts:
+        """Return the way to draft that the options ask for, for laid-out sources (N, S)."""
+        options = self.options
+        if options.draft_source:
+            return SourceDrafts(options.draft_source, source, self.form.pad)
+        if self.planner is not None:
+            return BlockDrafts(self.planner.choose(len(source)), self.rules.never_generated)
+        if options.draft_blocks:
+            return BlockDrafts(options.draft_blocks, self.rules.never_generated)
+        return PlaceholderDrafts(options.draft_placeholders, self.rules.never_generated)
 
     def grow(self) -> None:
         """Verify the drafts and add those that are right, and one token more; see :meth:`Search.grow`."""
+        started = time.perf_counter()
         if self.steps:
             self.drafted = self.drafts.next(self.tokens, self.further)
-        verified = [decoder.verify(self.drafted, self.drafts.ahead) for decoder in self.decoders]
+        if self.planner is not None:
+            self.drafts.ahead = self.planner.choose(len(self.tokens))
+        drafted, ahead, in_block = self.drafted.size(1), self.drafts.ahead, self.drafts.in_block
+        verified = [decoder.verify(self.drafted, ahead, in_block=in_block) for decoder in self.decoders]
         log_probs = self.next_log_probs([following for following, _ in verified])
         chosen, scores, grown, done = self._choose(log_probs)
         self._append(chosen, scores, grown)
         # No step has seen yet what follows the last token.
         last = (grown - 1).clamp(min=0)
-        drafted = self.drafted.size(1)
         for decoder in self.decoders:
             decoder.accept(drafted, last, chosen.gather(1, last.unsqueeze(1)).squeeze(1))
         # Several models draft as the first one does.
         further = verified[0][1]
         self.further = further[torch.arange(len(further), device=last.device), last.clamp(max=further.size(1) - 1)]
         self.done |= done
+        if self.planner is not None:
+            right = last.cpu().numpy()  # waits for a GPU, so that the time is that of the pass
+            rows = len(right) * rows_of(drafted, ahead)
+            self.planner.observe(rows, time.perf_counter() - started, drafted, right)
 
     def _choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Go along the drafts as far as they are what the models would choose.
@@ -152,34 +183,9 @@ class DraftedSearch(Search):
             history = torch.cat([history, token.unsqueeze(1)], dim=1)
         return torch.stack(tokens, dim=1), torch.stack(scores, dim=1), grown, done
 
-    def _append(self, chosen: Tensor, scores: Tensor, grown: Tensor) -> None:
-        """Append the first tokens (N, D + 1) of each sentence, ``grown`` (N,) many."""
-        self.lengths = self.lengths + grown
-        width, longest = self.tokens.size(1), int(self.lengths.max())
-        # Each row is moved so that what it has now ends on the right.
-        index = torch.arange(longest, device=grown.device) + (width + grown - longest).unsqueeze(1)
-        outside = index < 0
-        index = index.clamp(min=0)
-        self.tokens = torch.cat([self.tokens, chosen], dim=1).gather(1, index).masked_fill(outside, self.form.pad)
-        self.log_probs = torch.cat([self.log_probs, scores], dim=1).gather(1, index).masked_fill(outside, 0.0)
-
-    def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
-        """See :meth:`Search.results_of`. A sentence is done without a hypothesis where nothing may follow."""
-        columns = (self.lengths, self.rules.max_len, self.tokens, self.log_probs)
-        return [self._results(*each) for each in zip(*(column[done].cpu() for column in columns), strict=True)]
-
-    def _results(self, length: Tensor, max_len: Tensor, tokens: Tensor, log_probs: Tensor) -> list[dict[str, Any]]:
-        first = len(tokens) - int(length)
-        tokens, log_probs = tokens[first:], log_probs[first:]
-        at_limit = self.options.keep_unfinished and bool(max_len < length)
-        if not at_limit and self.form.sep not in tokens[-1:]:
-            return []
-        score = log_probs.sum() / self.options.normalizer(length)
-        return hypotheses(score[None], length[None], tokens[None], log_probs[None])
-
     def keep_sentences(self, left: Tensor) -> None:
         """See :meth:`Search.keep_sentences`."""
         super().keep_sentences(left)
         left = self._uploaded(left)
         self.drafts.keep_sentences(left)
-        self.lengths, self.further = self.lengths[left], self.further[left]
+        self.further = self.further[left]

@@ -24,6 +24,8 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.inference.block_search import BlockSearch
+from s2sft_fairseq.inference.draft_planner import DraftPlanner
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
 from s2sft_fairseq.inference.engines import build_generator, open_engine, runs_pytorch
 from s2sft_fairseq.inference.files import (
@@ -39,7 +41,7 @@ from s2sft_fairseq.inference.files import (
 from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import NotANumberError
-from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.inference.search import BeamSearch, Search
 from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm, SequenceForm
@@ -66,6 +68,12 @@ class SequenceGenerator:
         """
         self.models, self.form, self.options = list(models), form, options
         self.graphs = _step_graphs(models) if options.cuda_graphs else None
+        self.search: Callable[..., Search] = BeamSearch
+        if options.decode_blocks:
+            self.search = BlockSearch
+        elif options.draft_placeholders or options.draft_source or options.draft_blocks:
+            planner = DraftPlanner() if options.draft_blocks < 0 else None
+            self.search = partial(DraftedSearch, planner=planner)
         self.symbols_to_strip_from_output = {form.sep, form.cls, form.pad}
 
     def generate(
@@ -99,10 +107,8 @@ class SequenceGenerator:
 
     @torch.inference_mode()
     def _search(self, source: Tensor, prefix: Tensor | None) -> Hypotheses:
-        drafted = self.options.draft_placeholders or self.options.draft_source
-        kind = DraftedSearch if drafted else BeamSearch
         try:
-            search = kind(self.models, self.form, self.options, source, prefix, self.graphs)
+            search = self.search(self.models, self.form, self.options, source, prefix, self.graphs)
             while search.step():
                 pass
         except BaseException:

@@ -84,6 +84,38 @@ class UnilmSearchConfig(SearchConfig):
             "hypothesis, and verify them in the next step; the same hypotheses in fewer steps"
         },
     )
+    draft_blocks: int = field(
+        default=0,
+        metadata={
+            "help": "greedy search with a model that was trained in blocks: draft this many tokens at the placeholders "
+            "of a block, and verify them in the next step; the same hypotheses in fewer steps. -1: as many as pay, by "
+            "what steps cost"
+        },
+    )
+    decode_blocks: int = field(
+        default=0,
+        metadata={
+            "help": "decode in blocks of this many placeholders, with a model that was trained in blocks: in each step "
+            "those that are sure get their tokens; 0: a token at a time, from left to right"
+        },
+    )
+    confidence: float = field(
+        default=0.9,
+        metadata={
+            "help": "--decode-blocks: probability from which a token is kept; the most probable one is in any case "
+            "(default: 0.9)"
+        },
+    )
+    max_passes: int = field(
+        default=0, metadata={"help": "--decode-blocks: steps for one block at most; 0: as many as it has tokens"}
+    )
+    revise: float = field(
+        default=0.0,
+        metadata={
+            "help": "--decode-blocks: probability below which a token is taken back once, when others of its block are "
+            "known; 0: none is"
+        },
+    )
     cuda_graphs: bool = field(
         default=False,
         metadata={
@@ -209,23 +241,35 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
 
 
 def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
-    names = ("draft_placeholders", "draft_source")
-    found = _negative(task, *names)
-    given = [as_option(name) for name in names if getattr(task, name) > 0]
-    if len(given) == 2:
-        found.append("--draft-placeholders and --draft-source exclude each other: give one of them")
+    names = ("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks")
+    found = _negative(task, *(name for name in names if name != "draft_blocks"), "max_passes")
+    if task.draft_blocks < -1:
+        found.append(f"--draft-blocks must be -1 or more, but is {task.draft_blocks}")
+    given = [as_option(name) for name in names if getattr(task, name)]
+    if len(given) > 1:
+        found.append(f"{' and '.join(given)} exclude each other: give one of them")
     for option in given:
         if args.beam != 1:
             found.append(f"{option} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
-        if args.sampling:
+        if args.sampling and option != "--decode-blocks":
             found.append(f"{option} and --sampling exclude each other")
     if task.rank_each_step:
         others = ["--sampling"] * args.sampling + given
         found += [f"--rank-each-step and {other} exclude each other" for other in others]
     if task.cuda_graphs:
         found += [f"--cuda-graphs and {option} exclude each other: its steps have ever new shapes" for option in given]
-    if "--draft-placeholders" in given and not form.has_placeholders:
-        found.append("--draft-placeholders needs a model that predicts at placeholders, but this one is causal")
+    if not form.has_placeholders:
+        found += [
+            f"{option} needs a model that predicts at placeholders, but this one is causal"
+            for option in given
+            if option != "--draft-source"
+        ]
+    if task.decode_blocks and task.keep_unfinished:
+        found.append("--decode-blocks and --keep-unfinished exclude each other: blocks end with eos")
+    for name in ("confidence", "revise"):
+        value = getattr(task, name)
+        if not 0 <= value <= 1:
+            found.append(f"{as_option(name)} must be between 0 and 1, but is {value:g}")
     return found
 
 

@@ -100,8 +100,10 @@ class TokenRules:
         """Make the rules for laid-out sources (N, S), with what their hypotheses must begin with (N, P)."""
         self.form, self.options, self.prefix = form, options, prefix
         self.never_generated = torch.tensor(options.never_generated, dtype=torch.int64, device=source.device)
-        # Padding too, which hypotheses of several lengths have on their left.
-        self.never_blocked = torch.tensor([form.pad, *options.never_blocked], device=source.device)
+        # Padding too, which hypotheses of several lengths have on their left; and of a block what is not known yet, and
+        # eos, which fills it up.
+        fill = (form.pad, form.placeholder, form.sep)
+        self.never_blocked = torch.tensor([*fill, *options.never_blocked], device=source.device)
         lengths = (source != form.pad).sum(dim=1)
         limit = (options.max_len_a * lengths + options.max_len_b).long()
         # Nothing is generated from nothing, such as a source whose fields are all empty.
@@ -121,7 +123,7 @@ class TokenRules:
             log_probs (N, K, V), tokens (N, K, T), their number (N,) in each hypothesis, fewer than T where it is padded
             on the left.
         """
-        required = self._forced(tokens.size(2), lengths)
+        required = self.forced(tokens.size(2), lengths)
         if required is not None:
             forced, where = required
             # (N,) -> (N, K, 1)
@@ -137,8 +139,13 @@ class TokenRules:
             log_probs.masked_fill_(where, MINUS_INFINITY)
             log_probs.scatter_(2, column, torch.where(where, plain, log_probs.gather(2, column)))
 
-    def _forced(self, longest: int, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return tokens (N,), and where they must come next (N,): those of the prefix, or eos at the maximum length."""
+    def forced(self, longest: int, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return tokens (N,), and where they must come next (N,): those of the prefix, or eos at the maximum length.
+
+        Args:
+            longest: no hypothesis has more tokens.
+            lengths: tokens of the hypotheses (N,).
+        """
         if self.prefix is None and longest < self.shortest_limit:
             return None
         # The limit counts more, so that a prefix longer than it ends there too, and that of an empty source at once.
@@ -184,6 +191,56 @@ def forbid_repeats(log_probs: Tensor, tokens: Tensor, size: int, ignored: Tensor
     log_probs.scatter_reduce_(-1, completion, highest.masked_fill(repeats, MINUS_INFINITY), reduce="amin")
 
 
+def forbid_repeats_at(log_probs: Tensor, tokens: Tensor, place: Tensor, size: int, ignored: Tensor) -> None:
+    """Forbid the tokens that would complete, in a gap of each text, an n-gram which the text already holds, in place.
+
+    What is not known yet is one of the ignored tokens.
+
+    Args:
+        log_probs: of the token in the gap (N, V).
+        tokens: the texts (N, T).
+        place: where the gap is (N,); what stands there does not matter.
+        size: n.
+        ignored: n-grams with one of these (I,) may repeat, and these may stand anywhere.
+    """
+    width = tokens.size(1)
+    if width < size:
+        return
+    tokens = tokens.scatter(1, place.unsqueeze(1), ignored[:1].expand(len(tokens), 1))
+    # (N, T) -> (N, T - n + 1, n)
+    ngrams = tokens.unfold(1, size, 1)
+    lowest = log_probs.new_full((), MINUS_INFINITY)
+    for gap in range(size):
+        start = place - gap
+        inside = (start >= 0) & (start + size <= width)
+        around = ngrams.gather(1, start.clamp(0, width - size)[:, None, None].expand(-1, 1, size))
+        same = ngrams == around
+        known = ~torch.isin(around, ignored)
+        same[..., gap] = known[..., gap] = True
+        completion = ngrams[..., gap]
+        repeats = same.all(dim=2) & known.all(dim=2) & inside.unsqueeze(1) & ~torch.isin(completion, ignored)
+        highest = torch.full_like(completion, float("inf"), dtype=log_probs.dtype)
+        log_probs.scatter_reduce_(1, completion, torch.where(repeats, lowest, highest), reduce="amin")
+        for shift in range(1, gap + 1):
+            _forbid_overlap(log_probs, tokens, place, start, shift, size, ignored)
+
+
+def _forbid_overlap(
+    log_probs: Tensor, tokens: Tensor, place: Tensor, start: Tensor, shift: int, size: int, ignored: Tensor
+) -> None:
+    """Forbid the token that makes the n-grams at ``start`` (N,) and ``shift`` further on equal, which both hold it."""
+    last = tokens.size(1) - 1
+    inside = (start >= 0) & (start + shift + size - 1 <= last)
+    # Only this token can make them equal: the second one has the gap where the first one has it.
+    token = tokens.gather(1, (place - shift).clamp(0, last).unsqueeze(1))
+    filled = tokens.scatter(1, place.unsqueeze(1), token)
+    # (N, n)
+    index = start.unsqueeze(1) + torch.arange(size, device=tokens.device)
+    first, second = (filled.gather(1, (index + further).clamp(0, last)) for further in (0, shift))
+    repeats = inside & (first == second).all(dim=1) & ~torch.isin(first, ignored).any(dim=1)
+    log_probs.scatter_(1, token, log_probs.gather(1, token).masked_fill(repeats.unsqueeze(1), MINUS_INFINITY))
+
+
 class Candidates(NamedTuple):
     """Continuations of the hypotheses of each sentence, the best first; each (N, C). C: candidates."""
 
@@ -217,14 +274,8 @@ def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions
     Shape:
         log_probs (N, K, V), scores so far (N, K), as for :func:`beam_candidates`.
     """
-    hypotheses, vocab = log_probs.shape[1:]
-    # Normalised anew, for forbidden tokens have taken their share away; a forced one may be of any probability.
-    total, tokens = log_probs.logsumexp(dim=-1, keepdim=True), None
-    if 0 < options.sampling_topk < vocab:
-        log_probs, tokens = log_probs.topk(options.sampling_topk, dim=-1)
-    probs = (log_probs - total).exp()
-    if options.sampling_topp > 0:
-        probs = probs.masked_fill(probs < least_of_nucleus(probs, options.sampling_topp), 0)
+    hypotheses = log_probs.size(1)
+    log_probs, probs, tokens = _drawn_from(log_probs, options)
     # Of clocks that ring after exponential times, each at the rate of its probability, the first is a draw.
     # (N, K, V) -> (N, K, D, V). D: draws for each hypothesis.
     probs = probs.unsqueeze(2).expand(-1, -1, options.beam // hypotheses, -1)
@@ -233,6 +284,37 @@ def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions
     origins = torch.arange(hypotheses, device=scores.device).view(1, -1, 1).expand_as(drawn)
     drawn = drawn if tokens is None else tokens.gather(-1, drawn)
     return Candidates(totals.flatten(1), drawn.flatten(1), origins.flatten(1))
+
+
+def draw_tokens(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor]:
+    """Return the most probable token everywhere, or with ``sampling`` a random one, and its log-probability.
+
+    Shape:
+        log_probs (..., V) -> tokens (...), log-probabilities (...).
+    """
+    if not options.sampling:
+        scores, tokens = log_probs.max(dim=-1)
+        return tokens, scores
+    log_probs, probs, among = _drawn_from(log_probs, options)
+    drawn = (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1, keepdim=True)
+    tokens = drawn if among is None else among.gather(-1, drawn)
+    return tokens.squeeze(-1), log_probs.gather(-1, drawn).squeeze(-1)
+
+
+def _drawn_from(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return what samples are drawn from: log-probabilities, probabilities, and the tokens that these are of.
+
+    Shape:
+        log_probs (..., V) -> each (..., V) or (..., k) of the k most probable tokens; tokens are None if they are all.
+    """
+    # Normalised anew, for forbidden tokens have taken their share away; a forced one may be of any probability.
+    total, tokens = log_probs.logsumexp(dim=-1, keepdim=True), None
+    if 0 < options.sampling_topk < log_probs.size(-1):
+        log_probs, tokens = log_probs.topk(options.sampling_topk, dim=-1)
+    probs = (log_probs - total).exp()
+    if options.sampling_topp > 0:
+        probs = probs.masked_fill(probs < least_of_nucleus(probs, options.sampling_topp), 0)
+    return log_probs, probs, tokens
 
 
 def least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:

@@ -50,7 +50,7 @@ def assert_equal(drafted, plain):
 class Oracle:
     """Drafts what the search without drafts found, with mistakes at chosen places."""
 
-    ahead = 0
+    ahead, in_block = 0, False
 
     def __init__(self, hypotheses, count, mistakes=0.0):
         self.hypotheses, self.count, self.mistakes = list(hypotheses), count, mistakes
@@ -87,6 +87,9 @@ KINDS = {
     "more placeholders": {"draft_placeholders": 3},
     "source": {"draft_source": 1},
     "more of the source": {"draft_source": 4},
+    "block": {"draft_blocks": 1},
+    "a longer block": {"draft_blocks": 3},
+    "blocks as they pay": {"draft_blocks": -1},
 }
 
 

@@ -22,6 +22,11 @@ def build(task=None, form=None, **options):
         "rank_each_step": False,
         "draft_placeholders": 0,
         "draft_source": 0,
+        "draft_blocks": 0,
+        "decode_blocks": 0,
+        "confidence": 0.9,
+        "max_passes": 0,
+        "revise": 0.0,
         "cuda_graphs": False,
         **(task or {}),
     }
@@ -122,6 +127,48 @@ def test_drafts_that_do_not_go():
     with pytest.raises(UserError) as raised:
         build({"draft_source": -1}, beam=1)
     assert raised.value.problems == ["--draft-source must not be negative, but is -1"]
+
+
+def test_blocks():
+    found = build({"decode_blocks": 4, "confidence": 0.5, "max_passes": 2, "revise": 0.1}, beam=1, sampling=True)
+    assert (found.decode_blocks, found.confidence, found.max_passes, found.revise) == (4, 0.5, 2, 0.1)
+    assert build({"draft_blocks": -1}, beam=1).draft_blocks == -1
+    with pytest.raises(UserError) as raised:
+        build(
+            {
+                "draft_blocks": -2,
+                "decode_blocks": 3,
+                "keep_unfinished": True,
+                "cuda_graphs": True,
+                "rank_each_step": True,
+                "confidence": 1.5,
+                "revise": -1.0,
+                "max_passes": -1,
+            },
+            form=tiny_form("causal"),
+            sampling=True,
+        )
+    expected = [
+        ("--max-passes", "-1"),
+        ("--draft-blocks", "-2"),
+        ("--draft-blocks and --decode-blocks exclude each other",),
+        ("--draft-blocks", "--beam 1", "5"),
+        ("--draft-blocks and --sampling exclude each other",),
+        ("--decode-blocks", "--beam 1", "5"),
+        ("--rank-each-step and --sampling",),
+        ("--rank-each-step and --draft-blocks",),
+        ("--rank-each-step and --decode-blocks",),
+        ("--cuda-graphs and --draft-blocks",),
+        ("--cuda-graphs and --decode-blocks",),
+        ("--draft-blocks", "causal"),
+        ("--decode-blocks", "causal"),
+        ("--decode-blocks and --keep-unfinished",),
+        ("--confidence", "1.5"),
+        ("--revise", "-1"),
+    ]
+    assert len(raised.value.problems) == len(expected)
+    for problem, words in zip(raised.value.problems, expected, strict=True):
+        assert all(word in problem for word in words), problem
 
 
 def test_ranking_each_step():

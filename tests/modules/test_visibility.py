@@ -21,6 +21,7 @@ from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import (
     PackedColumns,
     attention_blocks,
+    block_layout,
     drafted_layout,
     next_token_layout,
     visible,
@@ -386,8 +387,10 @@ def test_placeholders_alone():
     assert (found.offsets.tolist(), found.num_kept, found.num_predicted) == ([0, 0, 0], 0, 3)
 
 
-def drafted(pending, drafts, ahead, placeholder=True):
-    return drafted_layout(pending, drafts, ahead, placeholder=placeholder, device=torch.device("cpu"))
+def drafted(pending, drafts, ahead, placeholder=True, in_block=False):
+    return drafted_layout(
+        pending, drafts, ahead, placeholder=placeholder, in_block=in_block, device=torch.device("cpu")
+    )
 
 
 def test_a_placeholder_behind_each_prefix_of_the_drafts():
@@ -413,6 +416,36 @@ def test_placeholders_further_on_see_the_prefix_alone():
     assert found.visible[:, :2].int().tolist() == [[1, 0], [1, 1], [1, 0], [1, 1], [1, 0], [1, 0], [1, 1], [1, 1]]
     assert found.visible[2:, 2:].equal(torch.eye(6, dtype=torch.bool))
     assert not found.visible[:2, 2:].any()
+
+
+def test_placeholders_further_on_as_a_block():
+    """a pending, b a draft: x and y stand for the next token in the blocks x p1 p2 and y q1 q2; p and q predict it."""
+    found = drafted(1, 1, 2, in_block=True)
+    assert found.offsets.tolist() == [0, 1, 1, 2, 1, 2, 2, 3, 3, 4]
+    assert (found.num_kept, found.num_predicted) == (2, 6)
+    assert found.visible.int().tolist() == [
+        [1, 0, 0, 0, 0, 0, 0, 0, 0, 0],  # a
+        [1, 1, 0, 0, 0, 0, 0, 0, 0, 0],  # b
+        [1, 0, 1, 0, 0, 0, 1, 1, 0, 0],  # x
+        [1, 1, 0, 1, 0, 0, 0, 0, 1, 1],  # y
+        [1, 0, 0, 0, 1, 0, 0, 0, 0, 0],  # p
+        [1, 1, 0, 0, 0, 1, 0, 0, 0, 0],  # q
+        [1, 0, 1, 0, 0, 0, 1, 1, 0, 0],  # p1
+        [1, 0, 1, 0, 0, 0, 1, 1, 0, 0],  # p2
+        [1, 1, 0, 1, 0, 0, 0, 0, 1, 1],  # q1
+        [1, 1, 0, 1, 0, 0, 0, 0, 1, 1],  # q2
+    ]
+
+
+def test_blocks_behind_content_of_different_lengths():
+    """Two sentences: a and b are to be read of the first, nothing of the second, whose block has two placeholders."""
+    found = block_layout(torch.tensor([2, 0]), 2, torch.tensor([9, 2]), 3)
+    assert found.offsets.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 1, 1]]
+    assert (found.num_kept, found.num_predicted) == (2, 3)
+    block = [[1, 1, 1]] * 3
+    assert found.visible[0].int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], *([1, 1, *row] for row in block)]
+    # The third placeholder is not there, and no placeholder sees the content that is not there.
+    assert found.visible[1, 2:].int().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
 
 
 def test_nothing_is_read_at_first():
