@@ -12,7 +12,7 @@ from s2sft_fairseq.recipes.recipe import Benchmark, Recipe
 from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting, Settings, use_preset
 from s2sft_fairseq.recipes.training import optimization
 
-METHODS = ("causal", "masked", "pseudo_masked", "infilling", "deltalm")
+METHODS = ("causal", "masked", "pseudo_masked", "infilling", "blocks", "deltalm")
 _MASKING = ("masked", "pseudo_masked")
 POSITIONS = 512  # that most encoders have
 
