@@ -47,7 +47,7 @@ class BlockSearch(GrowingSearch):
         block, scores = self.block.clone(), self.scores.clone()
         self._append(block, scores, grown)
         for decoder in self.decoders:
-            decoder.extend(block, grown)
+            decoder.extend(block[:, : int(grown.max())], grown)
         self.done |= ~possible | (full & ended)
         self._open(full)
 

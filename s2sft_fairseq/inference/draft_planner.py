@@ -6,8 +6,8 @@ MOST_DRAFTS = 7
 """Tokens that are drafted at most: a block of eight."""
 FIRST_DRAFTS = 3
 """Tokens that are drafted while nothing is known."""
-PASSES_BETWEEN_TRIALS = 64
-"""Passes without drafts after which there are some again: another text may be easier."""
+PASSES_BETWEEN_TRIALS = 16
+"""Every so many passes there is a draft more or less: costs show in passes that differ, and texts may get easier."""
 _FORGET = 0.98
 """What a pass counts when the next one is known."""
 
@@ -25,7 +25,7 @@ class DraftPlanner:
         self._sums = np.zeros(5)
         # Of the d-th draft: how often those before it were right, and how often it was right too.
         self._tried, self._right = np.ones(MOST_DRAFTS), np.full(MOST_DRAFTS, 0.5)
-        self._without = 0
+        self._passes = 0
 
     def observe(self, rows: int, seconds: float, drafted: int, right: np.ndarray) -> None:
         """Take in a pass.
@@ -42,19 +42,21 @@ class DraftPlanner:
         for draft in range(min(drafted, MOST_DRAFTS)):
             self._tried[draft] += (right >= draft).sum()
             self._right[draft] += (right > draft).sum()
-        self._without = 0 if drafted else self._without + 1
+        self._passes += 1
 
     def choose(self, sentences: int) -> int:
         """Return how many tokens to draft for each sentence of a batch."""
         fixed, per_row = self._cost()
         if per_row is None:
             return FIRST_DRAFTS
-        if self._without >= PASSES_BETWEEN_TRIALS:
-            return 1
         # Tokens of a pass with 0, 1, ... drafts: one, and those that are right.
         tokens = 1 + np.concatenate([[0.0], np.cumsum(np.cumprod(self._right / self._tried))])
         rows = np.array([rows_of(drafts, drafts) for drafts in range(MOST_DRAFTS + 1)]) * sentences
-        return int((tokens / (fixed + per_row * rows)).argmax())
+        best = int((tokens / (fixed + per_row * rows)).argmax())
+        trial, between = divmod(self._passes, PASSES_BETWEEN_TRIALS)
+        if between:
+            return best
+        return min(best + 1, MOST_DRAFTS) if trial % 2 or not best else best - 1
 
     def _cost(self) -> tuple[float, float | None]:
         """Return the seconds of a pass, and of each row in it: a line through the passes; None while there is none."""

@@ -1,5 +1,6 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from s2sft_fairseq.inference.memory import GIB, BatchMemory, memory_for, plan_ba
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.objectives.blocks import parse_block_length
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
@@ -27,6 +29,8 @@ from s2sft_fairseq.tasks.objective_options import make_corruption, make_objectiv
 from s2sft_fairseq.tasks.options import data_folder
 from s2sft_fairseq.tasks.packed_task import PackedTask
 from s2sft_fairseq.tasks.unilm_config import UnilmSeq2SeqConfig
+
+logger = logging.getLogger(__name__)
 
 
 @register_task("unilm_seq2seq", dataclass=UnilmSeq2SeqConfig)
@@ -176,6 +180,12 @@ class UnilmSeq2SeqTask(PackedTask):
         options = SearchOptions.of(args, self.cfg, self.form, self.dictionary)
         if args.score_reference:
             return ReferenceScorer(models, self.form, self.objective)
+        length = parse_block_length(self.layout.get("block_length") or "random")
+        if not options.decode_blocks and length is not None and length[0] > 1:
+            logger.warning(
+                f"the model was trained with --block-length {self.layout['block_length']} alone, and is decoded token "
+                "by token: give --decode-blocks and --beam 1"
+            )
         return SequenceGenerator(models, self.form, options)
 
     def max_positions(self) -> tuple[int, int]:

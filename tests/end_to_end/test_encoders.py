@@ -45,7 +45,7 @@ LEARNING_RATES = dict.fromkeys(("mmbert", "eurobert-grouped", "ultrabert", "gte"
 )
 @pytest.mark.parametrize(
     "method",
-    ["pseudo_masked", *(pytest.param(method, marks=pytest.mark.slow) for method in ("causal", "infilling"))],
+    ["pseudo_masked", *(pytest.param(method, marks=pytest.mark.slow) for method in ("causal", "infilling", "blocks"))],
 )
 def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name, method):
     sizes = {"hidden_size": 32, "intermediate_size": 48}

@@ -280,7 +280,7 @@ def test_hypotheses_of_another_system(smoke, tmp_path):
          ["--raw must be a folder, but no is not one", "--encoder must be a folder, but no is not one"]),
         (("--seed", "x", "--method", "infiling", "--max-target", 0),
          ["--seed must be a whole number of at least 0, but is x",
-          "--method must be one of causal, masked, pseudo_masked, infilling, deltalm, but is infiling",
+          "--method must be one of causal, masked, pseudo_masked, infilling, blocks, deltalm, but is infiling",
           "--max-target must be a whole number of at least 1, but is 0"]),
         (("--preset", "base/gigaword"), ["--preset must be one of this recipe's, but is base/gigaword: none"]),
         (("--dry-run",), ["--dry-run needs --updates", "recipes-out/e2e"]),

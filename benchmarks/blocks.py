@@ -1,0 +1,190 @@
+"""Decoding in blocks, drafts from blocks and their like: score over tokens a pass, and sentences a second, in one run.
+
+    python benchmarks/blocks.py --model runs/blocks/model --plain runs/pseudo_masked/model \\
+        --source test.src --references test.refs.jsonl --threads 2
+
+``--plain`` is decoded greedily and with a beam of 5 alone, ``--model`` in every way. "no cache" is the sampler of
+masked diffusion that reads source and target again in each pass, with the weights of ``--model`` and one block for the
+target. Tokens a pass and rows a pass (tokens that are read) are those of single sentences; "same" is the share of texts
+that are those of greedy search.
+"""
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from records import write_records
+from rouge_score.rouge_scorer import RougeScorer
+
+from s2sft_fairseq import Seq2Seq
+from s2sft_fairseq.data.packed_dataset import model_input
+from s2sft_fairseq.objectives.finetuning import context_block
+from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.ragged import Ragged
+
+WHOLE = 10_000
+"""Placeholders of a block that no target exceeds."""
+COLUMNS = ("ROUGE-L", "tokens/pass", "rows/pass", "same")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder of a model that was trained in blocks")
+    parser.add_argument("--plain", type=Path, help="folder of another one, pseudo-masked")
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--references", type=Path, required=True, help="lines of JSON with refs")
+    parser.add_argument("--sources", type=int, default=200, help="evenly spaced")
+    parser.add_argument("--timed", type=int, default=48, help="of these, for sentences a second")
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--blocks", type=int, nargs="*", default=[2, 4, 8, WHOLE])
+    parser.add_argument("--confidence", type=float, nargs="*", default=[0.5, 0.7, 0.9, 1.0])
+    parser.add_argument("--drafts", type=int, nargs="*", default=[1, 2, 3, 5, -1])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--file", type=Path, default=Path("blocks.json"), help="of the records")
+    options = parser.parse_args()
+    logging.disable()
+    torch.set_num_threads(options.threads)
+    sources = evenly(options.source.read_text(encoding="utf-8").splitlines(), options.sources)
+    lines = evenly(options.references.read_text(encoding="utf-8").splitlines(), options.sources)
+    references = [json.loads(line)["refs"] for line in lines]
+    print(f"{len(sources)} sentences, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
+    speeds = [f"batch {size}" for size in options.batch_size]
+    print("| | " + " | ".join((*COLUMNS, *speeds)) + " |")
+    print("|---" * (len(COLUMNS) + len(speeds) + 1) + "|")
+    records = []
+    for record in measure(options, sources, references):
+        records.append(record)
+        write_records(options.file, records)
+        cells = [f"{record[name]:.2f}" for name in (*COLUMNS, *speeds)]
+        print(f"| {record['way']} | {' | '.join(cells)} |", flush=True)
+
+
+def measure(
+    options: argparse.Namespace, sources: Sequence[str], references: Sequence[Sequence[str]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a record for each way to decode; speeds are sentences/s."""
+    timed = sources[: options.timed]
+    for path, ways in decodings(options):
+        model, greedy = Counted(path), []
+        for name, way in ways.items():
+            texts, tokens, _ = model.generate(sources, 1, way)
+            greedy = greedy or texts
+            record = {
+                "way": f"{path.parent.name}: {name}",
+                "ROUGE-L": rouge_l(texts, references),
+                "tokens/pass": tokens / model.passes,
+                "rows/pass": model.rows / model.passes,
+                "same": sum(a == b for a, b in zip(texts, greedy, strict=True)) / len(texts),
+            }
+            for size in options.batch_size:
+                record[f"batch {size}"] = len(timed) / model.generate(timed, size, way)[2]
+            yield record
+
+
+def decodings(options: argparse.Namespace) -> Iterator[tuple[Path, dict[str, dict[str, Any]]]]:
+    """Yield each model and its ways to decode: the arguments of `Seq2Seq.hypotheses`, by name."""
+    plain: dict[str, dict[str, Any]] = {"greedy": {"beam": 1}, "beam 5": {"beam": 5}}
+    if options.plain:
+        yield options.plain, plain
+    ways = dict(plain)
+    for count in options.drafts:
+        name = "as many drafts as pay" if count < 0 else f"{count} drafts"
+        ways[name] = {"beam": 1, "draft_blocks": count}
+    for block in options.blocks:
+        for confidence in options.confidence:
+            name = f"blocks of {'the target' if block == WHOLE else block}, {confidence:g}"
+            ways[name] = {"beam": 1, "decode_blocks": block, "confidence": confidence}
+    for confidence in options.confidence:
+        ways[f"no cache, {confidence:g}"] = {"no_cache": True, "confidence": confidence}
+    yield options.model, ways
+
+
+class Counted:
+    """A model, and how many passes it made and tokens it read."""
+
+    def __init__(self, path: Path) -> None:
+        self.model = Seq2Seq.from_pretrained(path, device="cpu")
+        self.loaded = self.model._loaded
+        (self.inner,) = self.loaded.models
+        self.step, self.inner.step = self.inner.step, self._step
+        self.passes = self.rows = 0
+
+    def _step(self, state: Any, tokens: Any, *others: Any) -> Any:
+        self.passes += 1
+        self.rows += tokens.size(1)
+        return self.step(state, tokens, *others)
+
+    def generate(self, sources: Sequence[str], batch_size: int, way: dict[str, Any]) -> tuple[list[str], int, float]:
+        """Return texts, the number of their tokens with eos, and seconds."""
+        self.passes, self.rows, started = 0, 0, time.perf_counter()
+        if way.get("no_cache"):
+            found = [self._without_cache(source, way["confidence"]) for source in sources]  # one by one
+            tokens, texts = sum(map(len, found)), [self._text(ids) for ids in found]
+        else:
+            best = [each[0] for each in self.model.hypotheses(list(sources), batch_size=batch_size, **way)]
+            tokens, texts = sum(len(each.tokens) for each in best), [each.text for each in best]
+        return texts, tokens, time.perf_counter() - started
+
+    def _text(self, ids: Sequence[int]) -> str:
+        tokenizer, symbols = self.loaded.tokenizer, self.loaded.tokenizer.dictionary.symbols
+        return tokenizer.decode(" ".join(symbols[number] for number in ids[:-1]))
+
+    @torch.inference_mode()
+    def _without_cache(self, source: str, confidence: float) -> list[int]:
+        form = self.loaded.task.form
+        laid_out = Ragged.of([form.source(self.loaded.ids(source))])
+        context, count = context_block(laid_out, form), form.max_target
+        block, ones = np.full(count, form.placeholder), np.ones(count, dtype=np.int64)
+        forbidden = torch.tensor([*self.loaded.task.dictionary.never_generated(), form.placeholder])
+        while (open_places := np.flatnonzero(block == form.placeholder)).size:
+            placeholders = Block.of(
+                Ragged.of([block]),
+                first_position=int(laid_out.lengths[0]),
+                segment=form.placeholder_segment,
+                step=ones,
+                group=ones,
+                label=form.pad,
+            )
+            batch = collate([(context, placeholders)])
+            at = torch.from_numpy(open_places) + len(context.token)
+            log_probs = self.inner(**model_input(batch), labelled=at).log_softmax(dim=-1)
+            log_probs[:, forbidden] = -torch.inf
+            log_probs[open_places == 0, form.sep] = -torch.inf  # a token at least, as in decoding
+            scores, tokens = log_probs.max(dim=-1)
+            at_end = open_places == count - 1  # where the target ends at the latest
+            scores[at_end], tokens[at_end] = 0.0, form.sep
+            sure = (scores.exp() >= confidence).numpy()
+            sure[int(scores.argmax())] = True
+            block[open_places[sure]] = tokens.numpy()[sure]
+            if form.sep in block:
+                block[list(block).index(form.sep) :] = form.sep
+            self.passes += 1
+            self.rows += len(batch.token)
+        found: list[int] = block[: list(block).index(form.sep) + 1 if form.sep in block else count].tolist()
+        return found
+
+
+def evenly(lines: Sequence[str], count: int) -> list[str]:
+    """Return lines, as many as are asked for, evenly spaced."""
+    return [lines[len(lines) * number // count] for number in range(min(count, len(lines)))]
+
+
+def rouge_l(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return the mean over texts of the best ROUGE-L of a reference, in percent."""
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    scores = [
+        max(scorer.score(reference, text)["rougeL"].fmeasure for reference in of_text)
+        for text, of_text in zip(texts, references, strict=True)
+    ]
+    return 100 * sum(scores) / len(scores)
+
+
+if __name__ == "__main__":
+    main()
