@@ -52,7 +52,7 @@ def test_usual_fields(call_command, made):
         (
             ("--method", "deltalm", "--beam", 0, "--metric", "x"),
             [
-                "--method must be one of causal, masked, pseudo_masked, infilling, but is deltalm",
+                "--method must be one of causal, masked, pseudo_masked, infilling, blocks, but is deltalm",
                 "--metric must be one of rouge-l, rouge-1, rouge-2, bleu, meteor, loss, but is x",
                 "--beam must be a whole number of at least 1, but is 0",
             ],
