@@ -5,9 +5,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 from dense_reference import visibility_matrix
 from naive_objectives import ExampleDraws, Token, naive_blocks
-from tiny import CLS, MASK, PAD, SEP, laid_out, tiny_form, words
+from tiny import CLS, MASK, PAD, SEP, laid_out, model_inputs, tiny_form, tiny_model, words
 
 from s2sft_fairseq.objectives.blocks import LONGEST, SCHEDULES, WHOLE, Blocks, blocks, draw_masked, parse_block_length
 from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption, pseudo_masked
@@ -83,6 +84,25 @@ def test_a_block_that_is_the_whole_target():
     assert example[2].position.tolist() == list(range(4, 11))
     assert example[2].label.tolist() == [21, 22, 23, 24, SEP, SEP, SEP]
     assert set(example[2].group) == {1}
+
+
+@pytest.mark.parametrize("cut", [Blocks(1, 4), Blocks(3, 3), Blocks(WHOLE, WHOLE)])
+def test_nothing_leaks(cut):
+    """A label's loss has gradients at the source, at content before its block and at its block, and nowhere else."""
+    for seed in range(3):
+        model, kept = tiny_model(2), []
+        model.embeddings.register_forward_hook(lambda *call, kept=kept: kept.append(call[-1]) or call[-1].retain_grad())
+        context, content, placeholders = pack(cut, seed=seed)
+        batch = collate([(context, content, placeholders)])
+        labelled = np.flatnonzero(batch.label != PAD)
+        for number, place in enumerate(labelled - len(context.token) - len(content.token)):
+            logits = model(**model_inputs(batch), labelled=torch.from_numpy(labelled))
+            logits[number].log_softmax(dim=0)[batch.label[labelled[number]]].neg().backward()
+            ends = np.cumsum([len(context.token), len(content.token)])
+            of_context, of_content, of_block = np.split(kept.pop().grad.norm(dim=-1).numpy(), ends)
+            assert (of_context > 0).all()
+            np.testing.assert_array_equal(of_content > 0, content.step < placeholders.step[place])
+            np.testing.assert_array_equal(of_block > 0, placeholders.group == placeholders.group[place])
 
 
 @pytest.mark.parametrize("corruption", [NO_CORRUPTION, Corruption(0.5, 0.1, 0.2, source_mask_prob=0.3)])

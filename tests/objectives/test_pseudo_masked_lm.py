@@ -247,6 +247,32 @@ def test_what_is_trained():
     np.testing.assert_array_equal(pack("par")[2].group, whole[2].group)
 
 
+def test_blocks_that_are_partly_masked():
+    """At least one placeholder of each factorization step is masked; the others hold their tokens, without a label."""
+    counts = np.zeros((3, 2), dtype=int)
+    for seed in range(600):
+        _, original, placeholder = pack("blocks", seed=seed)
+        masked = placeholder.label != PAD
+        np.testing.assert_array_equal(placeholder.token, np.where(masked, MASK, [12, 14, 15]))
+        np.testing.assert_array_equal(placeholder.label[masked], original.token[masked])
+        assert masked[0] and masked[1:].any()
+        counts[masked[1:].sum(), 0] += 1
+        counts[int(masked[1]), 1] += 1
+    # Of the step of two tokens one or both, each as likely; a single one is either.
+    assert abs(counts[1, 0] - 300) < 3 * np.sqrt(150)
+    assert abs(counts[1, 1] - 450) < 3 * np.sqrt(600 * 0.75 * 0.25)
+    assert [flow.name for flow in LANGUAGE_MODELS["ae+blocks"].flows] == ["ae", "blocks"]
+    np.testing.assert_array_equal(pack("ae+blocks")[0].label, pack("ae")[0].label)
+    # The same steps in several texts that stand one behind the other.
+    text = Ragged(np.tile(TEXT, 2), np.array([6, 6]))
+    steps = np.array([0, 2, 0, 1, 1, 1, 1, 2, 2, 0, 0, 0])
+    arguments = (LANGUAGE_MODELS["blocks"], Fixed(steps), tiny_form(), NO_CORRUPTION)
+    for seed in range(50):
+        _, _, placeholder = pseudo_masked_lm(text, *arguments, Draws(seed, 1, np.arange(2)), mask=MASK)
+        masked = placeholder.label != PAD
+        assert all(masked[each].any() for each in ([0], [1, 2, 3], [4], [5, 6]))
+
+
 def test_special_symbols_are_given():
     rng = np.random.default_rng(0)
     first, second = words(rng, 9), words(rng, 11)
