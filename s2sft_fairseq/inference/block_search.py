@@ -117,9 +117,8 @@ class BlockSearch(GrowingSearch):
                 forbid_repeats_at(row, text, self.tokens.size(1) + place, size, self.rules.never_blocked)
                 other, other_score = draw_tokens(row, self.options)
                 # Another token than the one that was sure is kept only where it has to be.
-                repeats = (row.gather(1, token.unsqueeze(1)).squeeze(1) == MINUS_INFINITY) & ~self.forced[
-                    sentence, place
-                ]
+                forbidden = row.gather(1, token.unsqueeze(1)).squeeze(1) == MINUS_INFINITY
+                repeats = forbidden & ~self.forced[sentence, place]
                 token, score = torch.where(repeats, other, token), torch.where(repeats, other_score, score)
                 wanted &= ~repeats | (rank < least)
             possible &= ~(wanted & (score == MINUS_INFINITY))
