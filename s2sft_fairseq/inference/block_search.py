@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.inference.growing_search import GrowingSearch
-from s2sft_fairseq.inference.rules import MINUS_INFINITY, draw_tokens, forbid_repeats_at
+from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats_at
+from s2sft_fairseq.inference.rules import draw_tokens
 
 
 class BlockSearch(GrowingSearch):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from s2sft_fairseq.inference.draft_planner import DraftPlanner, rows_of
 from s2sft_fairseq.inference.growing_search import GrowingSearch
-from s2sft_fairseq.inference.rules import MINUS_INFINITY
+from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY
 
 # The longest end of a hypothesis that is looked for in the source, in tokens.
 LONGEST_MATCH = 3

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from s2sft_fairseq.data.packed_dataset import model_input
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.rules import MINUS_INFINITY, NotANumberError, mean_of_models
+from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY
+from s2sft_fairseq.inference.rules import NotANumberError, mean_of_models
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.objective import Objective
 from s2sft_fairseq.objectives.packing import collate

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.inference.hypotheses import FinishedHypotheses
+from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import (
-    MINUS_INFINITY,
     Candidates,
     NotANumberError,
     TokenRules,

@@ -11,7 +11,6 @@ from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_fo
 from s2sft_fairseq.inference.block_search import BlockSearch
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.rules import MINUS_INFINITY, forbid_repeats_at
 
 pytestmark = pytest.mark.rounding
 
@@ -112,21 +111,6 @@ def test_no_ngram_twice(sources, size):
     for hypotheses in search(models, options, sources):
         text = hypotheses[0]["tokens"].tolist()
         assert not any(repeats(text, place, token, size, {6}) for place, token in enumerate(text))
-
-
-def test_repeats_in_a_gap():
-    """Against a loop over all tokens, with gaps anywhere."""
-    rng = np.random.default_rng(5)
-    for _ in range(50):
-        size, width = int(rng.integers(1, 4)), int(rng.integers(1, 12))
-        texts = rng.integers(0, 5, size=(3, width))
-        places = rng.integers(0, width, size=3)
-        texts[np.arange(3), places] = MASK
-        log_probs = torch.zeros(3, 6)
-        forbid_repeats_at(log_probs, torch.from_numpy(texts), torch.from_numpy(places), size, torch.tensor([MASK, 0]))
-        for row, text, place in zip(log_probs.tolist(), texts.tolist(), places.tolist(), strict=True):
-            forbidden = [token not in (MASK, 0) and repeats(text, place, token, size, {MASK, 0}) for token in range(6)]
-            assert [value == MINUS_INFINITY for value in row] == forbidden
 
 
 def test_sampling(sources):
