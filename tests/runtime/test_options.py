@@ -22,14 +22,14 @@ def help_text(capsys, *words):
 
 def test_with_architecture_and_criterion(capsys):
     text = help_text(capsys, "--help", "--arch", "unilm_tiny", "--criterion", "mask_attention")
-    assert "--finetune-method {causal,infilling,masked,pseudo_masked}" in text
+    assert "--finetune-method {blocks,causal,infilling,masked,pseudo_masked}" in text
     assert "--encoder-embed-dim ENCODER_EMBED_DIM" in text
     assert "--label-smoothing" in text
 
 
 def test_without_them(capsys):
     text = help_text(capsys, "-h")
-    assert "--finetune-method {causal,infilling,masked,pseudo_masked}" in text
+    assert "--finetune-method {blocks,causal,infilling,masked,pseudo_masked}" in text
     assert "--encoder-embed-dim" not in text
     assert "--label-smoothing" not in text
 
