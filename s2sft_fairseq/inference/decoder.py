@@ -6,7 +6,7 @@ from torch import Tensor
 from s2sft_fairseq.inference.step_graphs import StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import STEPS_BETWEEN_COMPACTIONS
-from s2sft_fairseq.modules.visibility import StepLayout, block_layout, drafted_layout, next_token_layout
+from s2sft_fairseq.modules.step_layout import StepLayout, block_layout, drafted_layout, next_token_layout
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
@@ -103,7 +103,7 @@ class IncrementalDecoder:
         return self._read(content, placeholders, layout)
 
     def _read(self, content: Tensor, placeholders: Tensor, layout: StepLayout) -> Tensor:
-        """Read content (N, A) and placeholders (N, B), some of which may hold their token."""
+        """Read content (N, A) and placeholders (N, B). A placeholder may hold the token that was chosen for it."""
         segments = content.new_full((len(layout.hypotheses),), self.form.target_segment)
         segments[content.size(1) :] = self.form.placeholder_segment
         return self._step_of_model(self.state, torch.cat([content, placeholders], dim=1), segments, layout)

@@ -7,9 +7,9 @@ MOST_DRAFTS = 7
 FIRST_DRAFTS = 3
 """Tokens that are drafted while nothing is known."""
 PASSES_BETWEEN_TRIALS = 16
-"""Every so many passes there is a draft more or less: costs show in passes that differ, and texts may get easier."""
+"""Every 16th pass tries one draft more or fewer. The cost of a row shows only in passes of different sizes."""
 _FORGET = 0.98
-"""What a pass counts when the next one is known."""
+"""Weight of older passes, multiplied once for each newer pass."""
 
 
 def rows_of(drafts: int, ahead: int) -> int:
@@ -21,9 +21,9 @@ class DraftPlanner:
     """Chooses the number of drafts from the passes that it has seen, of any batch of one model."""
 
     def __init__(self) -> None:
-        # Of seconds = a + b * rows: sums of 1, rows, rows^2, seconds, rows * seconds, each pass counting less in time.
+        # Sums over passes for the least squares of seconds = a + b * rows: 1, rows, rows^2, seconds, rows * seconds.
         self._sums = np.zeros(5)
-        # Of the d-th draft: how often those before it were right, and how often it was right too.
+        # How often all drafts before the d-th were right, and how often the d-th was right too.
         self._tried, self._right = np.ones(MOST_DRAFTS), np.full(MOST_DRAFTS, 0.5)
         self._passes = 0
 
@@ -59,7 +59,7 @@ class DraftPlanner:
         return min(best + 1, MOST_DRAFTS) if trial % 2 or not best else best - 1
 
     def _cost(self) -> tuple[float, float | None]:
-        """Return the seconds of a pass, and of each row in it: a line through the passes; None while there is none."""
+        """Fit seconds = a + b * rows to the passes and return a and b; b is None while all passes have equal rows."""
         count, rows, squares, seconds, products = self._sums
         spread = count * squares - rows * rows
         if count < 2 or spread <= 1e-6 * count * squares:

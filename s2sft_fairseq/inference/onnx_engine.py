@@ -17,7 +17,7 @@ from s2sft_fairseq.models.onnx_encoder_decoder import ENCODER
 from s2sft_fairseq.models.onnx_graph import slot_names
 from s2sft_fairseq.models.unilm import PREFILL_POSITIONS
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
-from s2sft_fairseq.modules.visibility import StepLayout
+from s2sft_fairseq.modules.step_layout import StepLayout
 
 NAME = "onnx"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import IncrementalState
-from s2sft_fairseq.modules.visibility import StepLayout
+from s2sft_fairseq.modules.step_layout import StepLayout
 
 MOST_GRAPHS = 128
 """Graphs that are kept, at most. Each takes some MB for its kernels' arguments; all that they compute shares memory."""

@@ -40,7 +40,8 @@ from s2sft_fairseq.modules.lm_head import Losses, Targets, linear_cross_entropy
 from s2sft_fairseq.modules.matmul import autocast_type, use_matmul
 from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, PackedPlan
 from s2sft_fairseq.modules.positions import RelativePositionBias
-from s2sft_fairseq.modules.visibility import PackedColumns, StepLayout
+from s2sft_fairseq.modules.step_layout import StepLayout
+from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.optim.fused_adamw import exempt_from_decay
 from s2sft_fairseq.runtime.gpu import choose_precision
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.modules.step_layout import StepLayout
 from s2sft_fairseq.modules.upload import upload
-from s2sft_fairseq.modules.visibility import StepLayout
 
 # Padding of a group, at most, as a part of its positions.
 MOST_PADDING = 1 / 8

@@ -1,11 +1,12 @@
-"""Blocks: fine-tuning of which pseudo-masked fine-tuning and masked diffusion are the two ends.
+"""Fine-tuning in blocks. Pseudo-masked fine-tuning has blocks of one token, masked diffusion one block for the target.
 
-A target is cut into blocks, one behind the other. The placeholders of a block see each other, the source and the target
-before the block. Some of them hold the token that they stand for; the others hold the placeholder and are predicted.
-So a block is filled in any order, one token or several in a pass, and with blocks of one token this is pseudo-masked
-fine-tuning. With one block it is masked diffusion (MDLM, Sahoo et al., 2024), and in between it is block diffusion
-(BD3-LM, Arriola et al., 2025). Unlike in BD3-LM, the content of a target sees itself from left to right, whatever the
-blocks: its keys and values are then the same however a text is decoded, token by token or in blocks of any length.
+A target is cut into blocks, one behind the other. The placeholders of a block see each other, the source, and the
+target before the block. Some of them hold the token that they stand for. The others hold the placeholder and are
+predicted, so that decoding can fill a block in any order, one token or several in a pass.
+
+With one block for the target this is the masked diffusion of MDLM (Sahoo et al., 2024), with shorter ones the block
+diffusion of BD3-LM (Arriola et al., 2025). One thing differs from BD3-LM: the content of a target sees itself from left
+to right, whatever the blocks. So its keys and values are the same in every way of decoding.
 
 What stands behind the ``[SEP]`` in the last block is ``[SEP]`` again, and predicted like all else: in decoding a block
 begins before it is known where the text ends.
@@ -75,8 +76,8 @@ class Blocks:
         return found
 
     def whole(self, max_target: int) -> bool:
-        """Tell whether every target is one block."""
-        return self.least >= max_target
+        """Tell whether every target is one block, so that no placeholder sees content."""
+        return self.least >= max_target and not self.single_share
 
     def positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
         """Return how many positions content and placeholders take at most.
@@ -223,7 +224,7 @@ def blocks(
     tokens[is_target], symbols[is_target] = target.values, placeholders.token
     block = Ragged.of_lengths(lengths.values)
     step = filled.place - block.place + 1  # of the first token of the block
-    if cut.whole(form.max_target):  # no placeholder sees any content
+    if cut.whole(form.max_target):
         nothing = Ragged(content.token[:0], np.zeros_like(content.lengths))
         content = Block.of(nothing, first_position=0, segment=form.target_segment, label=form.pad)
     return (

@@ -67,7 +67,7 @@ def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
         pairs = {
             split: [folder / f"{split}.{side}.gz" for side in ("src", "tgt")] for split in ("train", "valid", "test")
         }
-        sides = [gzip.open(path, "rt", encoding="utf-8").read().splitlines() for path in pairs["test"]]  # noqa: SIM115
+        sides = [gzip.decompress(path.read_bytes()).decode().split("\n")[:-1] for path in pairs["test"]]
         test = [(text, [target]) for text, target in zip(*sides, strict=True)]
     source.write_text("".join(f"{text}\n" for text, _ in test), encoding="utf-8")
     references.write_text("".join(json.dumps({"refs": refs}) + "\n" for _, refs in test), encoding="utf-8")

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.rounding
 
 BATCHES = (LENGTHS, (4, 4), (20, 18, 16, 11, 9, 9, 2), LENGTHS, (1,), (30,) * 3, LENGTHS)
 """Lengths of sources: larger and smaller batches, and some that come again."""
-# What is drawn depends on the size of the batch, and drafts are refused.
-GRAPHED = [name for name in SEARCHES if not name.startswith(("sampling", "drafts"))]
+# What is drawn depends on the size of the batch, and drafts and blocks are refused.
+GRAPHED = [name for name in SEARCHES if not name.startswith(("sampling", "drafts", "blocks"))]
 
 
 class Decoders:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import searches
 import torch
 from naive_block_search import naive_block_search, repeats
-from tiny import CLS, ENCODERS, MASK, PAD, SEP, UNK, VOCAB_SIZE, padded, tiny_form, tiny_model, words
+from searches import eager_model
+from tiny import CLS, ENCODERS, MASK, PAD, UNK, VOCAB_SIZE, padded, tiny_form, words
 
 from s2sft_fairseq.inference.block_search import BlockSearch
-from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
 
 pytestmark = pytest.mark.rounding
@@ -19,13 +20,6 @@ BLOCKS = SearchOptions(beam=1, max_len_b=11, never_generated=SPECIALS, decode_bl
 LENGTHS = (7, 0, 2, 12, 5, 3)
 
 
-def eager_model(seed, eos=1.0, **sizes):
-    model = tiny_model(seed, **sizes)
-    with torch.no_grad():
-        model.lm_head.bias[SEP] += eos
-    return model
-
-
 @pytest.fixture(scope="module")
 def sources():
     rng = np.random.default_rng(31)
@@ -33,10 +27,7 @@ def sources():
 
 
 def search(models, options, sources, method="blocks", prefixes=None):
-    form = tiny_form(method)
-    sample = {"net_input": {"src_tokens": padded([form.source(source) for source in sources])}}
-    prefix_tokens = None if prefixes is None else padded([np.array(prefix, dtype=np.int64) for prefix in prefixes])
-    return SequenceGenerator(models, form, options).generate(models, sample, prefix_tokens)
+    return searches.search(models, options, sources, method, prefixes)
 
 
 def assert_naive(models, options, sources, method="blocks", prefixes=None):

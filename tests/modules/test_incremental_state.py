@@ -13,7 +13,7 @@ from s2sft_fairseq.modules.incremental_state import (
     similar_lengths,
     source_places,
 )
-from s2sft_fairseq.modules.visibility import next_token_layout
+from s2sft_fairseq.modules.step_layout import next_token_layout
 
 SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 5, 4, 40
 # Of the sources, and the slots where they begin: the last two are a group.

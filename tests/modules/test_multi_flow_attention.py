@@ -7,7 +7,8 @@ import torch
 
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache, source_places
 from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, MultiFlowAttention, PackedPlan, StepPlan
-from s2sft_fairseq.modules.visibility import AttentionBlock, next_token_layout
+from s2sft_fairseq.modules.step_layout import next_token_layout
+from s2sft_fairseq.modules.visibility import AttentionBlock
 
 WIDTH, HEADS = 12, 3
 

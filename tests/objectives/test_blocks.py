@@ -24,6 +24,7 @@ CUTS = {
     "3": Blocks(3, 3, schedule="cosine"),
     "longer than most targets": Blocks(9, 12),
     "target": Blocks(WHOLE, WHOLE),
+    "target, half of them single": Blocks(WHOLE, WHOLE, single_share=0.5),
     "all masked": Blocks(1, 4, schedule="full"),
 }
 

@@ -125,7 +125,7 @@ def naive_blocks(
         blocks.append([Token(pseudo[i], first + i, segment, steps[i], steps[i], clean[i]) for i in range(len(clean))])
         if cut is not None:
             blocks[-1] = in_blocks(clean, pseudo, first, form, cut, draws)
-            if cut.least >= form.max_target:
+            if cut.least >= form.max_target and not cut.single_share:
                 blocks[1] = []
     return blocks
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import torch
-from tiny import CLS, MASK, PAD, UNK, padded, words
+from tiny import CLS, MASK, PAD, SEP, UNK, padded, tiny_form, tiny_model, words
 
+from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
 
 LENGTHS = (9, 20, 3, 15, 1)
@@ -22,6 +23,8 @@ SEARCHES = {
     "sampling from the most probable": {"beam": 3, "sampling": True, "sampling_topk": 5, "sampling_topp": 0.8},
     "drafts at placeholders": {"beam": 1, "draft_placeholders": 2, "min_len": 6},
     "drafts from the source": {"beam": 1, "draft_source": 3, "min_len": 6},
+    "drafts of a block": {"beam": 1, "draft_blocks": 2, "min_len": 6},
+    "blocks": {"beam": 1, "decode_blocks": 3, "confidence": 0.3, "min_len": 6},
 }
 
 
@@ -47,3 +50,19 @@ def assert_same(found, expected):
         for mine, their in zip(ours, theirs, strict=True):
             for name in ("score", "positional_scores"):
                 torch.testing.assert_close(mine[name], their[name], rtol=1e-4, atol=1e-4)
+
+
+def eager_model(seed, eos=1.0, **sizes):
+    """A random model whose texts end early, or with a negative ``eos`` late."""
+    model = tiny_model(seed, **sizes)
+    with torch.no_grad():
+        model.lm_head.bias[SEP] += eos
+    return model
+
+
+def search(models, options, sources, method, prefixes=None):
+    """The hypotheses of sources, each ids without special symbols."""
+    form = tiny_form(method)
+    sample = batch_of(padded([form.source(source) for source in sources]))
+    prefix_tokens = None if prefixes is None else padded([np.array(prefix, dtype=np.int64) for prefix in prefixes])
+    return SequenceGenerator(models, form, options).generate(models, sample, prefix_tokens)
