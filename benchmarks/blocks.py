@@ -4,9 +4,10 @@
         --source test.src --references test.refs.jsonl --threads 2
 
 ``--plain`` is decoded greedily and with a beam of 5 alone, ``--model`` in every way. "no cache" is the sampler of
-masked diffusion that reads source and target again in each pass, with the weights of ``--model`` and one block for the
-target. Tokens a pass and rows a pass (tokens that are read) are those of single sentences; "same" is the share of texts
-that are those of greedy search.
+masked diffusion that reads source and target again in each pass, with the weights of ``--model``, one block for the
+target and one sentence at a time. The texts of all sources count for the score, decoded in the largest batches; "same"
+is the share of them that are those of greedy search. Tokens a pass and rows a pass (tokens that are read) are those of
+the timed sentences, one by one.
 """
 
 import argparse
@@ -44,8 +45,9 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=48, help="of these, for sentences a second")
     parser.add_argument("--batch-size", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--blocks", type=int, nargs="*", default=[2, 4, 8, WHOLE])
-    parser.add_argument("--confidence", type=float, nargs="*", default=[0.5, 0.7, 0.9, 1.0])
-    parser.add_argument("--drafts", type=int, nargs="*", default=[1, 2, 3, 5, -1])
+    parser.add_argument("--confidence", type=float, nargs="*", default=[0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+    parser.add_argument("--no-cache", type=float, nargs="*", default=[0.5, 0.7, 0.9, 1.0], help="confidences")
+    parser.add_argument("--drafts", type=int, nargs="*", default=[1, 3, 7, -1])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path("blocks.json"), help="of the records")
     options = parser.parse_args()
@@ -62,7 +64,7 @@ def main() -> None:
     for record in measure(options, sources, references):
         records.append(record)
         write_records(options.file, records)
-        cells = [f"{record[name]:.2f}" for name in (*COLUMNS, *speeds)]
+        cells = [f"{record[name]:.2f}" if name in record else "" for name in (*COLUMNS, *speeds)]
         print(f"| {record['way']} | {' | '.join(cells)} |", flush=True)
 
 
@@ -70,40 +72,43 @@ def measure(
     options: argparse.Namespace, sources: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
     """Yield a record for each way to decode; speeds are sentences/s."""
-    timed = sources[: options.timed]
-    for path, ways in decodings(options):
+    timed = evenly(sources, options.timed)
+    for which, path, ways in decodings(options):
         model, greedy = Counted(path), []
         for name, way in ways.items():
-            texts, tokens, _ = model.generate(sources, 1, way)
+            texts, _, _ = model.generate(sources, max(options.batch_size), way)
             greedy = greedy or texts
+            _, tokens, seconds = model.generate(timed, 1, way)
             record = {
-                "way": f"{path.parent.name}: {name}",
+                "way": f"{which}: {name}",
                 "ROUGE-L": rouge_l(texts, references),
                 "tokens/pass": tokens / model.passes,
                 "rows/pass": model.rows / model.passes,
                 "same": sum(a == b for a, b in zip(texts, greedy, strict=True)) / len(texts),
+                "batch 1": len(timed) / seconds,
             }
             for size in options.batch_size:
-                record[f"batch {size}"] = len(timed) / model.generate(timed, size, way)[2]
+                if size > 1 and "no_cache" not in way:
+                    record[f"batch {size}"] = len(timed) / model.generate(timed, size, way)[2]
             yield record
 
 
-def decodings(options: argparse.Namespace) -> Iterator[tuple[Path, dict[str, dict[str, Any]]]]:
-    """Yield each model and its ways to decode: the arguments of `Seq2Seq.hypotheses`, by name."""
+def decodings(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, dict[str, Any]]]]:
+    """Yield what each model is, its folder, and the ways to decode it: arguments of `Seq2Seq.hypotheses` by name."""
     plain: dict[str, dict[str, Any]] = {"greedy": {"beam": 1}, "beam 5": {"beam": 5}}
     if options.plain:
-        yield options.plain, plain
+        yield "pseudo-masked", options.plain, plain
     ways = dict(plain)
     for count in options.drafts:
-        name = "as many drafts as pay" if count < 0 else f"{count} drafts"
+        name = "drafts that pay" if count < 0 else f"{count} drafts"
         ways[name] = {"beam": 1, "draft_blocks": count}
     for block in options.blocks:
         for confidence in options.confidence:
             name = f"blocks of {'the target' if block == WHOLE else block}, {confidence:g}"
             ways[name] = {"beam": 1, "decode_blocks": block, "confidence": confidence}
-    for confidence in options.confidence:
+    for confidence in options.no_cache:
         ways[f"no cache, {confidence:g}"] = {"no_cache": True, "confidence": confidence}
-    yield options.model, ways
+    yield "blocks", options.model, ways
 
 
 class Counted:

@@ -76,26 +76,30 @@ class IncrementalDecoder:
         layout = next_token_layout(hypotheses, new, placeholder=self.form.has_placeholders, device=content.device)
         return self._step(content, layout)
 
-    def verify(self, drafts: Tensor, ahead: int = 0, *, in_block: bool = False) -> tuple[Tensor, Tensor]:
+    def verify(
+        self, drafts: Tensor, ahead: int = 0, behind: tuple[int, ...] | None = None, *, in_block: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
 
         Args:
             drafts: tokens that may be wrong (N, D). D: drafts of a sentence.
-            ahead: positions further on that are scored too, from the same prefixes.
+            ahead: positions further on that are scored too.
+            behind: the prefixes from which they are, by the number of drafts in them; None: from each.
             in_block: whether their placeholders see each other, and one more for the next token.
 
         Returns:
             Scores of the token behind each prefix (N, D + 1, V), which are those that :meth:`next_logits` would give,
-            and those further on (N, D + 1, ahead, V).
+            and those further on (N, P, ahead, V). P: prefixes ``behind``.
         """
         drafted, pending = drafts.size(1), self.pending.size(2)
         has_placeholders = self.form.has_placeholders
+        behind = tuple(range(drafted + 1)) if behind is None else behind
         layout = drafted_layout(
-            pending, drafted, ahead, placeholder=has_placeholders, in_block=in_block, device=drafts.device
+            pending, drafted, ahead, behind, placeholder=has_placeholders, in_block=in_block, device=drafts.device
         )
         logits = self._step(torch.cat([self.pending.squeeze(1), drafts], dim=1), layout)
         following, further = logits[:, : drafted + 1], logits[:, drafted + 1 :]
-        return following, further.unflatten(1, (drafted + 1, ahead)) if ahead else further.unsqueeze(1)
+        return following, further.unflatten(1, (len(behind), ahead))
 
     def _step(self, content: Tensor, layout: StepLayout) -> Tensor:
         """Read content (N, A) and, unless the model is causal, a placeholder for each token to predict."""

@@ -45,9 +45,16 @@ def next_token_layout(hypotheses: int, new: int, *, placeholder: bool, device: t
     return StepLayout(owners, offsets, seen, num_kept=new * hypotheses, num_predicted=hypotheses)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def drafted_layout(
-    pending: int, drafted: int, ahead: int, *, placeholder: bool, in_block: bool, device: torch.device
+    pending: int,
+    drafted: int,
+    ahead: int,
+    behind: tuple[int, ...],
+    *,
+    placeholder: bool,
+    in_block: bool,
+    device: torch.device,
 ) -> StepLayout:
     """Lay out tokens of one hypothesis of which the last ones are drafts, and placeholders behind each of them.
 
@@ -58,8 +65,8 @@ def drafted_layout(
     Args:
         pending: tokens that no step has read yet; in a causal model at least one.
         drafted: tokens behind them that may be wrong.
-        ahead: further placeholders behind each of these ``drafted + 1`` prefixes, which draft what comes after the next
-            token from the prefix alone.
+        ahead: further placeholders, which draft what comes after the next token from a prefix alone.
+        behind: the prefixes that have them, by the number of drafts in them.
         placeholder: whether a placeholder predicts, and not, as in a causal model, the last token of the prefix.
         in_block: whether the further placeholders of a prefix see each other, and one more for the next token.
         device: of the result.
@@ -74,17 +81,18 @@ def drafted_layout(
     if not placeholder:
         seen = visible(content, torch.zeros_like(content), content, torch.zeros_like(content))
         return StepLayout(torch.zeros_like(content), content, seen, num_kept=new, num_predicted=drafted + 1)
-    behind = prefixes.repeat_interleave(ahead)
-    offsets = behind + torch.arange(1, ahead + 1, device=device).repeat(drafted + 1)
+    starts = pending + torch.tensor(behind, dtype=torch.long, device=device)
+    steps = starts.repeat_interleave(ahead)
+    offsets = steps + torch.arange(1, ahead + 1, device=device).repeat(len(behind))
     # The numbers of the groups do not matter, as long as they differ.
-    singles, others = prefixes + 1, new + 2 + torch.arange(len(behind), device=device)
-    columns = [(content, content, torch.zeros_like(content)), (prefixes, prefixes, singles), (behind, offsets, others)]
+    singles, others = prefixes + 1, new + 2 + torch.arange(len(steps), device=device)
+    columns = [(content, content, torch.zeros_like(content)), (prefixes, prefixes, singles), (steps, offsets, others)]
     if in_block:
-        columns[2] = (behind, offsets, behind + new + 2)
+        columns[2] = (steps, offsets, steps + new + 2)
         # Nothing is predicted from these: the next token has a placeholder that sees itself alone.
-        columns.insert(1, (prefixes, prefixes, prefixes + new + 2))
+        columns.insert(1, (starts, starts, starts + new + 2))
     steps, offsets, groups = (torch.cat(column) for column in zip(*columns, strict=True))
-    predicted = (drafted + 1) * (1 + ahead)
+    predicted = drafted + 1 + len(behind) * ahead
     seen = visible(steps, groups, steps, groups)
     return StepLayout(torch.zeros_like(steps), offsets, seen, num_kept=new, num_predicted=predicted)
 

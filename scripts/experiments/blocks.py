@@ -3,8 +3,8 @@
     python scripts/experiments/blocks.py --data DATA --encoder MINILM --output out
 
 DATA holds the folders ``e2e`` (train.src, train.tgt, valid.multi.jsonl, test.multi.jsonl) and ``squad_qg`` (train,
-valid and test as .src.gz and .tgt.gz, passage and answer with [SEP] between them). For each set, method and seed
-``s2sft finetune`` trains with equally many updates; then ``benchmarks/blocks.py`` decodes a part of the test set in
+valid and test as .src.gz and .tgt.gz, passage and answer with [SEP] between them). ``s2sft finetune`` trains a model
+for each set, seed and method with equally many updates. Then ``benchmarks/blocks.py`` decodes a part of the test set in
 every way.
 
 Hypotheses, written before the first run:
@@ -14,23 +14,26 @@ Hypotheses, written before the first run:
 2. Drafts from blocks give 2 tokens a pass or more, and 1.6 times the speed of greedy search for single sentences.
 3. Blocks of 4 or 8 tokens with a threshold give 3 times the speed of greedy search within a point of ROUGE-L.
 
-What is done is not done again. Results: OUTPUT/SET-METHOD-seedN/finetune.json, and OUTPUT/SET-seedN.json.
+What is done is not done again. Results: OUTPUT/SET-METHOD-seedN/finetune.json, OUTPUT/SET-seedN.json, and of all seeds
+OUTPUT/SET.md and OUTPUT/SET.png. The records of single seeds are in ``docs/blocks``.
 """
 
 import argparse
 import gzip
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from s2sft_fairseq import cli
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "blocks.py"
 METHODS = {
-    "pseudo_masked": (),
     "blocks": ("--block-length", "random:8", "--noise-schedule", "cosine"),
+    "pseudo_masked": (),
 }
 TARGETS = {"e2e": 64, "squad_qg": 32}
 
@@ -42,17 +45,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--updates", type=int, default=800, help="of 16 pairs")
+    parser.add_argument("--updates", type=int, default=400, help="of 16 pairs")
     parser.add_argument("--label-smoothing", default="0", help="confidences are capped by it (default: 0)")
     parser.add_argument("--scored-on", type=int, default=500, help="test sources, for the scores with a beam of 5")
     parser.add_argument("--sources", type=int, default=200, help="test sources that are decoded in every way")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
+    runs = [(name, seed) for name in options.sets for seed in options.seeds]
+    files = {name: prepare(name, options.data / name, options.output) for name in options.sets}
+    models = {run: {method: train(options, files[run[0]], method, *run) for method in METHODS} for run in runs}
+    for name, seed in runs:
+        decode(options, files[name], models[name, seed], options.output / f"{name}-seed{seed}.json", seed)
     for name in options.sets:
-        files = prepare(name, options.data / name, options.output)
-        for seed in options.seeds:
-            models = {method: train(options, files, name, method, further, seed) for method, further in METHODS.items()}
-            decode(options, files, models, options.output / f"{name}-seed{seed}.json")
+        records = [json.loads((options.output / f"{name}-seed{seed}.json").read_text()) for seed in options.seeds]
+        tabulate(records, options.output / f"{name}.md")
+        draw(records, options.output / f"{name}.png")
 
 
 def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
@@ -74,9 +81,7 @@ def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
     return {**pairs, "benchmark": [source, references]}
 
 
-def train(
-    options: argparse.Namespace, files: dict[str, list[Path]], name: str, method: str, further: Sequence[str], seed: int
-) -> Path:
+def train(options: argparse.Namespace, files: dict[str, list[Path]], method: str, name: str, seed: int) -> Path:
     """Train a model and score it with a beam of 5; return its folder."""
     run = options.output / f"{name}-{method}-seed{seed}"
     words: list[object] = ["finetune", "--encoder", options.encoder, "--output", run, "--method", method, "--cpu"]
@@ -86,22 +91,73 @@ def train(
     words += ["--metric", "loss", "--candidates", 1, "--updates", options.updates, "--batch", 16, "--seed", seed]
     words += ["--max-target", TARGETS[name], "--label-smoothing", options.label_smoothing]
     words += ["--scored-on", options.scored_on]
-    words += ["--", *further] if further else []
+    words += ["--", *METHODS[method]] if METHODS[method] else []
     if status := cli.main([str(word) for word in words]):
         sys.exit(status)
     return run / "model"
 
 
-def decode(options: argparse.Namespace, files: dict[str, list[Path]], models: dict[str, Path], made: Path) -> None:
-    """Decode in every way, in a process of its own."""
+def decode(
+    options: argparse.Namespace, files: dict[str, list[Path]], models: dict[str, Path], made: Path, seed: int
+) -> None:
+    """Decode in every way, in a process of its own; without a cache for the first seed alone, for that is slow."""
     if made.exists():
         return
     source, references = files["benchmark"]
     words: list[object] = [sys.executable, BENCHMARK, "--model", models["blocks"], "--plain", models["pseudo_masked"]]
     words += ["--source", source, "--references", references, "--sources", options.sources]
+    words += [] if seed == options.seeds[0] else ["--no-cache"]
     partial = made.with_suffix(".partial")
     subprocess.run([*map(str, words), "--file", str(partial)], check=True)
     partial.rename(made)
+
+
+Records = list[dict[str, Any]]
+
+
+def tabulate(seeds: Sequence[Records], file: Path) -> None:
+    """Write the means over seeds, and for the score the standard deviation too, in Markdown."""
+    by_seed = [{record["way"]: record for record in records} for records in seeds]
+    columns = [name for name in seeds[0][0] if name != "way"]
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for way, first in by_seed[0].items():
+        cells = []
+        for column in columns:
+            values = [records[way][column] for records in by_seed if way in records and column in first]
+            spread = f" ± {statistics.stdev(values):.2f}" if column == "ROUGE-L" and len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def draw(seeds: Sequence[Records], file: Path) -> None:
+    """Draw the score over tokens a pass and over sentences/s: means over seeds, a line for each block length."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
+    names: dict[str, list[str]] = {}
+    for record in seeds[0]:
+        family = record["way"].rsplit(", ", 1)[0] if ", " in record["way"] else record["way"]
+        names.setdefault(family, []).append(record["way"])
+    styles = ["-o", "--s", "-.^", ":v", "-D"]
+    for axis, column in zip(axes, ("tokens/pass", "batch 1"), strict=True):
+        lines, points = iter(styles), iter("*PXd<>12")
+        for family, ways in names.items():
+            rows = [[record for record in records if record["way"] in ways] for records in seeds]
+            rows = [records for records in rows if len(records) == len(ways)]
+            x, y = ([statistics.mean(each[key] for each in way) for way in zip(*rows, strict=True)]
+                    for key in (column, "ROUGE-L"))  # fmt: skip
+            style = {"fmt": next(lines)} if len(ways) > 1 else {"fmt": next(points), "markersize": 9}
+            spread = [statistics.stdev(each["ROUGE-L"] for each in way) if len(rows) > 1 else 0
+                      for way in zip(*rows, strict=True)]  # fmt: skip
+            axis.errorbar(x, y, yerr=spread, label=family, linewidth=1, capsize=2, **style)
+        axis.set_xlabel({"batch 1": "sentences/s, one by one"}.get(column, "tokens a pass"))
+    axes[0].set_ylabel("ROUGE-L")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    figure.savefig(file, dpi=110)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many tokens are drafted, by what passes cost and how often drafts are right."""
+"""What is drafted, by what passes cost and how often drafts are right, on machines whose costs are given."""
 
 import numpy as np
 import pytest
@@ -8,58 +8,97 @@ from s2sft_fairseq.inference.draft_planner import (
     MOST_DRAFTS,
     PASSES_BETWEEN_TRIALS,
     DraftPlanner,
-    rows_of,
+    Plan,
 )
 
 
-def run(planner, fixed, per_row, accepted, sentences=1, passes=200, seed=0):
-    """The drafts of passes on a machine whose passes cost so much, where each draft is right with a probability."""
-    rng, chosen, drafted = np.random.default_rng(seed), [], 0
-    for _ in range(passes):
-        ahead = planner.choose(sentences)
-        rows = sentences * rows_of(drafted, ahead)
-        right = np.cumprod(rng.random((sentences, max(drafted, 1))) < accepted, axis=1)[:, :drafted].sum(axis=1)
-        planner.observe(rows, fixed + per_row * rows, drafted, right)
-        chosen.append(drafted := ahead)
-    return chosen
+class Machine:
+    """Passes that cost so much, where each draft is right with a chance, and the model says with which probability."""
+
+    def __init__(self, fixed, per_row, chance, *, said=None, sentences=1):
+        self.fixed, self.per_row, self.chance = fixed, per_row, chance
+        self.said, self.sentences = chance if said is None else said, sentences
+        self.rng = np.random.default_rng(0)
+
+    def run(self, planner, passes):
+        """The plans of passes, and tokens a second of the last half of them."""
+        plans, tokens, seconds = [], [], []
+        probabilities = np.zeros((self.sentences, 0))
+        for _ in range(passes):
+            plan = planner.plan(probabilities)
+            probabilities = probabilities[:, : plan.drafts]
+            rows = self.sentences * plan.rows()
+            lucky = (self.rng.random(probabilities.shape) < self.chance) & (probabilities > 0)
+            right = np.cumprod(lucky, axis=1).sum(axis=1)
+            plans.append(plan)
+            tokens.append((right + 1).sum())
+            seconds.append(self.fixed + self.per_row * rows)
+            planner.observe(rows, seconds[-1], probabilities, right)
+            has_block = np.isin(right, plan.behind)
+            probabilities = np.where(has_block[:, None], self.said, np.zeros((1, plan.ahead)))
+        half = passes // 2
+        return plans, sum(tokens[half:]) / sum(seconds[half:])
 
 
-def speed(drafts, fixed, per_row, accepted):
-    """Tokens a second of one sentence."""
-    return sum(accepted**d for d in range(drafts + 1)) / (fixed + per_row * rows_of(drafts, drafts))
+def speed(drafts, fixed, per_row, chance):
+    """Tokens a second of one sentence with a fixed number of drafts, and a block behind each prefix."""
+    rows = Plan(drafts, tuple(range(drafts + 1)), drafts).rows()
+    return sum(chance**d for d in range(drafts + 1)) / (fixed + per_row * rows)
 
 
 def test_rows():
-    """Content, a placeholder of the next token behind each prefix, and a block behind each."""
-    assert rows_of(0, 0) == 2
-    assert rows_of(3, 3) == 4 + 4 + 4 * 4
-    assert rows_of(2, 0) == 3 + 3
+    """The newest token and drafts, a placeholder of the next token behind each, and a block behind each prefix."""
+    assert Plan(0, (), 0).rows() == 2
+    assert Plan(3, (0, 1, 2, 3), 3).rows() == 4 + 4 + 4 * 4
+    assert Plan(3, (0, 3), 2).rows() == 4 + 4 + 2 * 3
 
 
-@pytest.mark.parametrize("accepted", [0.1, 0.5, 0.8, 0.95])
-@pytest.mark.parametrize(("fixed", "per_row"), [(10.0, 0.01), (10.0, 0.5), (1.0, 1.0)])
-def test_it_finds_the_best_number(fixed, per_row, accepted):
-    chosen = run(DraftPlanner(), fixed, per_row, accepted, passes=600)
-    assert chosen[0] == FIRST_DRAFTS
-    speeds = [speed(drafts, fixed, per_row, accepted) for drafts in range(MOST_DRAFTS + 1)]
-    assert speeds[int(np.median(chosen[-100:]))] > 0.93 * max(speeds)
+def test_while_nothing_is_known():
+    planner = DraftPlanner()
+    assert planner.plan(np.zeros((2, 0))) == Plan(0, (0,), FIRST_DRAFTS)
+    planner.observe(10, 1.0, np.zeros((2, 0)), np.array([0, 0]))
+    assert planner.plan(np.full((2, 3), 0.5)) == Plan(3, (0, 1, 2, 3), FIRST_DRAFTS)
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize(("fixed", "per_row"), [(10.0, 0.01), (10.0, 0.3), (10.0, 0.5), (1.0, 1.0)])
+def test_it_is_as_fast_as_the_best_fixed_number(fixed, per_row, chance):
+    _, found = Machine(fixed, per_row, chance).run(DraftPlanner(), 2000)
+    assert found > 0.93 * max(speed(drafts, fixed, per_row, chance) for drafts in range(MOST_DRAFTS + 1))
+
+
+def test_blocks_stand_behind_likely_prefixes_only():
+    """Nearly all drafts are right: a block behind the last one is enough, and faster than a block behind each."""
+    plans, found = Machine(10.0, 0.3, 0.9).run(DraftPlanner(), 1000)
+    assert np.mean([len(plan.behind) for plan in plans[500:]]) < 2.5
+    assert found > 1.1 * max(speed(drafts, 10.0, 0.3, 0.9) for drafts in range(MOST_DRAFTS + 1))
+
+
+def test_probabilities_are_calibrated():
+    """A model that is sure of itself and wrong is not believed, and one that is modest and right is."""
+    plans, _ = Machine(10.0, 0.5, 0.02, said=0.95).run(DraftPlanner(), 1000)
+    assert np.mean([plan.drafts for plan in plans[500:]]) < 0.2
+    plans, _ = Machine(10.0, 0.1, 0.95, said=0.15).run(DraftPlanner(), 1000)
+    assert np.mean([plan.drafts for plan in plans[500:]]) > 3
 
 
 def test_larger_batches_draft_less():
-    few, many = (np.median(run(DraftPlanner(), 20.0, 0.1, 0.8, sentences)[-60:]) for sentences in (1, 64))
-    assert many < few
+    few, many = (Machine(20.0, 0.1, 0.8, sentences=count).run(DraftPlanner(), 400)[0] for count in (1, 64))
+    assert np.mean([plan.rows() for plan in many[200:]]) < np.mean([plan.rows() for plan in few[200:]])
 
 
 def test_it_tries_again():
     """Where drafts do not pay there are none, but for one trial every few passes."""
-    chosen = np.array(run(DraftPlanner(), 0.1, 5.0, 0.2))
-    assert chosen[PASSES_BETWEEN_TRIALS:].max() == 1
-    assert (chosen[PASSES_BETWEEN_TRIALS:] == 1).mean() == pytest.approx(1 / PASSES_BETWEEN_TRIALS, abs=0.02)
+    plans, _ = Machine(0.1, 5.0, 0.2).run(DraftPlanner(), 400)
+    ahead = np.array([plan.ahead for plan in plans[2 * PASSES_BETWEEN_TRIALS :]])
+    assert ahead.max() == 1
+    assert ahead.mean() == pytest.approx(1 / PASSES_BETWEEN_TRIALS, abs=0.02)
 
 
 def test_another_machine_load_is_noticed():
     """A pass counts less the longer it is over."""
     planner = DraftPlanner()
-    run(planner, 50.0, 0.01, 0.9)
-    assert planner.choose(1) == MOST_DRAFTS
-    assert np.median(run(planner, 0.01, 5.0, 0.9)[-20:]) <= 1
+    plans, _ = Machine(50.0, 0.01, 0.9).run(planner, 400)
+    assert np.median([plan.drafts for plan in plans[200:]]) == MOST_DRAFTS
+    plans, _ = Machine(0.01, 5.0, 0.9).run(planner, 400)
+    assert np.mean([plan.drafts for plan in plans[300:]]) < 1

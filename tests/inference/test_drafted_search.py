@@ -41,13 +41,13 @@ def assert_equal(drafted, plain):
 class Oracle:
     """Drafts what the search without drafts found, with mistakes at chosen places."""
 
-    ahead, in_block = 0, False
+    ahead, behind, in_block = 0, None, False
 
     def __init__(self, hypotheses, count, mistakes=0.0):
         self.hypotheses, self.count, self.mistakes = list(hypotheses), count, mistakes
         self.rng = np.random.default_rng(3)
 
-    def next(self, tokens, further):
+    def next(self, tokens, further, right):
         rows = []
         for hypothesis, row in zip(self.hypotheses, tokens.tolist(), strict=True):
             done = len([token for token in row if token != PAD])

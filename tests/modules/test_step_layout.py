@@ -43,9 +43,10 @@ def test_placeholders_alone():
     assert (found.offsets.tolist(), found.num_kept, found.num_predicted) == ([0, 0, 0], 0, 3)
 
 
-def drafted(pending, drafts, ahead, placeholder=True, in_block=False):
+def drafted(pending, drafts, ahead, behind=None, placeholder=True, in_block=False):
+    behind = tuple(range(drafts + 1)) if behind is None else behind
     return drafted_layout(
-        pending, drafts, ahead, placeholder=placeholder, in_block=in_block, device=torch.device("cpu")
+        pending, drafts, ahead, behind, placeholder=placeholder, in_block=in_block, device=torch.device("cpu")
     )
 
 
@@ -91,6 +92,22 @@ def test_placeholders_further_on_as_a_block():
         [1, 1, 0, 1, 0, 0, 0, 0, 1, 1],  # q1
         [1, 1, 0, 1, 0, 0, 0, 0, 1, 1],  # q2
     ]
+
+
+def test_a_block_behind_one_prefix_alone():
+    """a pending, b a draft: y q1 stand behind ab, and nothing but p behind a."""
+    found = drafted(1, 1, 1, (1,), in_block=True)
+    assert found.offsets.tolist() == [0, 1, 2, 1, 2, 3]
+    assert (found.num_kept, found.num_predicted) == (2, 3)
+    assert found.visible.int().tolist() == [
+        [1, 0, 0, 0, 0, 0],  # a
+        [1, 1, 0, 0, 0, 0],  # b
+        [1, 1, 1, 0, 0, 1],  # y
+        [1, 0, 0, 1, 0, 0],  # p
+        [1, 1, 0, 0, 1, 0],  # q
+        [1, 1, 1, 0, 0, 1],  # q1
+    ]
+    assert drafted(1, 1, 0, (), in_block=True).offsets.tolist() == [0, 1, 1, 2]
 
 
 def test_blocks_behind_content_of_different_lengths():
