@@ -1,13 +1,14 @@
 """Decoding in blocks, drafts from blocks and their like: score over tokens a pass, and sentences a second, in one run.
 
-    python benchmarks/blocks.py --model runs/blocks/model --plain runs/pseudo_masked/model \\
+    python benchmarks/blocks.py --blocks-model blocks=runs/blocks/model --plain-model pseudo-masked=runs/plain/model \\
         --source test.src --references test.refs.jsonl --threads 2
 
-``--plain`` is decoded greedily and with a beam of 5 alone, ``--model`` in every way. "no cache" is the sampler of
-masked diffusion that reads source and target again in each pass, with the weights of ``--model``, one block for the
-target and one sentence at a time. The texts of all sources count for the score, decoded in the largest batches; "same"
-is the share of them that are those of greedy search. Tokens a pass and rows a pass (tokens that are read) are those of
-the timed sentences, one by one.
+A plain model is decoded greedily and with a beam of 5 alone, a model that was trained in blocks in every way. "no
+cache" is the sampler of masked diffusion that reads source and target again in each pass, with the same weights, one
+block for the target and one sentence at a time.
+
+The texts of all sources count for the score, decoded in the largest batches; "same" is the share of them that are those
+of greedy search. Tokens a pass and rows a pass (tokens that are read) are those of the timed sentences, one by one.
 """
 
 import argparse
@@ -37,15 +38,15 @@ COLUMNS = ("ROUGE-L", "tokens/pass", "rows/pass", "same")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="folder of a model that was trained in blocks")
-    parser.add_argument("--plain", type=Path, help="folder of another one, pseudo-masked")
+    parser.add_argument("--blocks-model", nargs="+", required=True, metavar="NAME=FOLDER")
+    parser.add_argument("--plain-model", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--references", type=Path, required=True, help="lines of JSON with refs")
     parser.add_argument("--sources", type=int, default=200, help="evenly spaced")
     parser.add_argument("--timed", type=int, default=48, help="of these, for sentences a second")
     parser.add_argument("--batch-size", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--blocks", type=int, nargs="*", default=[2, 4, 8, WHOLE])
-    parser.add_argument("--confidence", type=float, nargs="*", default=[0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+    parser.add_argument("--confidence", type=float, nargs="*", default=[0.3, 0.5, 0.7, 0.9, 1.0])
     parser.add_argument("--no-cache", type=float, nargs="*", default=[0.5, 0.7, 0.9, 1.0], help="confidences")
     parser.add_argument("--drafts", type=int, nargs="*", default=[1, 3, 7, -1])
     parser.add_argument("--threads", type=int, default=2)
@@ -73,7 +74,7 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Yield a record for each way to decode; speeds are sentences/s."""
     timed = evenly(sources, options.timed)
-    for which, path, ways in decodings(options):
+    for which, path, ways in models(options):
         model, greedy = Counted(path), []
         for name, way in ways.items():
             texts, _, _ = model.generate(sources, max(options.batch_size), way)
@@ -93,11 +94,9 @@ def measure(
             yield record
 
 
-def decodings(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, dict[str, Any]]]]:
+def models(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, dict[str, Any]]]]:
     """Yield what each model is, its folder, and the ways to decode it: arguments of `Seq2Seq.hypotheses` by name."""
     plain: dict[str, dict[str, Any]] = {"greedy": {"beam": 1}, "beam 5": {"beam": 5}}
-    if options.plain:
-        yield "pseudo-masked", options.plain, plain
     ways = dict(plain)
     for count in options.drafts:
         name = "drafts that pay" if count < 0 else f"{count} drafts"
@@ -108,7 +107,10 @@ def decodings(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str
             ways[name] = {"beam": 1, "decode_blocks": block, "confidence": confidence}
     for confidence in options.no_cache:
         ways[f"no cache, {confidence:g}"] = {"no_cache": True, "confidence": confidence}
-    yield "blocks", options.model, ways
+    for pairs, decodings in ((options.plain_model, plain), (options.blocks_model, ways)):
+        for pair in pairs:
+            name, folder = pair.split("=", 1)
+            yield name, Path(folder), decodings
 
 
 class Counted:
