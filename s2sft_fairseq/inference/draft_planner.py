@@ -15,7 +15,16 @@ _FORGET = 0.97
 _BINS = 10
 """Probabilities are calibrated in this many bins of equal width."""
 _PRIOR = 4
-"""Drafts of each bin that are assumed at first, right as often as their probability says."""
+"""Drafts of each bin that are assumed at first, right as often as their probability says; and passes of each number of
+rows, which took what the fit says."""
+_MOST_ROWS = 256
+"""Passes of more rows than this cost what the fit says."""
+
+# What all plans have in common, by verified drafts d, by blocks, and by tokens ahead of these: 0 to 7, 0 to 8, 1 to 7.
+_D, _BLOCKS, _AHEAD = np.ogrid[: MOST_DRAFTS + 1, : MOST_DRAFTS + 2, 1 : MOST_DRAFTS + 1]
+_ROWS = 2 * (1 + _D) + _BLOCKS * (_AHEAD + 1)
+_TOO_MANY = np.where(_BLOCKS > _D + 1, -np.inf, 0.0)
+_LOWER, _DIAGONAL = np.tril(np.ones((MOST_DRAFTS + 1,) * 2), -1), np.eye(MOST_DRAFTS + 1)
 
 
 class Plan(NamedTuple):
@@ -36,8 +45,9 @@ class Plan(NamedTuple):
 class DraftPlanner:
     """Plans passes from those that it has seen, of any batch of one model.
 
-    A row pays if it brings more tokens than could be written in its time otherwise: its price in tokens is the seconds
-    that it takes, times the tokens per second of the search, or of one without drafts where that is faster.
+    Of all plans it takes the one with the largest gain: the tokens that the pass will probably write, and those that
+    its blocks are worth in the next one, less what could be written in its time otherwise, which is the seconds that it
+    takes times the tokens per second of the search, or of one without drafts where that is faster.
 
     N: sentences, D: drafts of each.
     """
@@ -45,6 +55,8 @@ class DraftPlanner:
     def __init__(self) -> None:
         # Sums over passes for the least squares of seconds = a + b * rows: 1, rows, rows^2, seconds, rows * seconds.
         self._sums = np.zeros(5)
+        # Passes of each number of rows, and by how much they took longer than the fit said: kernels have steps.
+        self._count, self._longer = np.zeros(_MOST_ROWS + 1), np.zeros(_MOST_ROWS + 1)
         self._tokens = 0.0
         # Drafts of each bin whose predecessors were all right, and how many of them were right too.
         self._tried = np.full(_BINS, float(_PRIOR))
@@ -62,8 +74,13 @@ class DraftPlanner:
             probabilities: which the model gave to the drafts (N, D).
             right: how many of them were right (N,).
         """
+        if rows <= _MOST_ROWS and (cost := self._cost()) is not None:
+            self._count *= _FORGET
+            self._longer *= _FORGET
+            self._count[rows] += 1
+            self._longer[rows] += seconds - cost[0] - cost[1] * rows
         self._sums = self._sums * _FORGET + np.array([1.0, rows, rows**2, seconds, rows * seconds])
-        self._tokens = self._tokens * _FORGET + (right + 1).sum()
+        self._tokens = self._tokens * _FORGET + len(right) + int(right.sum())
         number = np.arange(probabilities.shape[1])
         # The first wrong draft was tried as well. What a sentence without a block has instead of drafts was not.
         tried = (number <= right[:, None]) & (probabilities > 0)
@@ -74,39 +91,49 @@ class DraftPlanner:
 
     def plan(self, probabilities: np.ndarray) -> Plan:
         """Return what the next pass is to read, for drafts with the given probabilities (N, D); 0: there is none."""
+        sentences, most = probabilities.shape
         chances = np.cumprod(np.where(probabilities > 0, (self._right / self._tried)[_bins(probabilities)], 0), axis=1)
         drafted = chances[probabilities.any(axis=1)]
         if len(drafted):
-            known = self._chances[: drafted.shape[1]]
-            known += (1 - _FORGET) * (drafted.mean(axis=0) - known)
-        price = self._price(len(probabilities))
-        if price is None:
-            drafts = probabilities.shape[1]
-            return Plan(drafts, tuple(range(drafts + 1)), FIRST_DRAFTS)
-        reached = chances.mean(axis=0)
-        drafts = int((reached > 2 * price).sum())
-        # The chance that the next text ends with each prefix.
-        ends = -np.diff([1.0, *reached[:drafts], 0.0])
-        # What a block of 1, 2, ... drafts is worth in the pass after the next one, and what it costs in the next one.
-        worth = np.cumsum(np.maximum(self._chances - 2 * price, 0))
-        costs = price * np.arange(2, MOST_DRAFTS + 2)
-        gains = np.maximum(np.outer(ends, worth) - costs, 0)
-        best = int(gains.sum(axis=0).argmax())
-        behind, ahead = tuple(np.flatnonzero(gains[:, best]).tolist()), best + 1
+            self._chances[:most] += (1 - _FORGET) * (drafted.mean(axis=0) - self._chances[:most])
+        cost = self._cost()
+        if cost is None:
+            return Plan(most, tuple(range(most + 1)), FIRST_DRAFTS)
+        fixed, per_row = cost
+        rate = max(self._tokens / self._sums[3], sentences / (fixed + per_row * 2 * sentences))
+        # reached[d]: the chance that the first d drafts are right; ends[d, j]: that of d drafts only the first j are.
+        count = most + 1
+        reached, stops = np.ones(count), np.zeros(count)
+        reached[1:] = chances.mean(axis=0)
+        stops[:-1] = reached[:-1] - reached[1:]
+        ends = _LOWER[:count, :count] * stops + _DIAGONAL[:count, :count] * reached
+        # Blocks stand behind the likeliest prefixes: 0, 1, ... of them.
+        covered = np.zeros((count, count + 1))
+        np.cumsum(-np.sort(-ends, axis=1), axis=1, out=covered[:, 1:])
+        # What a block of 1, 2, ... drafts is worth in the next pass, less the rows that verify them.
+        worth = np.cumsum(np.maximum(self._chances - 2 * per_row * rate, 0))
+        tokens = np.cumsum(reached)[:, None, None] + covered[:, :, None] * worth
+        gain = sentences * tokens - rate * self._seconds(sentences * _ROWS[:count, : count + 1], fixed, per_row)
+        gain += _TOO_MANY[:count, : count + 1]
+        verified, placed, best = (int(index) for index in np.unravel_index(int(gain.argmax()), gain.shape))
+        behind, longer = tuple(sorted(np.argsort(-ends[verified], kind="stable")[:placed].tolist())), best + 1
         if self._passes % PASSES_BETWEEN_TRIALS == 0:
-            return Plan(drafts, behind or (0,), min(ahead + 1, MOST_DRAFTS) if behind else 1)
-        return Plan(drafts, behind, ahead if behind else 0)
+            return Plan(verified, behind or (0,), min(longer + 1, MOST_DRAFTS) if behind else 1)
+        return Plan(verified, behind, longer if behind else 0)
 
-    def _price(self, sentences: int) -> float | None:
-        """Return what a row of one sentence costs, in tokens; None while all passes have equally many rows."""
+    def _cost(self) -> tuple[float, float] | None:
+        """Fit seconds = a + b * rows to the passes; return a and b, None while all passes have equally many rows."""
         count, rows, squares, seconds, products = self._sums
         spread = count * squares - rows * rows
         if count < 2 or spread <= 1e-6 * count * squares:
             return None
         per_row = max(float((count * products - rows * seconds) / spread), 0.0)
-        fixed = max((seconds - per_row * rows) / count, 1e-9)
-        rate = max(self._tokens / max(seconds, 1e-9), sentences / (fixed + per_row * 2 * sentences))
-        return per_row * rate
+        return max(float(seconds - per_row * rows) / count, 1e-9), per_row
+
+    def _seconds(self, rows: np.ndarray, fixed: float, per_row: float) -> np.ndarray:
+        """Return what passes of so many rows take."""
+        longer = self._longer / (self._count + _PRIOR)
+        return fixed + per_row * rows + np.where(rows <= _MOST_ROWS, longer[np.minimum(rows, _MOST_ROWS)], 0.0)
 
 
 def _bins(probabilities: np.ndarray) -> np.ndarray:

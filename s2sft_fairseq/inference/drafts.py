@@ -75,19 +75,25 @@ class PlannedDrafts(Drafts):
 
     def next(self, tokens: Tensor, further: Tensor, right: Tensor) -> Tensor:
         """See :class:`Drafts`."""
-        sentences, behind = torch.arange(len(right), device=right.device), self.plan.behind
-        # Which block stands behind each prefix; the last number is no block's.
-        block_of = torch.full((self.plan.drafts + 1,), len(behind))
-        block_of[list(behind)] = torch.arange(len(behind))
-        block = block_of.to(right.device)[right]
-        scores = further.index_fill_(-1, self.never_generated, MINUS_INFINITY)
-        log_probs, drafts = (scores.max(dim=-1).values - scores.logsumexp(dim=-1)).float(), scores.argmax(dim=-1)
-        # (N, P, ahead) -> (N, P + 1, ahead) -> (N, ahead)
-        drafts = torch.nn.functional.pad(drafts, (0, 0, 0, 1), value=self.pad)[sentences, block]
-        probabilities = torch.nn.functional.pad(log_probs.exp(), (0, 0, 0, 1))[sentences, block].cpu()
-        # The transfer has waited for a GPU, so that this is the time of the pass.
-        rows, now = len(right) * self.plan.rows(), time.perf_counter()
-        self.planner.observe(rows, now - self._started, self.probabilities.numpy(), right.cpu().numpy())
+        behind = self.plan.behind
+        # Which block stands behind each prefix; -1: none.
+        block_of = [behind.index(prefix) if prefix in behind else -1 for prefix in range(self.plan.drafts + 1)]
+        block = torch.tensor(block_of, device=right.device)[right]
+        drafts = torch.full((len(right), self.ahead), self.pad, device=right.device)
+        probabilities = torch.zeros(drafts.shape)
+        if behind:
+            # (N, P, ahead, V) -> (N, ahead, V)
+            scores = further[torch.arange(len(right), device=right.device), block].index_fill_(
+                -1, self.never_generated, MINUS_INFINITY
+            )
+            highest, drafts = scores.max(dim=-1)
+            without = (block < 0).unsqueeze(1)
+            drafts = drafts.masked_fill(without, self.pad)
+            chances = (scores - highest.unsqueeze(-1)).exp_().sum(dim=-1).float().reciprocal()
+            # The transfer waits for a GPU, so that what is measured is the time of the pass.
+            probabilities = chances.masked_fill(without, 0.0).cpu()
+        rows, seconds = len(right) * self.plan.rows(), time.perf_counter() - self._started
+        self.planner.observe(rows, seconds, self.probabilities.numpy(), right.cpu().numpy())
         self.probabilities = probabilities
         self._plan()
         return drafts[:, : self.plan.drafts]
