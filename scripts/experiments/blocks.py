@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--updates", type=int, default=400, help="of 16 pairs")
     parser.add_argument("--label-smoothing", default="0", help="confidences are capped by it (default: 0)")
     parser.add_argument("--scored-on", type=int, default=500, help="test sources, for the scores with a beam of 5")
-    parser.add_argument("--sources", type=int, default=200, help="test sources that are decoded in every way")
+    parser.add_argument("--sources", type=int, default=120, help="test sources that are decoded in every way")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     runs = [(name, seed) for name in options.sets for seed in options.seeds]
