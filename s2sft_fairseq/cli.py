@@ -31,6 +31,7 @@ COMMANDS = {
     "predict": ("write classes, numbers or answers for binarized texts", "predict"),
     "evaluate": ("score generated text as a benchmark's papers do", "evaluate"),
     "score": ("compute BLEU of one file against another", "score"),
+    "plot": ("draw the packed sequence of an objective", "plot"),
     "hydra-train": ("fine-tune a model, configured by Hydra", "fairseq_command:hydra_train"),
 }
 

@@ -1,0 +1,67 @@
+"""`s2sft plot`: pictures of what the package computes, with the numbers beside them."""
+
+import argparse
+from pathlib import Path
+
+from s2sft_fairseq.errors import UserError, package
+from s2sft_fairseq.objectives.blocks import LENGTHS, LONGEST, SCHEDULES, Blocks, parse_block_length
+from s2sft_fairseq.objectives.objective import OBJECTIVES
+from s2sft_fairseq.plots import masks
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def main(arguments: list[str]) -> None:
+    """Draw what is asked for.
+
+    Raises:
+        UserError: naming every option that is out of range, or the package that is missing.
+    """
+    args = _parser().parse_args(arguments)
+    package("matplotlib", "s2sft plot")
+    args.run(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="s2sft plot", description=__doc__)
+    kinds = parser.add_subparsers(required=True, metavar="KIND")
+    kind = kinds.add_parser("masks", help="the packed sequence of an example, and who sees whom in it")
+    kind.add_argument("--method", choices=OBJECTIVES, default="pseudo_masked", help="default: pseudo_masked")
+    kind.add_argument("--source", required=True, metavar="WORDS", help="with [SEP] between fields")
+    kind.add_argument("--target", required=True, metavar="WORDS")
+    kind.add_argument("--block-length", default="random", metavar="N", help=f"blocks: {LENGTHS} (default: random)")
+    kind.add_argument("--noise-schedule", choices=SCHEDULES, default="uniform", help="blocks (default: uniform)")
+    kind.add_argument(
+        "--target-mask-prob", type=float, default=0.0, metavar="P", help="corrupt the target (default: 0)"
+    )
+    kind.add_argument("--noise-prob", type=float, default=0.0, metavar="P", help="infilling (default: 0)")
+    kind.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
+    kind.add_argument("--output", type=Path, required=True, metavar="FILE", help=f"{', '.join(FORMATS)}")
+    kind.set_defaults(run=_masks)
+    return parser
+
+
+def _masks(args: argparse.Namespace) -> None:
+    corruption = masks.corruption_of(args.method, target_mask_prob=args.target_mask_prob, noise_prob=args.noise_prob)
+    bounds = parse_block_length(args.block_length)
+    problems = corruption.problems()
+    if bounds is None:
+        problems.append(f"--block-length must be {LENGTHS}, but is {args.block_length!r:.40}")
+    if args.output.suffix not in FORMATS:
+        problems.append(f"--output must end in {', '.join(FORMATS)}, but is {args.output}")
+    problems += [f"{option} has no words" for option in ("--source", "--target") if not vars(args)[option[2:]].split()]
+    if problems:
+        raise UserError.of(problems)
+    least, greatest = bounds or (1, LONGEST)
+    example = masks.pack_words(
+        args.method,
+        args.source.split(),
+        args.target.split(),
+        cut=Blocks(least, greatest, schedule=args.noise_schedule),
+        corruption=corruption,
+        seed=args.seed,
+    )
+    masks.draw(example, args.output)
+    numbers = args.output.with_suffix(".csv")
+    masks.write_csv(example, numbers)
+    print(f"plot: wrote {args.output} and {numbers}")

@@ -1,0 +1,1 @@
+"""Pictures of what the package computes, from the code that computes it."""
