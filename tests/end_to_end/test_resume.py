@@ -1,7 +1,10 @@
 """Training that is stopped and started again ends bit for bit where uninterrupted training ends, on the CPU."""
 
+import signal
+
 import pytest
 import torch
+from faults import PLACES, fail_at, signalled
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
@@ -40,9 +43,9 @@ def assert_identical(found, expected):
 def train(call_command, tiny_data, tiny_options, tmp_path):
     """Train until an update and return what was saved; what is in the folder already is gone on from."""
 
-    def run(name, until, *words):
+    def run(name, until, *words, status=0):
         options = (*tiny_options.training, *DRAWS, *SCHEDULE, "--max-update", until, "--save-dir", tmp_path / name)
-        done = call_command("train", tiny_data, *options, *words)
+        done = call_command("train", tiny_data, *options, *words, status=status)
         return trained_state(tmp_path / name), done.stdout
 
     return run
@@ -87,6 +90,65 @@ def test_resumed_in_a_new_process(train, fairseq_command, tiny_data, tiny_option
     options = (*tiny_options.training, *DRAWS, *SCHEDULE, "--max-update", "20", "--save-dir", "halves")
     fairseq_command(tmp_path, "train", tiny_data, *options)
     assert_identical(trained_state(tmp_path / "halves"), whole)
+
+
+# Signals: a training that is asked to end saves first.
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_signalled(train, number, place):
+    """Update 10 is within an epoch, validated and saved. Whenever the signal comes, this update is the last one."""
+    often = ("--save-interval-updates", 5, "--no-last-checkpoints", "--keep-interval-updates", 1)
+    whole, _ = train("whole", 20)
+    with fail_at(place, 10, signalled(number)) as had:
+        half, log = train("halves", 20, *often, status=130 if number == signal.SIGINT else 75)
+    assert had == [10] and half["/updates"] == 10
+    assert f"{number.name}: the training ends after 10 updates" in log
+    resumed, _ = train("halves", 20)
+    assert_identical(resumed, whole)
+
+
+def test_signalled_behind_the_last_update(train):
+    """It has come to its end anyway."""
+    with fail_at("after update", 4, signalled(signal.SIGTERM)):
+        ended, log = train("whole", 4)
+    assert ended["/updates"] == 4 and "done training" in log
+
+
+def test_signalled_before_the_first_update(call_command, tiny_data, tiny_options, monkeypatch):
+    """Nothing can be saved yet."""
+    from fairseq.trainer import Trainer
+
+    monkeypatch.setattr(Trainer, "get_train_iterator", lambda *args, **options: signalled(signal.SIGTERM)())
+    words = (*tiny_options.training, "--max-update", 4, "--save-dir", "run")
+    call_command("train", tiny_data, *words, status=75)
+
+
+def test_interrupted_twice(train):
+    """The second Ctrl-C does not wait for the end of the update."""
+    train("run", 2)
+
+    def twice():
+        signalled(signal.SIGINT)()
+        signalled(signal.SIGINT)()
+
+    with fail_at("before update", 4, twice):
+        left, log = train("run", 9, status=130)
+    assert left["/updates"] == 2 and "once more" in log
+
+
+def test_nothing_is_saved_that_must_not_be(call_command, tiny_data, tiny_options, tmp_path):
+    words = (*tiny_options.training, "--max-update", 9, "--save-dir", "run", "--no-save")
+    with fail_at("after update", 3, signalled(signal.SIGTERM)):
+        log = call_command("train", tiny_data, *words, status=75).stdout
+    assert "--no-save" in log and not list(tmp_path.glob("run/*.pt"))
+
+
+def test_signals_are_as_before_behind_a_training(train):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
+    train("run", 1)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)] == before
 
 
 def test_other_seed_other_result(train):

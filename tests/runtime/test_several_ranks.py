@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from called import call
-from processes import run_in
+from processes import ROOT, run_in
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
@@ -104,6 +104,22 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 assert cli.main({words!r}) != 0
 """
 
+# One rank is asked to end, as SLURM may do: both end behind the same update.
+SIGNALLED = """
+import contextlib, os, signal, sys
+sys.path.append({support!r})
+from faults import fail_at, signalled
+from s2sft_fairseq import cli
+
+fault = fail_at("before update", 2, signalled(signal.SIGTERM)) if rank == 1 else contextlib.nullcontext()
+with fault:
+    try:
+        ended = cli.main({words!r})
+    except SystemExit as exit_:
+        ended = exit_.code
+assert ended == 75, ended
+"""
+
 SETTINGS = (
     *("--optimizer", "fused_adamw", "--adam-eps", "0.01", "--weight-decay", "0.1", "--clip-norm", "1"),
     *("--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0", "--max-update", "4"),
@@ -165,6 +181,9 @@ def trained(tiny_data, tiny_options, tmp_path_factory):
     jobs["random"] = command("random", "--max-update", "4", "--save-interval-updates", "2")
     resume = ("--restore-file", "random/checkpoint_1_2.pt", "--ddp-backend", "legacy_ddp")
     jobs["random_resumed"] = command("random_resumed", "--max-update", "4", *resume)
+    words = command("signalled", "--max-update", "4")
+    jobs["signalled"] = ("-c", SIGNALLED.format(support=str(ROOT / "tests" / "support"), words=words))
+    jobs["signalled_resumed"] = words
     jobs["failing"] = ("-c", FAILING.format(words=command("failing", *sharded)))
     jobs["parts"] = ("-c", PARTS)
     ports = json.dumps([(free_port(), job) for job in jobs.values()])
@@ -205,6 +224,15 @@ def test_two_ranks_train_as_one_process(trained, name):
     assert found["extra_state"]["val_loss"] == pytest.approx(alone["extra_state"]["val_loss"], abs=0.0011)  # 3 digits
     start = saved(trained, name, "checkpoint_1_2.pt")["model"]
     assert any(not torch.equal(value, start[parameter]) for parameter, value in found["model"].items())
+
+
+@pytest.mark.process
+def test_a_signal_to_one_rank_ends_both(trained):
+    """The training that goes on ends as one without a signal does."""
+    assert "SIGTERM: the training ends after 2 updates" in trained.printed["signalled"]
+    assert len(losses(trained.printed["signalled"])[0]) == len(losses(trained.printed["signalled_resumed"])[0]) == 2
+    found, expected = saved(trained, "signalled"), saved(trained, "random")
+    torch.testing.assert_close(dict(found["model"]), dict(expected["model"]), rtol=0, atol=0)
 
 
 @pytest.mark.process
