@@ -31,6 +31,7 @@ def install() -> None:
             cpu,
             data,
             gpu,
+            lost_ranks,
             options,
             preemption,
             search,
@@ -42,7 +43,20 @@ def install() -> None:
 
     # Patches of one function nest, and the one that is installed last runs first: `cpu` comes behind `checkpoints`, for
     # both wrap `call_main`, and the processes of a training are set up before its folder is locked.
-    for module in (warnings, options, data, search, preemption, checkpoints, sharding, cpu, gpu, updates, threads):
+    for module in (
+        warnings,
+        options,
+        data,
+        search,
+        lost_ranks,
+        preemption,
+        checkpoints,
+        sharding,
+        cpu,
+        gpu,
+        updates,
+        threads,
+    ):
         module.install()
 
 

@@ -23,6 +23,7 @@ from torch import distributed
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from s2sft_fairseq.runtime import Function, wrap
+from s2sft_fairseq.runtime.lost_ranks import new_group
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ def _agreed() -> int:
         return _Asked.number
     if _Asked.group is None:
         # On the CPU: a GPU need not wait for it.
-        _Asked.group = distributed.new_group(backend="gloo")
+        _Asked.group = new_group(backend="gloo")
     number = torch.tensor(_Asked.number)
     distributed.all_reduce(number, op=distributed.ReduceOp.MAX, group=_Asked.group)
     return int(number)

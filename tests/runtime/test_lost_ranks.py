@@ -1,0 +1,158 @@
+"""A rank is killed or stands still: the others end soon, and name it."""
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+from processes import ROOT, run_in
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.runtime import lost_ranks
+
+# The ranks of one training, forked once everything is imported; one of them has a fault before its third update.
+RANKS = """
+import contextlib, json, os, signal, sys, time
+sys.path.append(sys.argv[1])
+from faults import fail_at, signalled
+from s2sft_fairseq import cli, plugin
+
+lost, number, port, words = json.loads(sys.argv[2])
+processes = []
+for rank in range(2):
+    started = os.fork()
+    if started == 0:
+        os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), WORLD_SIZE="2", RANK=str(rank))
+        with fail_at("before update", 3, signalled(number)) if rank == lost else contextlib.nullcontext():
+            os._exit(cli.main(words))
+    processes.append(started)
+os.waitid(os.P_PID, processes[lost], os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+began = time.monotonic()
+status = os.waitpid(processes[1 - lost], 0)[1]
+print(json.dumps([processes[lost], os.waitstatus_to_exitcode(status), time.monotonic() - began]))
+os.kill(processes[lost], signal.SIGKILL)
+"""
+SECONDS = 3
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("lost", "signal"), [(1, "SIGKILL"), (0, "SIGKILL"), (1, "SIGSTOP"), (0, "SIGSTOP")])
+def test_the_other_rank_ends(lost, signal, tiny_data, tiny_options, tmp_path):
+    with socket.socket() as opened:
+        opened.bind(("localhost", 0))
+        port = opened.getsockname()[1]
+    words = ["train", str(tiny_data), *tiny_options.training, "--batch-size", "4", "--max-update", "9"]
+    words += ["--save-dir", "run", "--save-interval-updates", "2", "--heartbeat-timeout", str(SECONDS)]
+    number = int(getattr(__import__("signal"), signal))
+    job = json.dumps([lost, number, port, words])
+    done = run_in(tmp_path, sys.executable, "-c", RANKS, ROOT / "tests" / "support", job)
+    process, status, seconds = json.loads(done.stdout.splitlines()[-1])
+    assert status == 2
+    state = "has ended" if signal == "SIGKILL" else "is stopped"
+    assert f"rank {lost} (process {process} on {socket.gethostname()}) {state}" in done.stderr
+    # What it waits for: nothing, an exchange, and for a store that stands still too.
+    assert seconds < (10 if signal == "SIGKILL" else SECONDS + 2 * lost_ranks._ANSWER + 10)
+    assert (tmp_path / "run/checkpoint_1_2.pt").exists()
+
+
+class Store:
+    """The store of three ranks, of which some report that they go on living."""
+
+    def __init__(self, survivors=(), error=None):
+        self.survivors, self.error = survivors, error
+
+    def set(self, key, value):
+        if self.error:
+            raise self.error
+
+    def check(self, keys):
+        return any(key.endswith(f"/{rank}") for key in keys for rank in self.survivors)
+
+
+GONE = 2**22 + 1
+"""More than a process id may be."""
+
+
+@pytest.fixture
+def three_ranks(monkeypatch):
+    """This process is rank 1 of three; the given store and processes are those of the others."""
+
+    def make(store, *others):
+        here = socket.gethostname()
+        processes = [(host or here, pid) for host, pid in others]
+        processes.insert(1, (here, os.getpid()))
+        monkeypatch.setattr(lost_ranks._Ranks, "processes", tuple(processes))
+        monkeypatch.setattr(lost_ranks, "_store", lambda: store)
+        monkeypatch.setattr(lost_ranks, "_ANSWER", 0.2)
+        monkeypatch.setattr(lost_ranks.distributed, "get_rank", lambda: 1)
+        monkeypatch.setattr(lost_ranks.distributed, "is_initialized", lambda: True)
+
+    return make
+
+
+def fail(error):
+    def main(*args, **options):
+        raise error
+
+    return lost_ranks._Rank(main)
+
+
+def test_one_that_has_ended(three_ranks):
+    three_ranks(Store(), (None, os.getpid()), (None, GONE))
+    with pytest.raises(UserError, match=f"rank 1 ends, for rank 2 .process {GONE} on .* has ended.*600 s"):
+        fail(RuntimeError("[gloo/transport/tcp] Connection closed by peer"))()
+
+
+def test_survivors_are_not_named(three_ranks):
+    """Not even those that have ended since."""
+    three_ranks(Store(survivors=(0,)), (None, GONE), ("elsewhere", 5))
+    with pytest.raises(UserError, match=r"for rank 2 .process 5 on elsewhere. does not answer"):
+        fail(lost_ranks.distributed.DistBackendError("timeout"))()
+
+
+def test_all_have_reported(three_ranks):
+    three_ranks(Store(survivors=(0, 2)), (None, GONE), ("elsewhere", 5))
+    with pytest.raises(UserError, match="for an exchange with the other ranks has failed"):
+        fail(RuntimeError("Gloo: timed out"))()
+
+
+def test_the_store_is_gone(three_ranks):
+    three_ranks(Store(error=lost_ranks.distributed.DistNetworkError("closed")), ("elsewhere", 7), (None, os.getpid()))
+    with pytest.raises(UserError, match=r"for rank 0 .process 7 on elsewhere. does not answer"):
+        fail(RuntimeError("gloo"))()
+
+
+def test_the_store_never_answers(three_ranks, monkeypatch):
+    three_ranks(Store(), ("elsewhere", 7), (None, os.getpid()))
+    monkeypatch.setattr(lost_ranks.threading, "Thread", Endless)
+    with pytest.raises(UserError, match=r"for rank 0 .process 7 on elsewhere. does not answer"):
+        fail(RuntimeError("gloo"))()
+
+
+class Endless:
+    """A thread that never ends."""
+
+    def __init__(self, **options):
+        pass
+
+    def start(self):
+        pass
+
+    def join(self, seconds):
+        pass
+
+    def is_alive(self):
+        return True
+
+
+def test_errors_of_its_own_stay_as_they_are(three_ranks):
+    three_ranks(Store(), (None, os.getpid()), (None, GONE))
+    with pytest.raises(RuntimeError, match="shapes"):
+        fail(RuntimeError("shapes do not match"))()
+
+
+def test_a_process_that_fairseq_starts_installs_the_patches():
+    """It is sent what it runs, and then meets the other ranks."""
+    restore, arguments = lost_ranks._Rank(print).__reduce__()
+    assert restore(*arguments).main is print
