@@ -14,6 +14,7 @@ from typing import Any
 
 from fairseq.distributed import utils as distributed_utils
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import Function, wrap
@@ -47,8 +48,19 @@ def install() -> None:
 
 
 def _init_process_group(*args: Any, **options: Any) -> None:
-    """Stand in for ``init_process_group`` in fairseq/distributed/utils.py, with a time limit."""
-    distributed.init_process_group(*args, **{**options, "timeout": timedelta(seconds=_Ranks.seconds)})
+    """Stand in for ``init_process_group`` in fairseq/distributed/utils.py, with a time limit.
+
+    Ranks that torchrun has started again find the addresses of those before them in its store (PyTorch 2.13), and wait
+    for them: what they write there themselves gets a prefix.
+    """
+    options["timeout"] = timedelta(seconds=_Ranks.seconds)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt != "0" and options.get("init_method") == "env://":
+        meeting = rendezvous(options.pop("init_method"), options["rank"], options["world_size"])
+        store, _, _ = next(meeting)
+        store.set_timeout(options["timeout"])
+        options["store"] = distributed.PrefixStore(f"attempt_{attempt}", store)
+    distributed.init_process_group(*args, **options)
 
 
 def new_group(*args: Any, **options: Any) -> Any:

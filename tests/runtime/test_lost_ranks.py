@@ -4,10 +4,13 @@ import json
 import os
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from processes import ROOT, run_in
 
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import lost_ranks
 
@@ -36,16 +39,19 @@ os.kill(processes[lost], signal.SIGKILL)
 SECONDS = 3
 
 
+def free_port():
+    with socket.socket() as opened:
+        opened.bind(("localhost", 0))
+        return opened.getsockname()[1]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(("lost", "signal"), [(1, "SIGKILL"), (0, "SIGKILL"), (1, "SIGSTOP"), (0, "SIGSTOP")])
 def test_the_other_rank_ends(lost, signal, tiny_data, tiny_options, tmp_path):
-    with socket.socket() as opened:
-        opened.bind(("localhost", 0))
-        port = opened.getsockname()[1]
     words = ["train", str(tiny_data), *tiny_options.training, "--batch-size", "4", "--max-update", "9"]
     words += ["--save-dir", "run", "--save-interval-updates", "2", "--heartbeat-timeout", str(SECONDS)]
     number = int(getattr(__import__("signal"), signal))
-    job = json.dumps([lost, number, port, words])
+    job = json.dumps([lost, number, free_port(), words])
     done = run_in(tmp_path, sys.executable, "-c", RANKS, ROOT / "tests" / "support", job)
     process, status, seconds = json.loads(done.stdout.splitlines()[-1])
     assert status == 2
@@ -54,6 +60,43 @@ def test_the_other_rank_ends(lost, signal, tiny_data, tiny_options, tmp_path):
     # What it waits for: nothing, an exchange, and for a store that stands still too.
     assert seconds < (10 if signal == "SIGKILL" else SECONDS + 2 * lost_ranks._ANSWER + 10)
     assert (tmp_path / "run/checkpoint_1_2.pt").exists()
+
+
+# A rank of torchrun, which is killed once.
+KILLED_ONCE = """
+import contextlib, json, os, sys
+sys.path.append(sys.argv[1])
+from faults import fail_at, killed
+from s2sft_fairseq import cli
+is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1"
+with fail_at("before update", 4, killed) if is_first and sys.argv[2] == "killed" else contextlib.nullcontext():
+    sys.exit(cli.main(json.loads(sys.argv[3])))
+"""
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
+@pytest.mark.process
+def test_torchrun_starts_again(tiny_data, tiny_options, tmp_path):
+    """A training that goes on by itself ends as one on two nodes whose ranks all live."""
+    (tmp_path / "rank.py").write_text(KILLED_ONCE, encoding="utf-8")
+
+    def rank(fault, folder):
+        words = ["train", str(tiny_data), *tiny_options.training, "--batch-size", "4", "--max-update", "6"]
+        words += ["--save-interval-updates", "2", "--save-dir", folder]
+        return "rank.py", ROOT / "tests" / "support", fault, json.dumps(words)
+
+    alone = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
+    done = run_in(tmp_path, *TORCHRUN, *alone, *rank("killed", "again"))
+    assert "Loaded checkpoint again/checkpoint_last.pt (epoch 1 @ 2 updates)" in done.stdout
+    # Two nodes: torchrun twice, on this machine's own address.
+    nodes = ("--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "127.0.0.1", "--master-port", free_port())
+    with ThreadPoolExecutor(2) as pool:
+        started = [
+            pool.submit(run_in, tmp_path, *TORCHRUN, *nodes, "--node-rank", node, *rank("", "nodes")) for node in (0, 1)
+        ]
+        assert "done training" in "".join(run.result().stdout for run in started)
+    found, expected = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("again", "nodes"))
+    torch.testing.assert_close(dict(found["model"]), dict(expected["model"]), rtol=0, atol=0)
 
 
 class Store:
