@@ -19,7 +19,8 @@ A fourth was added after a first look at one seed, before the distilled models w
 often, for a model writes one source in one way, where people write it in many.
 
 What is done is not done again. Results: OUTPUT/SET-METHOD-seedN/finetune.json, OUTPUT/SET-seedN.json, and of all seeds
-OUTPUT/SET.md and OUTPUT/SET.png. The records of single seeds are in ``docs/blocks``.
+OUTPUT/SET.md and OUTPUT/SET.png. The records of single seeds are in ``docs/blocks``: copied to OUTPUT they are not made
+again, and so one seed can be trained here and another one there.
 """
 
 import argparse
@@ -53,13 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sources", type=int, default=120, help="test sources that are decoded in every way")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
-    runs = [(name, seed) for name in options.sets for seed in options.seeds]
     files = {name: prepare(name, options.data / name, options.output) for name in options.sets}
-    models = {run: train_all(options, files[run[0]], *run) for run in runs}
-    for name, seed in runs:
-        decode(options, files[name], models[name, seed], options.output / f"{name}-seed{seed}.json", seed)
+    records_of = {
+        (name, seed): options.output / f"{name}-seed{seed}.json" for name in options.sets for seed in options.seeds
+    }
+    missing = [run for run, file in records_of.items() if not file.exists()]
+    models = {(name, seed): train_all(options, files[name], name, seed) for name, seed in missing}
+    for name, seed in missing:
+        decode(options, files[name], models[name, seed], records_of[name, seed], seed)
     for name in options.sets:
-        records = [json.loads((options.output / f"{name}-seed{seed}.json").read_text()) for seed in options.seeds]
+        records = [json.loads(records_of[name, seed].read_text(encoding="utf-8")) for seed in options.seeds]
         tabulate(records, options.output / f"{name}.md")
         draw(records, options.output / f"{name}.png")
 
@@ -128,8 +132,6 @@ def decode(
     options: argparse.Namespace, files: dict[str, list[Path]], models: dict[str, Path], made: Path, seed: int
 ) -> None:
     """Decode in every way, in a process of its own; without a cache for the first seed alone, for that is slow."""
-    if made.exists():
-        return
     source, references = files["benchmark"]
     names = {method: f"{method.replace('_', '-')}={folder}" for method, folder in models.items()}
     words: list[object] = [sys.executable, BENCHMARK, "--plain-model", names["pseudo_masked"]]
