@@ -72,8 +72,8 @@ class DraftedSearch(GrowingSearch):
             log_probs: of the token behind each prefix (N, D + 1, V).
 
         Returns:
-            The tokens chosen behind each prefix and their log-probabilities (N, D + 1); how many of them count, as far
-            as their prefixes are right, and whether the sentence is done with them (N,).
+            The tokens chosen behind each prefix and their log-probabilities (N, up to D + 1); how many of them count,
+            as far as their prefixes are right, and whether the sentence is done with them (N,).
         """
         tokens, scores = [], []
         right = torch.ones_like(self.lengths, dtype=torch.bool)
@@ -95,6 +95,8 @@ class DraftedSearch(GrowingSearch):
             tokens.append(token)
             scores.append(score)
             history = torch.cat([history, token.unsqueeze(1)], dim=1)
+            if right.device.type == "cpu" and not bool(right.any()):  # a GPU would have to be waited for
+                break
         return torch.stack(tokens, dim=1), torch.stack(scores, dim=1), grown, done
 
     def keep_sentences(self, left: Tensor) -> None:

@@ -5,11 +5,16 @@ layers multiply in 8 bits, with dynamic quantization: of the input, as it comes.
 """
 
 import logging
+import os
 
 import torch
 from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
+
+# A kernel is made for each number of rows, and left to itself oneDNN keeps some fifty of them (PyTorch 2.13): those of
+# a decoder's steps push each other out, and each step makes its own again. Read when the first one is made.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1024")
 
 LARGEST_INT8 = 127
 ZERO_POINT = 128
