@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import logging
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +14,17 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import PolynomialDecay
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
 _HELP = ("-h", "--help")
+# The least and the greatest value of options whose mistakes would train to nothing: fairseq takes every number.
+_BOUNDS = {
+    **dict.fromkeys(("lr", "clip_norm", "weight_decay", "warmup_updates", "max_update", "max_epoch"), (0.0, math.inf)),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0.0, 1.0)),
+}
 
 
 def install() -> None:
@@ -40,6 +46,7 @@ def _parse(
     3. ``--bf16`` asks for no TPU. fairseq sets ``tpu`` with it, and then fails without one.
     4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares so, but its parser
        (``gen_parser_from_dataclass``) drops a default that refers to another option.
+    5. Numbers that are out of range are refused, see `_check_numbers`.
     """
     given = sys.argv[1:] if input_args is None else list(input_args)
     if not set(_HELP).isdisjoint(given):
@@ -62,7 +69,27 @@ def _parse(
         namespace.tpu = False
     if getattr(namespace, "total_num_update", 0) is None:
         namespace.total_num_update = float(namespace.max_update or 0)
+    _check_numbers(namespace)
     return parsed
+
+
+def _check_numbers(namespace: argparse.Namespace) -> None:
+    """Refuse numbers that are out of range, infinite or none.
+
+    Raises:
+        UserError: naming each such option.
+    """
+    problems = []
+    for name, (least, greatest) in _BOUNDS.items():
+        given = getattr(namespace, name, None)
+        values = given if isinstance(given, list) else [given]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        wrong = [value for value in numbers if not (math.isfinite(value) and least <= value <= greatest)]
+        if wrong:
+            between = f"between {least:g} and {greatest:g}" if math.isfinite(greatest) else "a number from 0 on"
+            problems.append(f"{as_option(name)} must be {between}, but is {', '.join(f'{value:g}' for value in wrong)}")
+    if problems:
+        raise UserError.of(problems)
 
 
 def _help_printer() -> Callable[[argparse.ArgumentParser], None]:

@@ -82,6 +82,23 @@ def test_neither_precision():
     assert not parsed.tpu
 
 
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("--lr", "nan"), "argument --lr: invalid <lambda> value: 'nan'"),  # fairseq's own
+        (("--weight-decay", "inf"), "--weight-decay must be a number from 0 on, but is inf"),
+        (("--lr", "-1"), "--lr must be a number from 0 on, but is -1"),
+        (("--lr", "0.1,-2"), "--lr must be a number from 0 on, but is -2"),
+        (("--clip-norm", "-0.5"), "--clip-norm must be a number from 0 on, but is -0.5"),
+        (("--dropout", "1.5"), "--dropout must be between 0 and 1, but is 1.5"),
+        (("--warmup-updates", "-3", "--weight-decay", "nan"), "2 problems"),
+    ],
+)
+def test_numbers_that_are_out_of_range(call_command, tiny_data, tiny_options, words, stated):
+    words = (*tiny_options.training, "--max-update", 1, "--save-dir", "run", *words)
+    assert stated in call_command("train", tiny_data, *words, status=2).stderr
+
+
 def test_options_that_are_returned_apart():
     parser = options.get_training_parser(default_task="unilm_seq2seq")
     parsed, unknown = options.parse_args_and_arch(parser, [*OPTIONS, "--bf16", "--foo"], parse_known=True)
