@@ -17,7 +17,11 @@ from fairseq.optim import FP16Optimizer
 from fairseq.trainer import Trainer
 from torch import Tensor
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import Function, wrap
+
+_NAMED = 5
+"""Parameters that an error names at most."""
 
 
 def install() -> None:
@@ -93,15 +97,19 @@ def _isfinite(x: Tensor) -> Tensor:
 def _clip(clip: Callable[..., Tensor], trainer: Trainer, max_norm: float) -> Tensor:
     """Patch ``Trainer.clip_grad_norm`` of fairseq/trainer.py: ask whether norms are finite when numbers are logged.
 
-    fairseq asks before each step, and ends the training. Here the optimizer leaves such a step out by itself, and the
-    training ends at the next numbers.
+    fairseq asks before each step, and ends the training behind a second pass that prints tensors. On CPUs the error
+    names the parameters. On GPUs the optimizer leaves such a step out by itself, and the training ends at the next
+    numbers.
 
     Raises:
-        FloatingPointError: if the gradients of an update since the last numbers were infinite or no numbers.
+        UserError: on CPUs, if gradients are infinite or no numbers.
+        FloatingPointError: on GPUs, if those of an update since the last numbers were.
     """
     norm = clip(trainer, max_norm)
     optimizer = trainer.optimizer
     inner = getattr(optimizer, "fp32_optimizer", getattr(optimizer, "wrapped_optimizer", optimizer))
+    if norm.device.type == "cpu" and not trainer.cfg.common.amp and not norm.isfinite():
+        raise UserError(_not_finite(trainer))
     if norm.device.type == "cpu" or trainer.cfg.common.amp or not getattr(inner, "leaves_out_overflows", False):
         return norm
     # A sum is finite where all that were added to it are.
@@ -115,6 +123,18 @@ def _clip(clip: Callable[..., Tensor], trainer: Trainer, max_norm: float) -> Ten
             )
     norm.is_looked_at_later = True  # type: ignore[attr-defined]
     return norm
+
+
+def _not_finite(trainer: Trainer) -> str:
+    """Return which parameters have gradients that are NaN or infinite."""
+    gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    names = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"gradients of update {trainer.get_num_updates() + 1} are NaN or infinite, of "
+        f"{', '.join(names[:_NAMED]) or 'no single parameter'}{more}. A lower --lr or --clip-norm or a longer "
+        "--warmup-updates may help; what was saved before is whole"
+    )
 
 
 def _check_ranks(check: Function, trainer: Trainer, norm: Tensor) -> None:
