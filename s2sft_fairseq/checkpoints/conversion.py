@@ -4,6 +4,7 @@ What differs between families (`s2sft_fairseq.checkpoints.families`) is data: ho
 are, and the few tensors that are kept in another form. What is the same is here.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -110,6 +111,33 @@ class Conversion:
     """Name of the token embedding."""
 
 
+# No encoder has more. A number of layers that is made up would take gigabytes for their names alone.
+MOST_LAYERS = 1_000
+_MOST = {
+    "encoder_layers": MOST_LAYERS,
+    **dict.fromkeys(("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"), 1_000_000),
+    "max_positions": 100_000_000,
+}
+
+
+def check_sizes(sizes: Mapping[str, Any]) -> None:
+    """Check what a family has read from a configuration, before memory is taken for it.
+
+    Raises:
+        UserError: listing every size that no encoder has.
+    """
+    problems = [
+        f"the configuration's {name} must be at most {most:,}, but is {sizes[name]:,}"
+        for name, most in _MOST.items()
+        if sizes[name] > most
+    ]
+    epsilon = sizes.get("layer_norm_eps")
+    if epsilon is not None and not (type(epsilon) in (int, float) and 0 < epsilon < math.inf):
+        problems.append(f"the configuration's layer_norm_eps must be a number above 0, but is {epsilon!r:.40}")
+    if problems:
+        raise UserError.of(problems)
+
+
 def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: ShapesOf) -> Conversion:
     """Convert a checkpoint; ``source`` is emptied on the way, so that no tensor is held twice.
 
@@ -123,6 +151,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
         UserError: listing everything that is missing, unknown or of an unexpected shape.
     """
     sizes = family.sizes(config)
+    check_sizes(sizes)
     num_layers = sizes["encoder_layers"]
     weights, unused, problems, untied = _rename(family, source, num_layers)
     theirs_of = _theirs_of(family, num_layers)

@@ -223,7 +223,7 @@ def read_json_file(path: Path) -> Any:
     """
     try:
         return json.loads(read_bytes(path))
-    except ValueError as error:  # no JSON, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, nested without end, or no UTF-8
         raise UserError(f"{path} must be JSON: {error}") from None
 
 

@@ -225,7 +225,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # it is no JSON, or nested without end
         raise UserError(f"{path} must be JSON: {error}") from None
 
 

@@ -102,7 +102,7 @@ def read_questions(path: Path, count: int) -> list[Question]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             questions.append(_parse(json.loads(line)))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             wrong.append(number)
     if wrong:
         raise UserError.of(line_problems(path, {"were not written by s2sft prepare squad": wrong}))

@@ -201,7 +201,7 @@ class _Reader:
             facts = json.loads(line)
             found: object = {key: facts[key] for key in FORMAT}
             listed = {name: int(facts["listed"][name]) for name in _ORDERS}
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             found, listed = line[:60], {}
         if found != FORMAT:
             raise UserError(f"{self._path}, line 1: needs {json.dumps(FORMAT)} of s2sft span-vocab, found {found!r}")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, Family, Sizes
 from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.deberta import DEBERTA, DEBERTA_DISCRIMINATOR
 from s2sft_fairseq.checkpoints.families.electra import ELECTRA
@@ -25,7 +25,6 @@ FAMILIES = (
 )
 _WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
 """Whose format models are written in, whatever they were read from."""
-MOST_LAYERS = 1000
 _SWITCHES = (
     *("norm", "embedding_norm", "layer_norm_position", "feed_forward", "biases", "key_value_heads", "lm_head"),
     *("output_matrix", "output_bias"),
