@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     kind = kinds.add_parser("masks", help="the packed sequence of an example, and who sees whom in it")
     kind.add_argument("--method", choices=OBJECTIVES, default="pseudo_masked", help="default: pseudo_masked")
     kind.add_argument("--source", required=True, metavar="WORDS", help="with [SEP] between fields")
-    kind.add_argument("--target", required=True, metavar="WORDS")
+    kind.add_argument("--target", required=True, metavar="WORDS", help="what is to be generated")
     kind.add_argument("--block-length", default="random", metavar="N", help=f"blocks: {LENGTHS} (default: random)")
     kind.add_argument("--noise-schedule", choices=SCHEDULES, default="uniform", help="blocks (default: uniform)")
     kind.add_argument(
