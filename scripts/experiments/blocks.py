@@ -25,6 +25,7 @@ again, and so one seed can be trained here and another one there.
 
 import argparse
 import gzip
+import itertools
 import json
 import statistics
 import subprocess
@@ -175,7 +176,7 @@ def draw(seeds: Sequence[Records], file: Path) -> None:
         names.setdefault(family, []).append(record["way"])
     styles = ["-o", "--s", "-.^", ":v", "-D"]
     for axis, column in zip(axes, ("tokens/pass", "batch 1"), strict=True):
-        lines, points = iter(styles), iter("*PXd<>12")
+        lines, points = itertools.cycle(styles), itertools.cycle("*PXd<>12hH")
         for family, ways in names.items():
             rows = [[record for record in records if record["way"] in ways] for records in seeds]
             rows = [records for records in rows if len(records) == len(ways)]
