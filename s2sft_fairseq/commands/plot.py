@@ -6,7 +6,6 @@ from pathlib import Path
 from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.objectives.blocks import LENGTHS, LONGEST, SCHEDULES, Blocks, parse_block_length
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.plots import masks
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -42,6 +41,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _masks(args: argparse.Namespace) -> None:
+    from s2sft_fairseq.plots import masks  # which imports PyTorch
+
     corruption = masks.corruption_of(args.method, target_mask_prob=args.target_mask_prob, noise_prob=args.noise_prob)
     bounds = parse_block_length(args.block_length)
     problems = corruption.problems()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from s2sft_fairseq.inference.drafted_search import LONGEST_MATCH, PlaceholderDrafts, SourceDrafts
+from s2sft_fairseq.inference.draft_planner import Plan
+from s2sft_fairseq.inference.drafts import LONGEST_MATCH, PlaceholderDrafts, PlannedDrafts, SourceDrafts
 
 PAD = 0
 NOTHING = torch.zeros(0)
@@ -39,7 +40,7 @@ def test_source_drafts_are_those_of_plain_python(count):
         source = torch.tensor([row + [PAD] * (width - len(row)) for row in sources])
         # Hypotheses are padded on the left.
         history = torch.tensor([[PAD] * (longest - len(row)) + row for row in tokens], dtype=torch.int64)
-        drafts = SourceDrafts(count, source, PAD).next(history.view(6, longest), NOTHING)
+        drafts = SourceDrafts(count, source, PAD).next(history.view(6, longest), NOTHING, NOTHING)
         expected = [naive(row, end, count) for row, end in zip(sources, tokens, strict=True)]
         if any(expected):
             assert drafts.tolist() == [row or [PAD] * count for row in expected]
@@ -51,27 +52,59 @@ def test_source_drafts_are_those_of_plain_python(count):
 
 def test_the_longest_match_counts_and_then_the_first():
     drafts = SourceDrafts(2, torch.tensor([[7, 8, 5, 6, 7, 9, 6, 7, 4]]), PAD)
-    assert drafts.next(torch.tensor([[6, 7]]), NOTHING).tolist() == [[9, 6]]
-    assert drafts.next(torch.tensor([[2, 7]]), NOTHING).tolist() == [[8, 5]]
-    assert drafts.next(torch.tensor([[9, 6, 7]]), NOTHING).tolist() == [[4, PAD]]
+    assert drafts.next(torch.tensor([[6, 7]]), NOTHING, NOTHING).tolist() == [[9, 6]]
+    assert drafts.next(torch.tensor([[2, 7]]), NOTHING, NOTHING).tolist() == [[8, 5]]
+    assert drafts.next(torch.tensor([[9, 6, 7]]), NOTHING, NOTHING).tolist() == [[4, PAD]]
 
 
 def test_nothing_to_copy_is_no_draft_at_all():
     drafts = SourceDrafts(3, torch.tensor([[5, 6, PAD], [7, 8, 9]]), PAD)
-    assert drafts.next(torch.tensor([[1], [2]]), NOTHING).shape == (2, 0)
-    assert drafts.next(torch.zeros(2, 0, dtype=torch.int64), NOTHING).shape == (2, 0)
+    assert drafts.next(torch.tensor([[1], [2]]), NOTHING, NOTHING).shape == (2, 0)
+    assert drafts.next(torch.zeros(2, 0, dtype=torch.int64), NOTHING, NOTHING).shape == (2, 0)
     # Padding of a source and of a hypothesis is no match.
-    assert drafts.next(torch.tensor([[PAD], [8]]), NOTHING).tolist() == [[PAD] * 3, [9, PAD, PAD]]
+    assert drafts.next(torch.tensor([[PAD], [8]]), NOTHING, NOTHING).tolist() == [[PAD] * 3, [9, PAD, PAD]]
 
 
 def test_sources_leave_with_their_sentences():
     drafts = SourceDrafts(1, torch.tensor([[5, 6], [5, 7], [5, 8]]), PAD)
     drafts.keep_sentences(torch.tensor([0, 2]))
-    assert drafts.next(torch.tensor([[5], [5]]), NOTHING).tolist() == [[6], [8]]
+    assert drafts.next(torch.tensor([[5], [5]]), NOTHING, NOTHING).tolist() == [[6], [8]]
 
 
 def test_placeholders_draft_the_most_probable_token_that_may_come():
     drafts = PlaceholderDrafts(2, never_generated=torch.tensor([0, 3]))
     assert drafts.ahead == 2
-    scores = torch.tensor([[[9.0, 1.0, 2.0, 8.0], [0.0, 5.0, 4.0, 6.0]]])
-    assert drafts.next(torch.tensor([[1]]), scores).tolist() == [[2, 1]]
+    # Of two prefixes, the second of which is right.
+    scores = torch.tensor([[[[9.0] * 4] * 2, [[9.0, 1.0, 2.0, 8.0], [0.0, 5.0, 4.0, 6.0]]]])
+    assert drafts.next(torch.tensor([[1]]), scores, torch.tensor([1])).tolist() == [[2, 1]]
+
+
+class Planner:
+    """Plans what the test says, and keeps what it is told."""
+
+    def __init__(self, *plans):
+        self.plans, self.told = list(plans), []
+
+    def plan(self, probabilities):
+        self.told.append(probabilities.tolist())
+        return self.plans.pop(0)
+
+    def observe(self, rows, seconds, probabilities, right):
+        self.told.append((rows, probabilities.tolist(), right.tolist()))
+
+
+def test_planned_drafts():
+    """Two sentences: behind the prefix of the first one there is a block, behind that of the second one none."""
+    planner = Planner(Plan(0, (0,), 1), Plan(1, (1,), 2), Plan(1, (0, 1), 1))
+    drafts = PlannedDrafts(planner, never_generated=torch.tensor([0]), pad=PAD, sentences=2)
+    assert (drafts.ahead, drafts.behind) == (1, (0,))
+    half = torch.tensor([[[[-torch.inf, 0.0, 0.0, -torch.inf]]]] * 2)
+    found = drafts.next(torch.zeros(2, 1), half, torch.tensor([0, 0]))
+    assert found.tolist() == [[1], [1]]
+    assert planner.told[1:] == [(2 * 4, [[], []], [0, 0]), [[0.5], [0.5]]]
+    sure = torch.tensor([[[[9.0, -torch.inf, -torch.inf, 0.0], [9.0, -torch.inf, 0.0, -torch.inf]]]] * 2)
+    found = drafts.next(torch.zeros(2, 3), sure, torch.tensor([1, 0]))
+    assert found.tolist() == [[3], [PAD]]  # as many as the plan wants
+    assert planner.told[3:] == [(2 * 7, [[0.5], [0.5]], [1, 0]), [[1.0, 1.0], [0.0, 0.0]]]
+    drafts.keep_sentences(torch.tensor([1]))
+    assert drafts.probabilities.tolist() == [[0.0]]
