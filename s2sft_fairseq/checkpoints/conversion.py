@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option
 
 Weights = dict[str, Tensor]
 Sizes = dict[str, Any]
@@ -111,7 +111,7 @@ class Conversion:
     """Name of the token embedding."""
 
 
-# No encoder has more. A number of layers that is made up would take gigabytes for their names alone.
+# No encoder is larger. The names of a billion layers alone would take gigabytes.
 MOST_LAYERS = 1_000
 _MOST = {
     "encoder_layers": MOST_LAYERS,
@@ -127,13 +127,13 @@ def check_sizes(sizes: Mapping[str, Any]) -> None:
         UserError: listing every size that no encoder has.
     """
     problems = [
-        f"the configuration's {name} must be at most {most:,}, but is {sizes[name]:,}"
+        f"{as_option(name)} must be at most {most:,}, but the configuration says {sizes[name]:,}"
         for name, most in _MOST.items()
         if sizes[name] > most
     ]
     epsilon = sizes.get("layer_norm_eps")
     if epsilon is not None and not (type(epsilon) in (int, float) and 0 < epsilon < math.inf):
-        problems.append(f"the configuration's layer_norm_eps must be a number above 0, but is {epsilon!r:.40}")
+        problems.append(f"--layer-norm-eps must be a number above 0, but the configuration says {epsilon!r:.40}")
     if problems:
         raise UserError.of(problems)
 

@@ -15,8 +15,8 @@ _FORGET = 0.97
 _BINS = 10
 """Probabilities are calibrated in this many bins of equal width."""
 _PRIOR = 4
-"""Drafts of each bin that are assumed at first, right as often as their probability says; and passes of each number of
-rows, which took what the fit says."""
+"""Weight of what is assumed before anything is seen: that drafts of a bin are right as often as their probability says,
+and that passes take the seconds of the fit."""
 _MOST_ROWS = 256
 """Passes of more rows than this cost what the fit says."""
 
@@ -45,9 +45,9 @@ class Plan(NamedTuple):
 class DraftPlanner:
     """Plans passes from those that it has seen, of any batch of one model.
 
-    Of all plans it takes the one with the largest gain: the tokens that the pass will probably write, and those that
-    its blocks are worth in the next one, less what could be written in its time otherwise, which is the seconds that it
-    takes times the tokens per second of the search, or of one without drafts where that is faster.
+    It takes the plan with the largest gain: the expected tokens of the pass, plus the tokens that its blocks are
+    expected to add to the next pass, minus its seconds times a rate. The rate is the tokens per second of the search so
+    far, or of a search without drafts if that is faster.
 
     N: sentences, D: drafts of each.
     """
@@ -90,7 +90,11 @@ class DraftPlanner:
         self._passes += 1
 
     def plan(self, probabilities: np.ndarray) -> Plan:
-        """Return what the next pass is to read, for drafts with the given probabilities (N, D); 0: there is none."""
+        """Choose what the next pass reads.
+
+        Args:
+            probabilities: of the drafts that there are (N, D); 0 where a sentence has none.
+        """
         sentences, most = probabilities.shape
         chances = np.cumprod(np.where(probabilities > 0, (self._right / self._tried)[_bins(probabilities)], 0), axis=1)
         drafted = chances[probabilities.any(axis=1)]
@@ -131,7 +135,7 @@ class DraftPlanner:
         return max(float(seconds - per_row * rows) / count, 1e-9), per_row
 
     def _seconds(self, rows: np.ndarray, fixed: float, per_row: float) -> np.ndarray:
-        """Return what passes of so many rows take."""
+        """Estimate the seconds of passes from their numbers of rows."""
         longer = self._longer / (self._count + _PRIOR)
         return fixed + per_row * rows + np.where(rows <= _MOST_ROWS, longer[np.minimum(rows, _MOST_ROWS)], 0.0)
 

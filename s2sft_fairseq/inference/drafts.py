@@ -62,7 +62,7 @@ class BlockDrafts(PlaceholderDrafts):
 
 
 class PlannedDrafts(Drafts):
-    """Drafts of blocks, as many as pay, behind the prefixes with which the text probably goes on."""
+    """Drafts of blocks. A planner chooses how many are verified, and behind which prefixes there are blocks."""
 
     in_block = True
 

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,9 +133,3 @@ def draw(example: PackedExample, file: Path) -> None:
     axes.set_xlabel("key: light grey source, grey target, dark placeholder", fontsize=8)
     axes.set_ylabel("query: token, position → what is predicted", fontsize=8)
     write_whole(file, lambda path: figure.savefig(path, format=file.suffix[1:], dpi=150))
-
-
-def corruption_of(method: str, *, target_mask_prob: float, noise_prob: float) -> Corruption:
-    """Return the corruption of an objective's paper, with other probabilities."""
-    preset = OBJECTIVES[method].corruption["paper"]
-    return replace(preset, target_mask_prob=target_mask_prob, noise_prob=noise_prob)

@@ -3,7 +3,6 @@
 Left alone, PyTorch waits for half an hour, and says which address does not answer, but not whose it is.
 """
 
-import logging
 import os
 import socket
 import threading
@@ -18,8 +17,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import Function, wrap
-
-logger = logging.getLogger(__name__)
 
 TIMEOUT = 600
 """Seconds that a rank waits for another one in one exchange, unless ``--heartbeat-timeout`` says otherwise."""

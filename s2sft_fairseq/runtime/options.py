@@ -20,7 +20,7 @@ from s2sft_fairseq.runtime import Function, wrap
 logger = logging.getLogger(__name__)
 
 _HELP = ("-h", "--help")
-# The least and the greatest value of options whose mistakes would train to nothing: fairseq takes every number.
+# The least and the greatest value of options for which fairseq takes every number.
 _BOUNDS = {
     **dict.fromkeys(("lr", "clip_norm", "weight_decay", "warmup_updates", "max_update", "max_epoch"), (0.0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0.0, 1.0)),

@@ -1,7 +1,7 @@
 """A training that is asked to end saves a checkpoint first: SIGTERM, SIGUSR1 and Ctrl-C.
 
 fairseq ends at once, and what was learned since the last checkpoint is lost. Here the training finishes its update, and
-the validation that is due behind it, saves ``checkpoint_last.pt`` and ends with a status of its own. The same command
+the validation that is due after it, saves ``checkpoint_last.pt`` and ends with a status of its own. The same command
 goes on from there, as if nothing had happened.
 """
 
@@ -87,7 +87,7 @@ def _ask(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     _Asked.number = number
     again = "; once more: at once" if number == signal.SIGINT else ""
-    logger.info(f"{signal.Signals(number).name}: the training ends behind this update{again}")
+    logger.info(f"{signal.Signals(number).name}: the training ends after this update{again}")
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def _handled(handler: Any) -> Iterator[None]:
 
 
 def _validate_and_save(run: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any) -> Any:
-    """Patch ``validate_and_save`` of fairseq_cli/train.py, which comes behind each update: save and end, if asked.
+    """Patch ``validate_and_save`` of fairseq_cli/train.py, which runs after each update: save and end, if asked.
 
     What is due is done before, so that a training that goes on has validated wherever one without signals has.
     """
@@ -118,7 +118,7 @@ def _validate_and_save(run: Function, cfg: Any, trainer: Any, task: Any, epoch_i
 
 
 def _agreed() -> int:
-    """Return the signal that any rank was asked by: all have to end behind the same update."""
+    """Return the signal that any rank was asked by: all have to end after the same update."""
     if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
         return _Asked.number
     if _Asked.group is None:

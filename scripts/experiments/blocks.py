@@ -178,13 +178,12 @@ def draw(seeds: Sequence[Records], file: Path) -> None:
     for axis, column in zip(axes, ("tokens/pass", "batch 1"), strict=True):
         lines, points = itertools.cycle(styles), itertools.cycle("*PXd<>12hH")
         for family, ways in names.items():
-            rows = [[record for record in records if record["way"] in ways] for records in seeds]
-            rows = [records for records in rows if len(records) == len(ways)]
-            x, y = ([statistics.mean(each[key] for each in way) for way in zip(*rows, strict=True)]
-                    for key in (column, "ROUGE-L"))  # fmt: skip
+            found = [[record for records in seeds for record in records if record["way"] == way] for way in ways]
+            x = [statistics.mean(record[column] for record in of_way) for of_way in found]
+            scores = [[record["ROUGE-L"] for record in of_way] for of_way in found]
+            y = list(map(statistics.mean, scores))
+            spread = [statistics.stdev(values) if len(values) > 1 else 0 for values in scores]
             style = {"fmt": next(lines)} if len(ways) > 1 else {"fmt": next(points), "markersize": 9}
-            spread = [statistics.stdev(each["ROUGE-L"] for each in way) if len(rows) > 1 else 0
-                      for way in zip(*rows, strict=True)]  # fmt: skip
             axis.errorbar(x, y, yerr=spread, label=family, linewidth=1, capsize=2, **style)
         axis.set_xlabel({"batch 1": "sentences/s, one by one"}.get(column, "tokens a pass"))
     axes[0].set_ylabel("ROUGE-L")

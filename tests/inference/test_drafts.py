@@ -74,7 +74,7 @@ def test_sources_leave_with_their_sentences():
 def test_placeholders_draft_the_most_probable_token_that_may_come():
     drafts = PlaceholderDrafts(2, never_generated=torch.tensor([0, 3]))
     assert drafts.ahead == 2
-    # Of two prefixes, the second of which is right.
+    # Scores behind two prefixes. The second prefix is the right one.
     scores = torch.tensor([[[[9.0] * 4] * 2, [[9.0, 1.0, 2.0, 8.0], [0.0, 5.0, 4.0, 6.0]]]])
     assert drafts.next(torch.tensor([[1]]), scores, torch.tensor([1])).tolist() == [[2, 1]]
 

@@ -67,10 +67,25 @@ def test_the_command(call_command, tmp_path):
 
 
 def test_options_that_are_out_of_range(call_command):
-    words = ["--source", " ", "--target", "y", "--block-length", "0", "--output", "masks.txt"]
+    words = ["--method", "blocks", "--source", " ", "--target", "y", "--block-length", "0", "--output", "masks.txt"]
     done = call_command("plot", "masks", *words, "--target-mask-prob", "1.5", status=2)
     for stated in ("--source", "--block-length", "'0'", "--output", "masks.txt", "--target-mask-prob", "1.5"):
         assert stated in done.stderr
+
+
+def test_options_of_other_methods(call_command):
+    words = ["--source", "x", "--target", "y", "--output", "masks.png", "--block-length", "2", "--noise-prob", "0.5"]
+    said = call_command("plot", "masks", *words, status=2).stderr
+    assert "--block-length" in said and "--noise-prob" in said and "pseudo_masked" in said
+
+
+def test_masked_fine_tuning_masks_half_of_the_target(call_command, tmp_path):
+    """The corruption is that of the paper."""
+    words = ["--method", "masked", "--source", "x", "--target", "a b c d e f g h i j", "--output", "masks.svg"]
+    call_command("plot", "masks", *words)
+    with (tmp_path / "masks.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert 0 < sum(row["label"] != "" for row in rows) < 11
 
 
 def test_matplotlib_is_missing(call_command, monkeypatch, tmp_path):

@@ -100,7 +100,7 @@ def test_torchrun_starts_again(tiny_data, tiny_options, tmp_path):
 
 
 class Store:
-    """The store of three ranks, of which some report that they go on living."""
+    """The store of three ranks. Some of them report that they survive."""
 
     def __init__(self, survivors=(), error=None):
         self.survivors, self.error = survivors, error
