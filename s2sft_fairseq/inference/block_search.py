@@ -7,16 +7,36 @@ values of a block stay when it is content. Sentences of a batch are at different
 The field has the rule of fixing what exceeds a threshold from Fast-dLLM (Wu et al., 2025, section 3.3).
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from s2sft_fairseq.inference.growing_search import GrowingSearch
 from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats_at
-from s2sft_fairseq.inference.rules import draw_tokens
+from s2sft_fairseq.inference.rules import draw_tokens, next_log_probs, rows_with_nan
+
+
+class _Scored(NamedTuple):
+    """Places of blocks and the scores of their tokens. M: places."""
+
+    sentence: Tensor
+    """Of each place (M,)."""
+    place: Tensor
+    """In the block (M,)."""
+    log_probs: Tensor
+    """(M, V)."""
+
+    def spread(self, values: Tensor, block: Tensor) -> Tensor:
+        """Return values (M,) where their places are in the block (N, B), 0 elsewhere."""
+        return values.new_zeros(block.shape).index_put_((self.sentence, self.place), values)
 
 
 class BlockSearch(GrowingSearch):
-    """The search of one batch. N: sentences, B: tokens of a block, T: tokens so far, V: vocabulary."""
+    """The search of one batch.
+
+    N: sentences, B: tokens of a block, T: tokens so far, V: vocabulary.
+    """
 
     def begin(self, source: Tensor) -> None:
         """See :meth:`Search.begin`."""
@@ -35,10 +55,16 @@ class BlockSearch(GrowingSearch):
     def grow(self) -> None:
         """Fix the tokens that are sure enough, and add blocks that are full; see :meth:`Search.grow`."""
         room = self.form.max_target - self.lengths
-        log_probs = self.next_log_probs([decoder.fill(self.block, room) for decoder in self.decoders])
-        self._forbid(log_probs)
-        self._revise(log_probs)
-        possible = self._fix(log_probs)
+        # Most of the time goes into scores of the vocabulary: tokens that stay need none.
+        wanted = (self.block == self.form.placeholder) | (self.options.revise > 0)
+        logits = [decoder.fill(self.block, room, wanted) for decoder in self.decoders]
+        sentence, place = wanted.nonzero(as_tuple=True)
+        scored = _Scored(sentence, place, next_log_probs(logits, self.options.temperature))
+        self.dtype = logits[0].dtype
+        self.broken[sentence[rows_with_nan(scored.log_probs)]] = True
+        self._forbid(scored)
+        self._revise(scored)
+        possible = self._fix(scored)
         full = (self.block != self.form.placeholder).all(dim=1) & possible
         # A text ends with its first [SEP].
         is_end = self.block == self.form.sep
@@ -65,76 +91,81 @@ class BlockSearch(GrowingSearch):
         """Return the number of tokens in front of each one of the block (N, B)."""
         return self.lengths.unsqueeze(1) + torch.arange(self.block.size(1), device=self.lengths.device)
 
-    def _forbid(self, log_probs: Tensor) -> None:
-        """Set the log-probabilities (N, B, V) of what must not stand in a place of the block to -inf, in place."""
-        self.forced = torch.zeros_like(self.revised)
-        size, text = self.options.no_repeat_ngram_size, torch.cat([self.tokens, self.block], dim=1)
-        for place in range(self.block.size(1)):
-            lengths = self.lengths + place
-            history = text[:, : self.tokens.size(1) + place]  # n-grams with a placeholder are left alone
-            self.rules.apply(log_probs[:, place : place + 1], history.unsqueeze(1), lengths)
-            required = self.rules.forced(history.size(1), lengths)
-            if required is not None:
-                self.forced[:, place] = required[1]
-            if size:
-                row = log_probs[:, place]
-                plain = row.clone()
-                gap = torch.full_like(lengths, history.size(1))
-                forbid_repeats_at(row, text, gap, size, self.rules.never_blocked)
-                row.copy_(torch.where(self.forced[:, place, None], plain, row))
+    def _forbid(self, scored: _Scored) -> None:
+        """Set the log-probabilities of what must not stand in a place to -inf, in place."""
+        text, rules = torch.cat([self.tokens, self.block], dim=1)[scored.sentence], self.rules.of(scored.sentence)
+        lengths, gap = self.lengths[scored.sentence] + scored.place, self.tokens.size(1) + scored.place
+        rules.apply(scored.log_probs.unsqueeze(1), text.unsqueeze(1), lengths, gap)
+        required = rules.forced(text.size(1), lengths)
+        forced = torch.zeros_like(scored.place, dtype=torch.bool) if required is None else required[1]
+        self.forced = scored.spread(forced, self.block)
 
-    def _revise(self, log_probs: Tensor) -> None:
+    def _revise(self, scored: _Scored) -> None:
         """Take back tokens of the block that have become improbable, now that others are known."""
         if self.options.revise <= 0:
             return
-        now = log_probs.gather(2, self.block.unsqueeze(2)).squeeze(2)
+        now = scored.log_probs.view(*self.block.shape, -1).gather(2, self.block.unsqueeze(2)).squeeze(2)
         fixed = (self.block != self.form.placeholder) & (self.block != self.form.sep) & ~self.forced & ~self.revised
         doubtful = fixed & (now.exp() < self.options.revise)
         self.revised |= doubtful
         self.block = self.block.masked_fill(doubtful, self.form.placeholder)
 
-    def _fix(self, log_probs: Tensor) -> Tensor:
+    def _fix(self, scored: _Scored) -> Tensor:
         """Fix tokens of the block, and return which sentences can go on (N,): for others every token is forbidden."""
-        size, limit = self.options.no_repeat_ngram_size, self.options.max_passes
-        tokens, scores = draw_tokens(log_probs, self.options)
+        limit = self.options.max_passes
+        tokens, scores = (scored.spread(each, self.block) for each in draw_tokens(scored.log_probs, self.options))
         is_open = self.block == self.form.placeholder
-        open_count = is_open.sum(dim=1)
-        least = torch.ones_like(open_count)
+        least = torch.ones_like(self.passes)
         if limit:  # what is left is spread evenly over the passes that are left
-            least = -(-open_count // (limit - self.passes).clamp(min=1))
+            least = -(-is_open.sum(dim=1) // (limit - self.passes).clamp(min=1))
         # Forced tokens first, then the surest. (N, B)
         order = scores.masked_fill(self.forced, 0.0).masked_fill(~is_open, MINUS_INFINITY).argsort(1, descending=True)
-        sure = self.forced | (scores.exp() >= self.options.confidence)
-        sentence = torch.arange(len(order), device=order.device)
-        possible = torch.ones_like(self.done)
-        for rank, place in enumerate(order.unbind(dim=1)):
-            wanted = is_open[sentence, place] & (sure[sentence, place] | (rank < least))
-            if not bool(wanted.any()):
-                break
-            token, score = tokens[sentence, place], scores[sentence, place]
-            if size:
-                row = log_probs[sentence, place]
-                text = torch.cat([self.tokens, self.block], dim=1)
-                forbid_repeats_at(row, text, self.tokens.size(1) + place, size, self.rules.never_blocked)
-                other, other_score = draw_tokens(row, self.options)
-                # Another token than the one that was sure is kept only where it has to be.
-                forbidden = row.gather(1, token.unsqueeze(1)).squeeze(1) == MINUS_INFINITY
-                repeats = forbidden & ~self.forced[sentence, place]
-                token, score = torch.where(repeats, other, token), torch.where(repeats, other_score, score)
-                wanted &= ~repeats | (rank < least)
-            possible &= ~(wanted & (score == MINUS_INFINITY))
-            self._set(wanted, place, token, score)
+        needed = order.argsort(dim=1) < least.unsqueeze(1)
+        wanted = is_open & (needed | self.forced | (scores.exp() >= self.options.confidence))
         self.passes += 1
+        if not self.options.no_repeat_ngram_size:
+            return self._set(wanted, tokens, scores)
+        possible = torch.ones_like(self.done)
+        for place in order.unbind(dim=1):
+            is_place = torch.arange(order.size(1), device=order.device) == place.unsqueeze(1)
+            if not bool((wanted & is_place).any()):
+                break
+            # Another token than the one that was sure is kept only where it has to be.
+            repeats = self._without_repeats(scored, place, tokens, scores) & is_place
+            possible &= self._set(wanted & is_place & (needed | ~repeats), tokens, scores)
         return possible
 
-    def _set(self, wanted: Tensor, place: Tensor, token: Tensor, score: Tensor) -> None:
-        """Fix one token of each sentence that is wanted (N,). What stands behind a [SEP] is [SEP] too."""
-        is_place = torch.arange(self.block.size(1), device=place.device) == place.unsqueeze(1)
-        chosen = is_place & wanted.unsqueeze(1)
-        self.block = torch.where(chosen, token.unsqueeze(1), self.block)
-        self.scores = torch.where(chosen, score.unsqueeze(1), self.scores)
-        behind = (self.block == self.form.sep).cumsum(dim=1) > 0
-        self.block = self.block.masked_fill(behind, self.form.sep)
+    def _without_repeats(self, scored: _Scored, place: Tensor, tokens: Tensor, scores: Tensor) -> Tensor:
+        """Choose another token for a place (N,) of each sentence where its own (N, B) repeats an n-gram by now.
+
+        Returns:
+            Where it did (N, 1).
+        """
+        row = scored.spread(torch.arange(len(scored.place), device=place.device), self.block)
+        log_probs = scored.log_probs[row.gather(1, place.unsqueeze(1)).squeeze(1)]
+        text, gap = torch.cat([self.tokens, self.block], dim=1), self.tokens.size(1) + place
+        forbid_repeats_at(log_probs, text, gap, self.options.no_repeat_ngram_size, self.rules.never_blocked)
+        at = place.unsqueeze(1)
+        forbidden = log_probs.gather(1, tokens.gather(1, at)) == MINUS_INFINITY
+        repeats = forbidden & ~self.forced.gather(1, at)
+        others = (each.unsqueeze(1) for each in draw_tokens(log_probs, self.options))
+        for mine, other in zip((tokens, scores), others, strict=True):
+            mine.scatter_(1, at, torch.where(repeats, other, mine.gather(1, at)))
+        return repeats
+
+    def _set(self, wanted: Tensor, tokens: Tensor, scores: Tensor) -> Tensor:
+        """Fix the tokens that are wanted, all three (N, B). What stands behind a [SEP] is [SEP] too.
+
+        Returns:
+            Which sentences can go on (N,): the others have a token that is forbidden.
+        """
+        wanted = wanted & (self.block == self.form.placeholder)
+        block = torch.where(wanted, tokens, self.block)
+        self.scores = torch.where(wanted, scores, self.scores)
+        is_end = block == self.form.sep
+        self.block = block.masked_fill(is_end.cumsum(dim=1) > 0, self.form.sep)
+        behind = is_end.cumsum(dim=1) > is_end.int()
+        return ~(wanted & ~behind & (scores == MINUS_INFINITY)).any(dim=1)
 
     def keep_sentences(self, left: Tensor) -> None:
         """See :meth:`Search.keep_sentences`."""

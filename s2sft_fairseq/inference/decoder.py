@@ -117,19 +117,20 @@ class IncrementalDecoder:
         self.state.forget(drafted, right)
         self.pending = tokens[:, None, None]
 
-    def fill(self, block: Tensor, room: Tensor) -> Tensor:
-        """Score the tokens of a block of placeholders behind the only hypothesis of each sentence.
+    def fill(self, block: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
+        """Score places of a block of placeholders behind the only hypothesis of each sentence.
 
         Args:
             block: the token of each placeholder, or the placeholder where it has none yet (N, B). B: placeholders.
             room: how many of them are there (N,); those behind them are seen by none of these.
+            wanted: which of them are scored (N, B).
 
         Returns:
-            Scores (N, B, V).
+            Scores (M, V), sentence by sentence. M: placeholders that are wanted.
         """
         pending = self.pending.squeeze(1)
         counts = self.counts if self.counts is not None else torch.full_like(block[:, 0], pending.size(1))
-        layout = block_layout(counts, pending.size(1), room, block.size(1))
+        layout = block_layout(counts, pending.size(1), room, wanted)
         logits = self._read(pending, block, layout)
         self.state.forget(pending.size(1), counts)
         self.extend(pending[:, :0], torch.zeros_like(counts))

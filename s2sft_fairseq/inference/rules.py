@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.finite_weights import HALF_LIMIT
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats
+from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats, forbid_repeats_at
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -114,14 +115,20 @@ class TokenRules:
         limits = self.max_len.tolist()
         self.shortest_limit, self.longest_limit = min(limits), max(limits)
 
-    def apply(self, log_probs: Tensor, tokens: Tensor, lengths: Tensor) -> None:
+    def of(self, sentences: Tensor) -> "TokenRules":
+        """Return the rules of some sentences (n,), of each as often as it occurs."""
+        rules = copy(self)
+        rules.keep_sentences(sentences)
+        return rules
+
+    def apply(self, log_probs: Tensor, tokens: Tensor, lengths: Tensor, gap: Tensor | None = None) -> None:
         """Set the log-probabilities of what must not come next to -inf, in place.
 
         What is forced keeps its log-probability, also where it would be forbidden.
 
         Shape:
             log_probs (N, K, V), tokens (N, K, T), their number (N,) in each hypothesis, fewer than T where it is padded
-            on the left.
+            on the left. With K = 1 the token may stand in a gap (N,) among them; it has ``lengths`` tokens on its left.
         """
         required = self.forced(tokens.size(2), lengths)
         if required is not None:
@@ -132,8 +139,11 @@ class TokenRules:
         log_probs.index_fill_(-1, self.never_generated, MINUS_INFINITY)
         if self.options.min_len:
             log_probs[..., self.form.sep].masked_fill_((lengths < self.options.min_len).unsqueeze(1), MINUS_INFINITY)
-        if self.options.no_repeat_ngram_size:
-            forbid_repeats(log_probs, tokens, self.options.no_repeat_ngram_size, self.never_blocked)
+        if size := self.options.no_repeat_ngram_size:
+            if gap is None:
+                forbid_repeats(log_probs, tokens, size, self.never_blocked)
+            else:
+                forbid_repeats_at(log_probs.squeeze(1), tokens.squeeze(1), gap, size, self.never_blocked)
         if required is not None:
             where = where[:, None, None]
             log_probs.masked_fill_(where, MINUS_INFINITY)

@@ -265,7 +265,8 @@ class UnilmModel(BaseFairseqModel):
             layout: what they are.
 
         Returns:
-            Logits (N, P, V) at the last P = ``layout.num_predicted`` tokens.
+            Logits (N, P, V) at the last P = ``layout.num_predicted`` tokens, or (M, V) at the M that are
+            ``layout.wanted``.
         """
         state.make_room(layout)
         logits = self.score(state, tokens, segments, layout, state.slots_of(layout), state.read_by(layout))
@@ -293,7 +294,7 @@ class UnilmModel(BaseFairseqModel):
             end: slots that are read, those of the new tokens among them.
 
         Returns:
-            Logits (N, P, V).
+            Logits, as :meth:`step` returns them.
         """
         # Position ids count on from the real length of the own source.
         positions = state.lengths.unsqueeze(1) + layout.offsets
@@ -308,6 +309,8 @@ class UnilmModel(BaseFairseqModel):
         for index, (layer, pattern, cache) in enumerate(zip(self.layers, self.patterns, state.layers, strict=True)):
             queries = layout.num_predicted if index == last else x.size(1)
             x = layer.step(x, plans[pattern], cache, queries)
+        if layout.wanted is not None:
+            x = x[layout.wanted]  # (N, P, H) -> (M, H)
         logits: Tensor = self.lm_head(self.layer_norm(x), self.embeddings.tokens.weight)
         return logits
 

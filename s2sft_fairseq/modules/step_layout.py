@@ -24,7 +24,9 @@ class StepLayout(NamedTuple):
     num_kept: int
     """Number of content tokens. They come first, and their keys and values stay."""
     num_predicted: int
-    """Number of tokens, the last ones, at which the vocabulary is scored."""
+    """Number of tokens P, the last ones, at which the vocabulary can be scored."""
+    wanted: Tensor | None = None
+    """At which of these it is scored (N, P); None: at all of them."""
 
 
 @lru_cache(maxsize=64)
@@ -97,18 +99,19 @@ def drafted_layout(
     return StepLayout(torch.zeros_like(steps), offsets, seen, num_kept=new, num_predicted=predicted)
 
 
-def block_layout(counts: Tensor, pending: int, room: Tensor, members: int) -> StepLayout:
+def block_layout(counts: Tensor, pending: int, room: Tensor, wanted: Tensor) -> StepLayout:
     """Lay out what no step has read yet of the only hypothesis of each sentence, and a block of placeholders behind it.
 
     Args:
         counts: of the tokens that are to be read (N,); what stands behind them is seen by none of them.
         pending: room for them, the largest count at least.
         room: how many placeholders there are (N,); those behind them are seen by none of these.
-        members: placeholders of a block, which see each other.
+        wanted: which placeholders of a block are scored (N, B). All B of them see each other.
 
     Returns:
         A layout whose predictions are those of the block.
     """
+    members = wanted.size(1)
     places = torch.arange(pending + members, device=counts.device)
     counts, member = counts.unsqueeze(1), places - pending
     # (N, A)
@@ -118,4 +121,4 @@ def block_layout(counts: Tensor, pending: int, room: Tensor, members: int) -> St
     furthest = counts + room.unsqueeze(1) - 1
     offsets = torch.where(member >= 0, (counts + member).minimum(furthest), places.minimum(counts))
     seen = visible(steps, groups, steps, groups)
-    return StepLayout(torch.zeros_like(places), offsets, seen, num_kept=pending, num_predicted=members)
+    return StepLayout(torch.zeros_like(places), offsets, seen, pending, members, wanted)
