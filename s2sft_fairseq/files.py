@@ -26,6 +26,62 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{8}\.tmp")
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
+# What the system says where a disk does not take what is written.
+_REFUSED = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE),
+    *(errno.ENOTDIR, errno.ENAMETOOLONG),
+}
+_NUMBER = re.compile(r"\(os error (\d+)\)")  # libraries in Rust tell it in their text
+KEPT = "what was there before is unchanged"
+
+
+class DiskError(UserError):
+    """Something could not be written: the disk is full, a quota is reached, the folder is read-only or the like."""
+
+    def __init__(self, path: Path, reason: str, kept: str = KEPT) -> None:
+        """Tell what could not be written, why, and what is still valid."""
+        super().__init__(f"{path} could not be written: {reason}; {kept}")
+        self.reason = reason
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, kept: str = KEPT) -> Iterator[None]:
+    """Name the file or folder that the block writes, and what is still valid, where the disk does not take it.
+
+    Raises:
+        DiskError: in place of the error of the system, or of a library. Other errors stay as they are.
+    """
+    try:
+        yield
+    except DiskError as error:  # of a part, whose name is a temporary one
+        raise DiskError(path, error.reason, kept) from error
+    except Exception as error:
+        reason = _reason(error, Path(os.path.abspath(path)))
+        if reason is None:
+            raise
+        raise DiskError(path, reason, kept) from error
+
+
+def _reason(error: BaseException | None, path: Path) -> str | None:
+    """Return what the system said where an error comes from writing a path."""
+    while error is not None:
+        number = getattr(error, "errno", None)
+        if number is None and (found := _NUMBER.search(str(error))):
+            number = int(found[1])
+        # Neither where the file was open already. What is being written has the name of the path in its own; other
+        # files are inputs that cannot be read.
+        names = [os.fsdecode(name) for key in ("filename", "filename2") if (name := getattr(error, key, None))]
+        is_ours = any(path.name in name or Path(os.path.abspath(name)) in path.parents for name in names)
+        if number in _REFUSED and (is_ours or not names):
+            reason = getattr(error, "strerror", None) or os.strerror(number)
+            if number == errno.ENOSPC:
+                folder = next(each for each in path.parents if each.is_dir())
+                reason += f" ({shutil.disk_usage(folder).free:,} bytes are free)"
+            return reason
+        error = error.__cause__ or error.__context__
+    return None
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield the name to write a file under; it becomes `path` at the end, unless something is raised.
@@ -35,15 +91,16 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -69,14 +126,15 @@ def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> 
         check_replaceable(folder, option, replaceable)
         remove_temporary(place.parent, place.name.__eq__)
         temporary = _temporary(place)
-        temporary.mkdir()
         try:
-            yield temporary
-            for path in [*temporary.rglob("*"), temporary]:
-                sync(path)
-            check_replaceable(folder, option, replaceable)  # again: it may have taken hours
-            _move(temporary, place)
-            sync(place.parent)
+            with disk_errors(folder):
+                temporary.mkdir()
+                yield temporary
+                for path in [*temporary.rglob("*"), temporary]:
+                    sync(path)
+                check_replaceable(folder, option, replaceable)  # again: it may have taken hours
+                _move(temporary, place)
+                sync(place.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -93,17 +151,18 @@ def added_files(folder: Path) -> Iterator[Path]:
     with locked(folder):
         remove_temporary(folder, _ADDED.__eq__)
         temporary = _temporary(folder / _ADDED)
-        temporary.mkdir()
         try:
-            yield temporary
-            names = sorted(path.name for path in temporary.iterdir())
-            for name in names:
-                sync(temporary / name)
-            for name in names:
-                (folder / name).unlink(missing_ok=True)
-            for name in names:
-                (temporary / name).rename(folder / name)
-            sync(folder)
+            with disk_errors(folder):
+                temporary.mkdir()
+                yield temporary
+                names = sorted(path.name for path in temporary.iterdir())
+                for name in names:
+                    sync(temporary / name)
+                for name in names:
+                    (folder / name).unlink(missing_ok=True)
+                for name in names:
+                    (temporary / name).rename(folder / name)
+                sync(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -162,11 +221,12 @@ def locked(folder: Path, lock: Path | None = None) -> Iterator[None]:
     """
     lock = lock or folder / LOCK
     is_new = not lock.parent.exists()
-    descriptor = _open_lock(lock, folder)
+    with disk_errors(folder):
+        descriptor = _open_lock(lock, folder)
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)
+        _remove(lock)
         if is_new:
             with contextlib.suppress(OSError):  # it is not there, or no longer empty
                 lock.parent.rmdir()
@@ -219,6 +279,11 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # what the disk said before matters more
+        path.unlink(missing_ok=True)
 
 
 def _temporary(path: Path) -> Path:

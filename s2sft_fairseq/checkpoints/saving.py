@@ -1,5 +1,6 @@
 """Saving checkpoints so that the one before is there until the new one is whole, on a disk that may be full."""
 
+import errno
 import io
 import logging
 import os
@@ -12,8 +13,7 @@ from typing import Any
 
 import torch
 
-from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.files import DiskError, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
     """Save a checkpoint, in several tries; each writes a new file and checks it before it takes the name.
 
     Raises:
-        UserError: if no try wrote the whole file, naming the space that is needed and the space that is free.
+        DiskError: if no try wrote the whole file, naming the space that is needed and the space that is free.
     """
 
     def write(temporary: Path) -> None:
@@ -42,13 +42,13 @@ def copy_checkpoint(source: str | os.PathLike[str], path: str | os.PathLike[str]
     A hard link would take no space, but whoever writes into one of the two files would then spoil the other.
 
     Raises:
-        UserError: as `save_checkpoint`.
+        DiskError: as `save_checkpoint`.
     """
 
     def write(temporary: Path) -> None:
         shutil.copyfile(source, temporary)
         if temporary.stat().st_size != os.path.getsize(source):
-            raise OSError(f"{temporary} is not as long as {source}")
+            raise OSError(errno.EIO, f"{temporary} is not as long as {source}")
 
     _write_in_tries(Path(path), write, lambda: os.path.getsize(source))
 
@@ -66,32 +66,21 @@ def check_whole(path: Path) -> None:
             for entry in archive.infolist():
                 archive.open(entry).close()
     except zipfile.BadZipFile as error:
-        raise OSError(f"{path} is damaged: {error}") from None
+        raise OSError(errno.EIO, f"{path} is damaged: {error}") from None
 
 
 def _write_in_tries(path: Path, write: Callable[[Path], object], size: Callable[[], int]) -> None:
-    for pause in (*PAUSES, None):
+    for pause in PAUSES:
         try:
             return write_whole(path, write)
-        except (OSError, RuntimeError) as error:
-            cause = _system_error(error)
-            if cause is None:  # not of the disk: PyTorch cannot save such a value
-                raise
-            if pause is None:
-                free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else 0
-                raise UserError(
-                    f"{path} could not be saved in {len(PAUSES) + 1} tries: {cause.strerror or cause}; it needs "
-                    f"{size():,} bytes, {free:,} are free. What was saved before is still there"
-                ) from error
-            logger.warning("%s could not be saved (%s); next try in %g s", path, cause.strerror or cause, pause)
+        except DiskError as error:
+            logger.warning("%s could not be saved (%s); next try in %g s", path, error.reason, pause)
             time.sleep(pause)
-
-
-def _system_error(error: BaseException | None) -> OSError | None:
-    """The error of the system behind `error`: PyTorch replaces it by one that does not tell the cause."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
+    try:
+        return write_whole(path, write)
+    except DiskError as error:
+        reason = f"{error.reason} in {len(PAUSES) + 1} tries; it needs {size():,} bytes"
+        raise DiskError(path, reason, "what was saved before is still there") from error
 
 
 class _Length(io.RawIOBase):

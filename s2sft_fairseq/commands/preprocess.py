@@ -43,11 +43,13 @@ def main(arguments: list[str]) -> None:
 @contextlib.contextmanager
 def _log_closed_at_the_end() -> Iterator[None]:
     """Close the log file that fairseq opens: its folder gets another name, and the process may binarize again."""
-    logger = logging.getLogger("fairseq_cli.preprocess")
+    logger, shown = logging.getLogger("fairseq_cli.preprocess"), logging.raiseExceptions
     before = logger.handlers[:]
+    logging.raiseExceptions = False  # a full disk is reported once, and not for each line of the log
     try:
         yield
     finally:
+        logging.raiseExceptions = shown
         for handler in [handler for handler in logger.handlers if handler not in before]:
             logger.removeHandler(handler)
             handler.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_texts
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.files import disk_errors
 from s2sft_fairseq.spans.counting import Found, Resources, find_collocations
 from s2sft_fairseq.spans.ngrams import Collocations, words_of_keys
 from s2sft_fairseq.spans.vocabulary import Entry, write_spans
@@ -32,8 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rule = word_rule(tokenizer)
     stats = check_texts([[path] for path in options.input], allow_crlf=True)
     lines = sum(file.lines for file in stats)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.temporary_dir, prefix="s2sft-span-vocab-") as folder:
+    with disk_errors(options.output):
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=options.temporary_dir, prefix="s2sft-span-vocab-") as folder,
+        disk_errors(Path(folder)),
+    ):
         found = find_collocations(
             options.input,
             lines,

@@ -4,6 +4,7 @@ Finished windows are appended to ``OUTPUT.part``; ``OUTPUT.part.json`` beside it
 the end the former is renamed to ``OUTPUT``, so that a file of this name is always complete.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -25,7 +26,7 @@ from tqdm import tqdm
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.data.text_files import open_bytes, read_json_object, readable
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import sync, write_whole
+from s2sft_fairseq.files import disk_errors, sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, check_inputs, tokenize_chunk
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
@@ -161,10 +162,12 @@ class ResumableOutput:
         """Open the output and drop what is left of an incomplete window.
 
         Raises:
-            UserError: if another process writes this output, or if it was begun with other settings.
+            UserError: if another process writes this output, if it was begun with other settings, or if it cannot be
+                written.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = self.part.open("ab+")
+        with disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = self.part.open("ab+")
         try:
             self._lock()
             if os.path.getsize(self.part):
@@ -179,13 +182,21 @@ class ResumableOutput:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.file.close()
+        with contextlib.suppress(OSError):  # of a window that the disk did not take: what is complete is on it
+            self.file.close()
 
     def append(self, lines: Sequence[str]) -> None:
-        """Write the lines of a window to the disk."""
-        self.file.write("".join(f"{line}\n" for line in lines).encode())
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        """Write the lines of a window to the disk.
+
+        Raises:
+            DiskError: if it does not take them; what was written before stays.
+        """
+        with disk_errors(
+            self.path, f"{self.part} keeps the lines that were complete, and the next run goes on from it"
+        ):
+            self.file.write("".join(f"{line}\n" for line in lines).encode())
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def finish(self) -> None:
         """Give the output its name."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.files import locked
+from s2sft_fairseq.files import disk_errors, locked, write_whole
 from s2sft_fairseq.recipes.training_log import Progress, plot, shortened
 from s2sft_fairseq.runtime import warnings as warning_filters
 
@@ -81,9 +81,10 @@ class Stages:
             if partial.is_symlink() or partial.is_file():
                 partial.unlink()
             shutil.rmtree(partial, ignore_errors=True)
-            work(partial)
-            if os.path.lexists(partial):
-                partial.rename(made)
+            with disk_errors(made, "what was done before is kept, and the next run goes on from it"):
+                work(partial)
+                if os.path.lexists(partial):
+                    partial.rename(made)
             self.say(f"{what}: {time.monotonic() - start:.0f} s, wrote {made}")
 
     def pin(self, file: Path, made: Iterable[str], **settings: object) -> None:
@@ -98,9 +99,9 @@ class Stages:
             UserError: if one of the files is there, made with other settings.
         """
         now = {name: "" if value is None else str(value) for name, value in settings.items()}
-        file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or not any((file.parent / name).exists() for name in made):
-            file.write_text(json.dumps(now, indent=1, ensure_ascii=False), encoding="utf-8")
+            text = json.dumps(now, indent=1, ensure_ascii=False)
+            write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:  # an earlier version wrote lines

@@ -1,0 +1,157 @@
+"""A disk that takes no more: one line names what could not be written, and what was whole before is still there.
+
+Three faults: a limit on the size of files, a full disk, and a read-only disk. The last two need root, to mount a small
+file system.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hugging_face import save, their_model
+from raw_corpora import squad
+
+from s2sft_fairseq.checkpoints import saving
+
+FAULTS = {"quota": errno.EFBIG, "full": errno.ENOSPC, "read-only": errno.EROFS}
+MOST_BYTES = 600  # of a file, with a quota
+SENTENCES = "".join(f"a b c d {'e f g h ' * (number % 9)}\n" for number in range(400))
+
+
+@contextlib.contextmanager
+def broken(disk: Path, fault: str) -> Iterator[None]:
+    """Let a mounted disk have one of the faults."""
+    if fault == "quota":
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, before[1]))
+        yield
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    elif fault == "full":
+        with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        yield
+        (disk / "filler").unlink()
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        yield
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder on a disk of its own where that can be had; without one there is the quota alone."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
+    mounted = not subprocess.run(mount, capture_output=True).returncode
+    if not mounted and request.node.callspec.params["fault"] != "quota":
+        pytest.skip("a file system can be mounted by root alone")
+    yield disk
+    if mounted:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+# What each command writes, relative to the disk, and its words; {toy}, {best}, {raw} and {out} are folders and files.
+COMMANDS = {
+    "tokenize": ("out/long.src", "--tokenizer-dir {toy} --input long.src --output-dir {out}"),
+    "preprocess": ("out", "{preprocessing} --destdir {out}"),
+    "average": ("mean.pt", "{folder} --pattern checkpoint_best.pt --output {disk}/mean.pt"),
+    "export": ("out", "{best} --tokenizer-dir {toy} --to {out}"),
+    "convert": ("out", "encoder --to {out}"),
+    "span-vocab": ("out/spans.txt", "--tokenizer-dir {toy} --input long.src --output {out}/spans.txt --min-count 1"),
+    "prepare": ("out", "squad_qg --raw raw --output {out}"),
+    "generate": (
+        "out/long.txt",
+        "--path {best} --tokenizer-dir {toy} --cpu --input long.src --output {out}/long.txt --buffer-size 100",
+    ),
+    "train": ("out", "{data} {training} --max-update 2 --save-dir {out}"),
+    "plot": ("out/masks.svg", "masks --method causal --source a --target b --output {out}/masks.svg"),
+}
+
+
+@pytest.fixture
+def words(toy, trained, tmp_path):
+    """The words of a command."""
+    (tmp_path / "long.src").write_text(SENTENCES)
+    squad(tmp_path / "raw")
+    values = {
+        "toy": toy.folder,
+        "best": trained("pseudo_masked").best,
+        "data": toy.data,
+        "preprocessing": " ".join(toy.preprocessing).replace("dict.txt", str(toy.dictionary)),
+        "training": " ".join(toy.training),
+        "folder": trained("pseudo_masked").best.parent,
+        "disk": tmp_path / "disk",
+        "out": tmp_path / "disk" / "out",
+    }
+    values["preprocessing"] = values["preprocessing"].replace("raw/", f"{toy.raw}/")
+    return lambda name: [name, *COMMANDS[name][1].format(**values).split()]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_one_line_names_what_could_not_be_written(name, fault, disk, words, call_command, monkeypatch):
+    monkeypatch.setattr(saving, "PAUSES", (0.0,))
+    if name == "convert":
+        pytest.importorskip("transformers", reason="transformers is not installed")
+        save("bert", their_model("bert"), disk.parent / "encoder")
+    with broken(disk, fault):
+        done = call_command(*words(name), status=None)
+    error = re.findall(r"^error: (.*)$", done.stderr, re.M)
+    assert done.status == 2 and len(error) == 1 and "Traceback" not in done.stderr
+    made = disk / COMMANDS[name][0]
+    named = made.parent if fault == "read-only" else made  # its folder is what cannot be made
+    assert os.strerror(FAULTS[fault]) in error[0] and str(named) in error[0]
+    assert not [path for path in disk.rglob("*") if path.name.endswith(".tmp")]
+    # The next run finds nothing that is in its way.
+    call_command(*words(name))
+    assert made.exists()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", ["quota"])
+def test_windows_that_were_complete_are_kept(fault, disk, words, call_command, tmp_path):
+    """A generation goes on behind them when there is space again, and writes what it would have written."""
+    sources, parts = tmp_path / "long.src", disk / "out" / "long.txt.part"
+    words = [*words("generate"), "--buffer-size", "10"]
+    sources.write_text(SENTENCES * 4)
+    call_command(*words)
+    expected = (disk / "out" / "long.txt").read_text()
+    (disk / "out" / "long.txt").unlink()
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(expected) // 2, size[1]))
+    try:
+        done = call_command(*words, status=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
+    assert (
+        f"error: {disk / 'out' / 'long.txt'} could not be written: {os.strerror(errno.EFBIG)}; {parts}" in done.stderr
+    )
+    kept = parts.read_text().splitlines()
+    assert len(kept) > 100 and kept[:-1] == expected.splitlines()[: len(kept) - 1]
+    assert "goes on behind" in call_command(*words).stderr
+    assert (disk / "out" / "long.txt").read_text() == expected
+    assert len(sources.read_text().splitlines()) == len(expected.splitlines())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", ["quota", "full"])
+def test_a_restart(fault, disk, words, call_command, monkeypatch):
+    """What was saved before the disk was full is there afterwards, and the training goes on from it."""
+    monkeypatch.setattr(saving, "PAUSES", (0.0,))
+    call_command(*words("train"))
+    last = disk / "out" / "checkpoint_last.pt"
+    before = last.read_bytes()
+    with broken(disk, fault):
+        done = call_command(*words("train"), "--max-update", 3, status=2)
+    assert "Traceback" not in done.stderr and os.strerror(FAULTS[fault]) in done.stderr.splitlines()[-1]
+    assert last.read_bytes() == before
+    assert "Loaded checkpoint" in call_command(*words("train"), "--max-update", 3).stdout
