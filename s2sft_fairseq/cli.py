@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate": ("score generated text as a benchmark's papers do", "evaluate"),
     "score": ("compute BLEU of one file against another", "score"),
     "plot": ("draw the packed sequence of an objective", "plot"),
+    "doctor": ("look whether files are what they were when they were written", "doctor"),
     "hydra-train": ("fine-tune a model, configured by Hydra", "fairseq_command:hydra_train"),
 }
 

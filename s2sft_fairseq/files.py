@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from s2sft_fairseq.checksums import CHECKSUMS, read_checksums, write_checksums
 from s2sft_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a folder to write into; it becomes `folder` at the end, unless something is raised.
+    """Yield a folder to write into; it becomes `folder` at the end, with checksums, unless something is raised.
 
     Args:
         folder: must not exist or be empty, or hold only what may be replaced: it is replaced as a whole then.
@@ -130,6 +131,7 @@ def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> 
             with disk_errors(folder):
                 temporary.mkdir()
                 yield temporary
+                write_checksums(temporary)
                 for path in [*temporary.rglob("*"), temporary]:
                     sync(path)
                 check_replaceable(folder, option, replaceable)  # again: it may have taken hours
@@ -143,7 +145,8 @@ def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> 
 def added_files(folder: Path) -> Iterator[Path]:
     """Yield a folder to write files into; all of them go to `folder` at the end, unless something is raised.
 
-    Files of the same names in `folder` are removed before: old and new ones, which may belong together, never mix.
+    Files of the same names in `folder` are removed before: old and new ones, which may belong together, never mix. The
+    checksums of the folder get theirs.
 
     Raises:
         UserError: if another process writes `folder`.
@@ -155,7 +158,9 @@ def added_files(folder: Path) -> Iterator[Path]:
             with disk_errors(folder):
                 temporary.mkdir()
                 yield temporary
+                write_checksums(temporary, read_checksums(folder))
                 names = sorted(path.name for path in temporary.iterdir())
+                names.append(names.pop(names.index(CHECKSUMS)))  # last: they are true when all files are there
                 for name in names:
                     sync(temporary / name)
                 for name in names:

@@ -8,12 +8,13 @@ import subprocess
 import pytest
 
 from s2sft_fairseq import files
+from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import added_files, locked, new_folder, remove_temporary, sync, whole_file, write_whole
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != CHECKSUMS)
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
@@ -50,7 +51,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     with new_folder(tmp_path / "folder", "--to") as folder:
         (folder / "inner").write_text("")
         temporary = folder
-    assert set(done) == {str(temporary / "inner"), str(temporary), str(tmp_path)}
+    assert set(done) == {str(temporary / "inner"), str(temporary / CHECKSUMS), str(temporary), str(tmp_path)}
 
 
 def test_what_cannot_be_synced(tmp_path, monkeypatch):
@@ -170,7 +171,7 @@ def test_added_files(tmp_path):
         for name in ("train.bin", "train.idx", "test.bin"):
             (made / name).write_text("new")
         assert (tmp_path / "train.bin").read_text() == "old"
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+    assert {name: (tmp_path / name).read_text() for name in names(tmp_path)} == {
         **dict.fromkeys(("train.bin", "train.idx", "test.bin"), "new"),
         "valid.bin": "old",
     }
@@ -191,7 +192,7 @@ def test_old_and_new_files_never_mix(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt), added_files(tmp_path) as made:
         for name in ("train.bin", "train.idx"):
             (made / name).write_text("new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"train.bin": "new"}
+    assert {name: (tmp_path / name).read_text() for name in names(tmp_path)} == {"train.bin": "new"}
 
 
 def test_what_killed_processes_left_is_removed(tmp_path):

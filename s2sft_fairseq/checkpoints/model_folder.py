@@ -6,6 +6,7 @@
                        state of the task; and the search that the user chose, and facts about the training
 ``dict.txt``           the fairseq dictionary; symbol *i* is row *i* of the embedding
 ``README.md``          a model card
+``SHA256SUMS``         checksums of the other files but the card
 others                 the files of the tokenizer
 =====================  ==============================================================================================
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from s2sft_fairseq import __version__
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_safetensors
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError
 
@@ -163,6 +165,7 @@ def read_model(weights: Path) -> dict[str, Any]:
             f"{weights.parent} holds a model for {engine}, which s2sft generate --input and Seq2Seq run and nothing "
             "else reads: give the model that it was exported from"
         )
+    check_files(weights, weights.parent / CONFIG)
     model = read_safetensors(weights)
     if unknown := sorted(set(config["copies"].values()) - model.keys()):
         raise UserError(f"{weights} must hold the tensors that {CONFIG} names, but lacks {', '.join(unknown)}")

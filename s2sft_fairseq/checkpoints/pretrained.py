@@ -22,6 +22,7 @@ from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import write_whole
@@ -57,8 +58,12 @@ class PretrainedEncoder:
     """Those of a checkpoint file; None: those of the folder."""
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> "PretrainedEncoder":
+    def open(cls, folder: str | os.PathLike[str], *, checked: bool = True) -> "PretrainedEncoder":
         """Read the description of a converted encoder.
+
+        Args:
+            folder: the folder.
+            checked: compare the checksums.
 
         Raises:
             UserError: naming every file that is missing, or what is wrong with ``config.json``.
@@ -69,6 +74,8 @@ class PretrainedEncoder:
             raise UserError(
                 f"--pretrained {folder} must be a folder written by 's2sft convert', but lacks {', '.join(missing)}"
             )
+        if checked:
+            check_files(folder / CONFIG, folder / DICTIONARY)
         try:
             described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             return cls(

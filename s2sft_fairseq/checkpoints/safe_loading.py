@@ -40,6 +40,7 @@ from s2sft_fairseq.checkpoints.model_folder import (
     read_model,
     what_it_is,
 )
+from s2sft_fairseq.checksums import check_archive
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -195,6 +196,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
         raise UserError(f"{path}: a checkpoint file or a model folder is needed, but this is {what}")
     if path.endswith(".safetensors") or (Path(path).name in ENGINES.values() and engine_of(Path(path).parent)):
         return read_model(Path(path))
+    check_archive(Path(path))
     try:
         mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)

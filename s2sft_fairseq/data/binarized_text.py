@@ -10,6 +10,7 @@ from typing import Any
 from fairseq.data import ConcatDataset, data_utils
 from fairseq.data.indexed_dataset import IndexedCachedDataset, IndexedDataset, MMapIndexedDataset
 
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
@@ -210,6 +211,7 @@ def _load_part(
 
 
 def _load(prefix: str, dictionary: FairseqDictionary, impl: str | None) -> Any | None:
+    check_files(*(Path(prefix + end) for end in (".idx", ".bin")))
     try:
         dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl)
     except (ValueError, OSError, AssertionError, struct.error) as error:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.model_folder import as_checkpoint, engine_of, read_config
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.ctranslate2_engine import open_ctranslate2
 from s2sft_fairseq.inference.onnx_engine import open_onnx
@@ -68,6 +69,7 @@ def open_engine(cfg: DictConfig, task: FairseqTask, device: str) -> Engine | Non
     folder = Path(cfg.common_eval.path)
     if (name := engine_of(folder)) is None:
         return None
+    check_files(*folder.iterdir())
     problems = [
         f"--{option} is for models that PyTorch runs: {folder} is one for {name}, and has the precision that s2sft "
         "export --quantize gave it"

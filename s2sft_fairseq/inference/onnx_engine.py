@@ -166,7 +166,7 @@ class OnnxModel(nn.Module):
         for layer, key, value in zip(state.layers, new_slots[::2], new_slots[1::2], strict=True):
             layer.write(key, value, places, places.stop)
         state.keep(layout)
-        return logits
+        return logits if layout.wanted is None else logits[layout.wanted]
 
     def _run(self, inputs: dict[str, Tensor], outputs: list[str]) -> tuple[Tensor, list[Tensor]]:
         """Return logits (N, P, V), if they are wanted, and what the new tokens leave, 2 L times (N, h, A, d)."""

@@ -20,6 +20,7 @@ from s2sft_fairseq.checkpoints.families import recognize
 from s2sft_fairseq.checkpoints.model_folder import layout_problems
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
+from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.binarized_text import parse_languages
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, DICTIONARY, FAIRSEQ_SYMBOLS, LANGUAGE_TOKEN, ROBERTA_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
@@ -175,11 +176,11 @@ def _earlier_conversion(source: Path, destination: Path) -> set[str]:
     if destination.resolve() == folder.resolve():
         raise UserError(f"--to must be another folder than the source, whose files it would overwrite: {folder}")
     try:
-        listed = PretrainedEncoder.open(destination).files
+        listed = PretrainedEncoder.open(destination, checked=False).files
     except UserError:  # no conversion
         return set()
     # What the list says is only believed of names that a conversion can have.
-    return {MODEL, CONFIG, DICTIONARY, *filter(is_tokenizer_file, listed)}
+    return {MODEL, CONFIG, DICTIONARY, CHECKSUMS, *filter(is_tokenizer_file, listed)}
 
 
 def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceCheckpoint, Vocabulary]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, is_model_folder, write_model
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
@@ -101,7 +102,8 @@ def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: 
         )
         return
     # Files that were put beside those of the model are the user's: they are kept, and told of.
-    replaceable = [WEIGHTS, CONFIG, CARD, DICTIONARY, *read_vocabulary(made).files] if is_model_folder(made) else []
+    ours = [WEIGHTS, CONFIG, CARD, CHECKSUMS, DICTIONARY]
+    replaceable = [*ours, *read_vocabulary(made).files] if is_model_folder(made) else []
     export_folder(checkpoint, made, folder, replaceable=replaceable)
     logger.info(f"wrote {made}: the model of {checkpoint.name} as a folder, with its tokenizer")
 

@@ -4,6 +4,7 @@ Of an update with ``--fp16`` or ``--amp`` the host reads the norm, which the los
 numbers every ``--log-interval`` updates. CPUs compute what they did before.
 """
 
+import logging
 import math
 import types
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import Function, wrap
+
+logger = logging.getLogger(__name__)
 
 _NAMED = 5
 """Parameters that an error names at most."""
@@ -86,7 +89,16 @@ def _torch_with_isfinite() -> types.ModuleType:
     module = types.ModuleType("torch")
     module.__dict__.update(vars(torch))
     module.isfinite = _isfinite  # type: ignore[attr-defined]
+    module.tensor = _tensor  # type: ignore[attr-defined]
     return module
+
+
+def _tensor(*args: Any, **options: Any) -> Tensor:
+    """Stand in for `torch.tensor`: fairseq puts the norm of an update that is left out on a GPU, even without one."""
+    made = torch.tensor(*args, **options)
+    if not torch.cuda.is_available():
+        vars(made)["cuda"] = made.cpu
+    return made
 
 
 def _isfinite(x: Tensor) -> Tensor:
@@ -101,28 +113,50 @@ def _clip(clip: Callable[..., Tensor], trainer: Trainer, max_norm: float) -> Ten
     names the parameters. On GPUs the optimizer leaves such a step out by itself, and the training ends at the next
     numbers.
 
+    With ``--skip-nonfinite-updates`` such an update is left out on CPUs too: it is not counted, and its examples are
+    read. All ranks have the same norm, and do the same.
+
     Raises:
-        UserError: on CPUs, if gradients are infinite or no numbers.
+        UserError: on CPUs, if gradients are infinite or no numbers, and more often in a row than may be.
+        OverflowError: on CPUs, if the update is left out; fairseq catches it.
         FloatingPointError: on GPUs, if those of an update since the last numbers were.
     """
     norm = clip(trainer, max_norm)
     optimizer = trainer.optimizer
     inner = getattr(optimizer, "fp32_optimizer", getattr(optimizer, "wrapped_optimizer", optimizer))
     if norm.device.type == "cpu" and not trainer.cfg.common.amp and not norm.isfinite():
-        raise UserError(_not_finite(trainer))
+        problem = _not_finite(trainer)
+        if _left_out(trainer, problem):
+            raise OverflowError("the update is left out")
+        raise UserError(problem)
+    if norm.device.type == "cpu":
+        trainer.nonfinite = 0
     if norm.device.type == "cpu" or trainer.cfg.common.amp or not getattr(inner, "leaves_out_overflows", False):
         return norm
     # A sum is finite where all that were added to it are.
     trainer.sum_of_norms = norm + getattr(trainer, "sum_of_norms", 0.0)
     if _is_logged(trainer):
         total, trainer.sum_of_norms = float(trainer.sum_of_norms), 0.0
-        if not math.isfinite(total):
-            raise FloatingPointError(
-                f"gradients were NaN or infinite in one of the last {trainer.cfg.common.log_interval} updates "
-                "(--log-interval), which was left out"
-            )
+        problem = (
+            f"gradients were NaN or infinite in one of the last {trainer.cfg.common.log_interval} updates "
+            "(--log-interval), which was left out"
+        )
+        if math.isfinite(total):
+            trainer.nonfinite = 0
+        elif not _left_out(trainer, problem):
+            raise FloatingPointError(problem)
     norm.is_looked_at_later = True  # type: ignore[attr-defined]
     return norm
+
+
+def _left_out(trainer: Trainer, problem: str) -> bool:
+    """Count an update whose gradients are not finite; tell whether it may be left out, and warn."""
+    allowed = int(getattr(trainer.cfg.task, "skip_nonfinite_updates", 0))
+    trainer.nonfinite = getattr(trainer, "nonfinite", 0) + 1
+    if trainer.nonfinite > allowed:
+        return False
+    logger.warning(f"{problem}; left out, {trainer.nonfinite} of {allowed} in a row (--skip-nonfinite-updates)")
+    return True
 
 
 def _not_finite(trainer: Trainer) -> str:

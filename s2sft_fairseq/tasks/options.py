@@ -34,12 +34,21 @@ class DataOptions(FairseqDataclass):
 
 @dataclass
 class PrecisionOptions(FairseqDataclass):
-    """The precision in which a GPU computes, beside fairseq's ``--bf16``, ``--fp16`` and ``--amp``."""
+    """The precision in which a GPU computes, beside fairseq's ``--bf16``, ``--fp16`` and ``--amp``, and what is done
+    where numbers overflow."""
 
     float32: bool = field(
         default=False,
         metadata={
             "help": "train and decode in float32 on a GPU too (default: --bf16 on GPUs from compute capability 8.0 on)"
+        },
+    )
+    skip_nonfinite_updates: int = field(
+        default=0,
+        metadata={
+            "help": "leave out up to N updates in a row whose gradients are NaN or infinite, and end the training only "
+            "then; on GPUs N counts intervals of --log-interval updates (default: 0)",
+            "argparse_type": int,
         },
     )
 

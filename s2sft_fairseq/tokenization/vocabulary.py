@@ -10,6 +10,7 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.dictionary import (
     BERT_SYMBOLS,
     DICTIONARY,
@@ -63,13 +64,15 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     if not folder.is_dir():
         raise UserError(f"tokenizer folder {folder} " + ("must be a folder" if folder.exists() else "does not exist"))
     scheme, files = find_files(folder)
+    files = [*files, *(name for name in COMPANIONS if (folder / name).is_file())]
+    check_files(*(folder / name for name in (DICTIONARY, *files)))
     symbols = _symbols(folder, scheme, files)
     added = _read_added_tokens(folder / ADDED_TOKENS)
     _extend(symbols, {write_symbol(token): number for token, number in added.items()}, folder / ADDED_TOKENS)
     return Vocabulary(
         symbols=symbols,
         scheme=scheme,
-        files=[*files, *(name for name in COMPANIONS if (folder / name).is_file())],
+        files=files,
         lower=_is_lower_case(folder, files, symbols) if scheme == "wordpiece" else None,
         added=list(added),
     )

@@ -63,6 +63,7 @@ def test_the_command(source, tmp_path, theirs, capsys):
     main([str(source), "--to", str(tmp_path / "out")])
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == [
+        "SHA256SUMS",
         "config.json",
         "dict.txt",
         "model.pt",
@@ -141,7 +142,7 @@ def test_a_second_conversion_leaves_nothing_of_the_first(source, tmp_path):
     (source / "tokenizer_config.json").unlink()
     convert(source, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        *("config.json", "dict.txt", "model.pt", "vocab.txt"),
+        *("SHA256SUMS", "config.json", "dict.txt", "model.pt", "vocab.txt"),
     ]
     assert PretrainedEncoder.open(tmp_path / "out").vocab_size == 50
 

@@ -44,7 +44,7 @@ def test_the_official_files(source, tmp_path, capsys, name):
     out = tmp_path / "out"
     convert(source / name, out, "--add-language-tokens", "en,de", "--sentinels", 100)
     assert sorted(path.name for path in out.iterdir()) == [
-        *("added_tokens.json", "config.json", "dict.txt", "model.pt", "spm.model"),
+        *("SHA256SUMS", "added_tokens.json", "config.json", "dict.txt", "model.pt", "spm.model"),
     ]
     pieces = pieces_of(source)
     named = [*("<s>", "<pad>", "</s>", "<unk>"), *pieces, "<mask>", "madeupword0000", "madeupword0001"]

@@ -62,7 +62,9 @@ def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
     words = ("--tokenizer-dir", "encoder", "--format", "hugging_face", "--to", "exported")
     done = call_command("export", "tuned/checkpoint_best.pt", *words)
     assert "wrote exported: BertForMaskedLM, " in done.stdout
-    assert sorted(path.name for path in Path("exported").iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+    assert sorted(path.name for path in Path("exported").iterdir()) == [
+        *("SHA256SUMS", "config.json", "model.safetensors", "vocab.txt")
+    ]
     tuned = load_checkpoint("tuned/checkpoint_best.pt")["model"]
     model = our_model(encoder)
     assert not torch.equal(tuned["layers.0.fc1.weight"], model.layers[0].fc1.weight)

@@ -11,6 +11,7 @@ from tiny_deltalm import TEXTS, write_deltalm
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.deltalm import COPIES
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.commands.export import main as export
 from s2sft_fairseq.errors import UserError
@@ -44,6 +45,7 @@ def with_search(model, folder, **search):
     config = json.loads((folder / "config.json").read_text())
     config["search"] = {"max_len_b": 28, **search}
     (folder / "config.json").write_text(json.dumps(config))
+    write_checksums(folder)
     return folder
 
 
@@ -110,8 +112,8 @@ def test_the_readme_tells_how_to_use_it_and_what_was_compared(model_of, tmp_path
     assert "AutoModelForSeq2SeqLM" in card and '["__de__ ..."]' in card
     assert "| equal hypotheses | 6 of 6 |" in card and "| largest difference of logits |" in card
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("README.md", "added_tokens.json", "config.json", "dict.txt", "generation_config.json", "model.safetensors"),
-        *("sentencepiece.bpe.model", "tokenizer.json", "tokenizer_config.json"),
+        *("README.md", "SHA256SUMS", "added_tokens.json", "config.json", "dict.txt", "generation_config.json"),
+        *("model.safetensors", "sentencepiece.bpe.model", "tokenizer.json", "tokenizer_config.json"),
     ]
 
 

@@ -8,6 +8,7 @@ import torch
 from command_output import last_value
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checksums import write_checksums
 
 pytest.importorskip("safetensors", reason="is what a model folder holds")
 
@@ -32,7 +33,7 @@ def test_every_command_takes_it(trained, toy, call_command, tmp_path, method):
     best = trained(method).best
     told = call_command("export", best, "--tokenizer-dir", toy.folder, "--to", "model").stdout
     assert "wrote model" in told
-    names = {"model.safetensors", "config.json", "dict.txt", "README.md", "vocab.txt"}
+    names = {"model.safetensors", "config.json", "dict.txt", "README.md", "SHA256SUMS", "vocab.txt"}
     assert {path.name for path in (tmp_path / "model").iterdir()} == names
     expected = generate(call_command, tmp_path, "--path", best, "--tokenizer-dir", toy.folder)
     assert generate(call_command, tmp_path, "--path", "model") == expected
@@ -77,6 +78,11 @@ def test_search_of_a_folder(trained, toy, call_command, tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["search"] = {"beam": 2, "length_penalty": "gnmt", "lenpen": 0.5, "keep_unfinished": True}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "in.txt").write_text("a b\n")
+    words = ("--input", "in.txt", "--output", "none.txt", "--cpu")
+    done = call_command("generate", "--path", "model", *words, status=2)
+    assert "model/config.json" in done.stderr and "s2sft doctor --accept model" in done.stderr
+    call_command("doctor", "--accept", "model")
     expected = generate(
         *(call_command, tmp_path, "--path", trained("causal").best, "--tokenizer-dir", toy.folder),
         *("--length-penalty", "gnmt", "--lenpen", 0.5, "--keep-unfinished"),
@@ -100,6 +106,7 @@ def test_the_search_of_a_folder_runs_no_code(trained, toy, call_command, tmp_pat
     call_command("export", trained("causal").best, "--tokenizer-dir", toy.folder, "--to", "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "search": search}))
+    write_checksums(tmp_path / "model")
     (tmp_path / "in.txt").write_text("a b\n")
     files = ("--input", "in.txt", "--output", "out.txt", "--cpu")
     assert named in call_command("generate", "--path", "model", *files, status=2).stderr
@@ -149,7 +156,8 @@ def test_a_disk_that_is_full_at_the_end(toy, call_command, tmp_path, monkeypatch
     before = {path.name: path.read_bytes() for path in (tmp_path / "saved" / "model").iterdir()}
     monkeypatch.setattr("s2sft_fairseq.models.model_folder.write_model", Mock(side_effect=full))
     done = call_command("train", toy.data, *options, "--max-update", 2)
-    assert f"saved/model could not be written: {full}" in done.stdout
+    (told,) = [line for line in done.stdout.splitlines() if "saved/model could not be written" in line]
+    assert "No space left" in told
     assert {path.name: path.read_bytes() for path in (tmp_path / "saved" / "model").iterdir()} == before
     assert load_checkpoint(tmp_path / "saved" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 2
 

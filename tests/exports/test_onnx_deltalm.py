@@ -10,6 +10,7 @@ pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.api.loading import load
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.exports.onnx import ExportedDeltaLM
 from s2sft_fairseq.inference.onnx_engine import open_onnx
@@ -73,6 +74,7 @@ def test_the_command_lines(pair_of, call_command, tmp_path):
     expected = Seq2Seq(loaded).logits(TEXTS[0], [])
     assert 0 < (quantized.logits(TEXTS[0], []) - expected).abs().mean() < 0.2 * expected.std()
     (tmp_path / "int8" / "encoder.onnx").write_bytes(b"damaged")
+    write_checksums(tmp_path / "int8")
     done = call_command("generate", "--path", "int8", *given, "--output", "more", status=2)
     assert "encoder.onnx cannot be read by onnxruntime" in done.stderr
 

@@ -1,0 +1,148 @@
+"""Checksums of what was written, so that a flipped bit is an error that names the file, and never a wrong text.
+
+A folder has the SHA-256 of its files in ``SHA256SUMS``, in the format of ``sha256sum``, which checks them as well:
+``sha256sum -c SHA256SUMS``. A checkpoint is a zip archive, which has a CRC-32 of each of its members; PyTorch writes
+them and does not compare them.
+
+What is read is compared first, once in a process. ``S2SFT_SKIP_CHECKSUMS=1`` in the environment skips that. Whoever
+changes a file on purpose writes them anew with ``s2sft doctor --accept``.
+"""
+
+import hashlib
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from s2sft_fairseq.errors import UserError
+
+CHECKSUMS = "SHA256SUMS"
+SKIP = "S2SFT_SKIP_CHECKSUMS"
+# What people edit, and what grows.
+_WITHOUT = re.compile(r"README\.md|.*\.log|SHA256SUMS")
+_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
+_CHUNK = 1 << 20
+_checked: set[tuple[object, ...]] = set()
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_checksums(folder: Path, others: Mapping[str, str] | None = None) -> None:
+    """Write the checksums of all files of a folder, but for model cards and logs.
+
+    Args:
+        folder: the folder.
+        others: checksums of files that are not there yet, by name.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name))
+    sums = dict(others or {}) | {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
+    text = "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
+    (folder / CHECKSUMS).write_text(text, encoding="utf-8")
+
+
+def read_checksums(folder: Path) -> dict[str, str]:
+    """Return the checksums of a folder by name; nothing where it has none.
+
+    Raises:
+        UserError: if a line is malformed, or names a file outside the folder.
+    """
+    path, sums = folder / CHECKSUMS, {}
+    if not path.is_file():
+        return {}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        found = _LINE.fullmatch(line)
+        if found is None or ".." in Path(found[2]).parts or Path(found[2]).is_absolute():
+            raise UserError(f"{path}, line {number} must be a SHA-256, two spaces and a file of the folder")
+        sums[found[2]] = found[1]
+    return sums
+
+
+def check_files(*paths: Path) -> None:
+    """Compare files with the checksums of their folders, as far as these have any.
+
+    Raises:
+        UserError: naming every file that differs.
+    """
+    if os.environ.get(SKIP, "0") != "0":
+        return
+    problems: list[str] = []
+    for folder in dict.fromkeys(path.parent for path in paths):
+        sums = read_checksums(folder)
+        names = [path.name for path in paths if path.parent == folder and path.name in sums and path.is_file()]
+        problems += _differences(folder, {name: sums[name] for name in names})
+    if problems:
+        raise UserError.of(problems)
+
+
+def check_archive(path: Path) -> None:
+    """Compare the members of a checkpoint with their CRC-32. Files that are no archives have none.
+
+    Raises:
+        UserError: naming the first member that differs.
+    """
+    if os.environ.get(SKIP, "0") == "0" and _is_new(path):
+        if problem := next(_damaged_members(path), None):
+            raise UserError(problem)
+        _checked.add(_state(path))
+
+
+def check_folder(folder: Path) -> Iterator[str]:
+    """Tell what is wrong with the files of a folder and of those in it: other checksums, missing files."""
+    for sums in sorted(folder.rglob(CHECKSUMS)):
+        try:
+            known = read_checksums(sums.parent)
+        except UserError as error:
+            yield str(error)
+            continue
+        yield from (f"{sums.parent / name} is missing" for name in known if not (sums.parent / name).is_file())
+        yield from _differences(sums.parent, {n: v for n, v in known.items() if (sums.parent / n).is_file()})
+    for path in sorted(folder.rglob("*.pt")):
+        yield from _damaged_members(path)
+
+
+def _differences(folder: Path, sums: Mapping[str, str]) -> Iterable[str]:
+    for name, expected in sums.items():
+        path = folder / name
+        if not _is_new(path):
+            continue
+        if (found := sha256(path)) == expected:
+            _checked.add(_state(path))
+            continue
+        yield (
+            f"{path} is damaged, or was changed: its SHA-256 must be {expected:.12}..., as {CHECKSUMS} says, but is "
+            f"{found:.12}... Copy it again; if the change is yours: s2sft doctor --accept {folder}"
+        )
+
+
+def _damaged_members(path: Path) -> Iterator[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                # PyTorch stores, and may be told to leave the checksums out: they are 0 then.
+                if member.compress_type != zipfile.ZIP_STORED or member.CRC == 0:
+                    continue
+                try:
+                    with archive.open(member) as file:
+                        while file.read(_CHUNK):
+                            pass
+                except zipfile.BadZipFile:
+                    yield (
+                        f"{path} is damaged: its member {member.filename} has another CRC-32 than the archive says. "
+                        f"Copy it again, or give an earlier checkpoint ({SKIP}=1 reads it all the same)"
+                    )
+    except Exception:  # no archive, or one that is damaged in any way whatever: who loads it says more
+        return
+
+
+def _is_new(path: Path) -> bool:
+    return _state(path) not in _checked
+
+
+def _state(path: Path) -> tuple[object, ...]:
+    found = path.stat()
+    return str(path), found.st_ino, found.st_size, found.st_mtime_ns
