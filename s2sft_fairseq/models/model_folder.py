@@ -16,7 +16,7 @@ from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.files import DiskError, new_folder
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.pretrained_checkpoint import plain_options, without_adapters
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_vocabulary
@@ -85,7 +85,7 @@ def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -
     try:
         _export_after_training(save_dir, made, suffix, pretrained)
     except Exception as error:  # whatever it is: hours of training have succeeded
-        logger.warning(f"{made} could not be written: {error}")
+        logger.warning(str(error) if isinstance(error, DiskError) else f"{made} could not be written: {error}")
 
 
 def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: str | None) -> None:

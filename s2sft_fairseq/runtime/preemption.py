@@ -3,8 +3,11 @@
 fairseq ends at once, and what was learned since the last checkpoint is lost. Here the training finishes its update, and
 the validation that is due after it, saves ``checkpoint_last.pt`` and ends with a status of its own. The same command
 goes on from there, as if nothing had happened.
+
+``status.json`` beside the checkpoints tells a scheduler what is left to do.
 """
 
+import json
 import logging
 import multiprocessing
 import os
@@ -12,6 +15,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,6 +26,7 @@ from fairseq_cli import train
 from torch import distributed
 from torch.multiprocessing.spawn import ProcessExitedException
 
+from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.runtime import Function, wrap
 from s2sft_fairseq.runtime.lost_ranks import new_group
 
@@ -31,6 +36,7 @@ STATUS = os.EX_TEMPFAIL
 """The exit status of a training that was asked to end and saved (75): schedulers may queue it again."""
 INTERRUPTED = 130
 """That of one that Ctrl-C has ended, as shells have it."""
+STATUS_FILE = "status.json"
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -47,6 +53,7 @@ def install() -> None:
     wrap(distributed_utils, "call_main", _run)
     wrap(train, "train", _epoch)
     wrap(train, "validate_and_save", _validate_and_save)
+    wrap(checkpoint_utils, "save_checkpoint", _save_with_status)
 
 
 def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
@@ -110,6 +117,9 @@ def _validate_and_save(run: Function, cfg: Any, trainer: Any, task: Any, epoch_i
     What is due is done before, so that a training that goes on has validated wherever one without signals has.
     """
     losses, should_stop = run(cfg, trainer, task, epoch_itr, *args)
+    most = cfg.optimization.max_epoch
+    if should_stop or (most and epoch_itr.end_of_epoch() and epoch_itr.epoch >= most):
+        _write_status(cfg.checkpoint, trainer, epoch_itr, "done")
     number = _agreed()
     if number and not should_stop:
         _save(cfg.checkpoint, trainer, epoch_itr, signal.Signals(number).name)
@@ -127,6 +137,29 @@ def _agreed() -> int:
     number = torch.tensor(_Asked.number)
     distributed.all_reduce(number, op=distributed.ReduceOp.MAX, group=_Asked.group)
     return int(number)
+
+
+def _save_with_status(save: Function, cfg: Any, trainer: Any, epoch_itr: Any, *args: Any) -> Any:
+    """Patch ``save_checkpoint`` of fairseq/checkpoint_utils.py: tell what it has saved."""
+    saved = save(cfg, trainer, epoch_itr, *args)
+    _write_status(cfg, trainer, epoch_itr, "to be continued")
+    return saved
+
+
+def _write_status(cfg: Any, trainer: Any, epoch_itr: Any, state: str) -> None:
+    """Write ``status.json``, on the rank that writes the checkpoints."""
+    if cfg.no_save or not trainer.is_data_parallel_master:
+        return
+    limits = trainer.cfg.optimization
+    status = {
+        "state": state,
+        "updates": trainer.get_num_updates(),
+        "max_update": limits.max_update or None,
+        "epoch": epoch_itr.epoch,
+        "max_epoch": limits.max_epoch or None,
+    }
+    text = json.dumps(status, indent=1) + "\n"
+    write_whole(Path(cfg.save_dir) / STATUS_FILE, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _save(cfg: Any, trainer: Any, epoch_itr: Any, name: str) -> None:

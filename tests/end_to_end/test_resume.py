@@ -1,5 +1,6 @@
 """Training that is stopped and started again ends bit for bit where uninterrupted training ends, on the CPU."""
 
+import json
 import signal
 
 import pytest
@@ -97,7 +98,7 @@ def test_resumed_in_a_new_process(train, fairseq_command, tiny_data, tiny_option
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_signalled(train, number, place):
+def test_signalled(train, tmp_path, number, place):
     """Update 10 is within an epoch, validated and saved. Whenever the signal comes, this update is the last one."""
     often = ("--save-interval-updates", 5, "--no-last-checkpoints", "--keep-interval-updates", 1)
     whole, _ = train("whole", 20)
@@ -105,8 +106,18 @@ def test_signalled(train, number, place):
         half, log = train("halves", 20, *often, status=130 if number == signal.SIGINT else 75)
     assert had == [10] and half["/updates"] == 10
     assert f"{number.name}: the training ends after 10 updates" in log
+    status = json.loads((tmp_path / "halves" / "status.json").read_text())
+    assert status == {"state": "to be continued", "updates": 10, "max_update": 20, "epoch": 2, "max_epoch": None}
     resumed, _ = train("halves", 20)
     assert_identical(resumed, whole)
+    status = json.loads((tmp_path / "halves" / "status.json").read_text())
+    assert (status["state"], status["updates"]) == ("done", 20)
+
+
+def test_a_training_of_epochs_is_done(train, tmp_path):
+    train("run", 1000, "--max-epoch", 2)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status == {"state": "done", "updates": 14, "max_update": 1000, "epoch": 2, "max_epoch": 2}
 
 
 def test_signalled_behind_the_last_update(train):
