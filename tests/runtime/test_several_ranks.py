@@ -1,4 +1,4 @@
-"""Two ranks train as one process does that takes twice as many batches for an update, replicated or sharded.
+"""Two and four ranks train as one process does that takes as many batches for an update, replicated or sharded.
 
 Rounding is all that may differ. An update moves a weight by at most the learning rate times the rounding of its
 gradient over `--adam-eps`: about the rounding itself with what `SETTINGS` say.
@@ -21,18 +21,18 @@ from s2sft_fairseq.runtime import sharding
 
 # What torchrun starts, for one job after the other, in processes forked once everything is imported: that takes most of
 # the time. A job is a command, or a program.
-TWO_RANKS = """
+RANKS = """
 import json, os, signal, sys
 import torch._dynamo, torch.distributed.fsdp  # which PyTorch's optimizers and sharding import
 from s2sft_fairseq import cli, plugin
-for port, job in json.loads(sys.argv[1]):
+for port, size, job in json.loads(sys.argv[1]):
     ranks = set()
-    for rank in range(2):
+    for rank in range(size):
         started = os.fork()
         if started == 0:
             status = 1
             try:
-                os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), WORLD_SIZE="2", RANK=str(rank))
+                os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), WORLD_SIZE=str(size), RANK=str(rank))
                 if job[0] == "-c":
                     exec(job[1], {"rank": rank})
                     status = 0
@@ -126,17 +126,10 @@ SETTINGS = (
 )
 LORA = ("--lora-rank", "4", "--lora-targets", "all", "--pretrained", "unused_alone/checkpoint_last.pt")
 DELTALM = (
-    "--task",
-    "deltalm_seq2seq",
-    "--criterion",
-    "label_smoothed_cross_entropy",
-    "--arch",
-    "deltalm_tiny",
-    "-s",
-    "src",
-    "-t",
-    "tgt",
+    *("--task", "deltalm_seq2seq", "--criterion", "label_smoothed_cross_entropy", "--arch", "deltalm_tiny"),
+    *("-s", "src", "-t", "tgt"),
 )
+CLASSIFICATION = ("--task", "unilm_classification")
 FROZEN = ("--freeze-layers", "1", "--checkpoint-activations", "--relative-position-bins", "8")
 SHARDED = ("--ddp-backend", "fully_sharded")
 
@@ -149,8 +142,23 @@ WAYS = {
     "sharded_frozen": (SHARDED, 1, FROZEN),
     "sharded_lora": (SHARDED, 1, (*LORA, "--checkpoint-activations")),
     "sharded_deltalm": (SHARDED, 2, (*DELTALM, "--checkpoint-activations")),
+    "deltalm": ((), 2, DELTALM),
+    "classification": ((), 2, CLASSIFICATION),
+    "four": ((), 1, ()),
+    "four_sharded": (SHARDED, 1, ()),
+    # 13 batches: the last update is of one batch, and the second rank has none.
+    "empty": ((), 1, ("--max-update", "7")),
+    "empty_sharded": (SHARDED, 1, ("--max-update", "7")),
+    "empty_deltalm": ((), 1, (*DELTALM, "--max-update", "7")),
+    # 13 batches for four ranks: of the last update three have none.
+    "four_empty": ((), 1, ("--max-update", "4")),
 }
 """Options of the ranks, their `--update-freq`, and the options of one process too."""
+
+
+def ranks_of(name):
+    """The number of ranks of a job."""
+    return 4 if name.startswith("four") else 2
 
 
 def free_port():
@@ -159,19 +167,37 @@ def free_port():
         return opened.getsockname()[1]
 
 
+def write_classified(folder, corpus):
+    """Binarize the sources of the tiny corpus with a class each: whether they begin as they end."""
+    prefixes = [f"--{name}pref={corpus}/{name}.src" for name in ("train", "valid")]
+    words = ("--only-source", "--srcdict", corpus / "dict.txt", "--destdir", "classified")
+    call(folder, "preprocess", *prefixes, *words).check_returncode()
+    for split in ("train", "valid"):
+        sources = (corpus / f"{split}.src").read_text().splitlines()
+        labels = "".join(f"{'yes' if line[0] == line[-1] else 'no'}\n" for line in sources)
+        (folder / "classified" / f"{split}.label").write_text(labels)
+    (folder / "classified" / "labels.txt").write_text("no\nyes\n")
+    return folder / "classified"
+
+
 @pytest.fixture(scope="module")
-def trained(tiny_data, tiny_options, tmp_path_factory):
-    """The folder of all trainings, of one process and of two ranks, and what the ranks printed."""
+def trained(tiny_data, tiny_corpus, tiny_options, tmp_path_factory):
+    """The folder of all trainings, of one process and of several ranks, and what the ranks printed."""
     folder = tmp_path_factory.mktemp("ranks")
+    classified = write_classified(folder, tiny_corpus)
 
     def command(name, *options):
         given = [word for word in tiny_options.training if word != "--random-init" or "--pretrained" not in options]
-        return ("train", str(tiny_data), *given, "--batch-size", "4", "--save-dir", name, *options)
+        data = tiny_data
+        if "unilm_classification" in options:
+            data, without = classified, {"--criterion", "--max-target-positions"}
+            given = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & without]
+        return ("train", str(data), *given, "--batch-size", "4", "--save-dir", name, *options)
 
     jobs = {}
     for name, (of_ranks, frequency, options) in WAYS.items():
         options = (*SETTINGS, *options, "--save-interval-updates", "2", "--update-freq")
-        call(folder, *command(f"{name}_alone", *options, 2 * frequency)).check_returncode()
+        call(folder, *command(f"{name}_alone", *options, ranks_of(name) * frequency)).check_returncode()
         jobs[name] = command(name, *options, str(frequency), *of_ranks)
     sharded = (*SETTINGS, "--update-freq", "2", *SHARDED)
     jobs["sharded_resumed"] = command("sharded_resumed", *sharded, "--restore-file", "sharded/checkpoint_1_2.pt")
@@ -186,8 +212,8 @@ def trained(tiny_data, tiny_options, tmp_path_factory):
     jobs["signalled_resumed"] = words
     jobs["failing"] = ("-c", FAILING.format(words=command("failing", *sharded)))
     jobs["parts"] = ("-c", PARTS)
-    ports = json.dumps([(free_port(), job) for job in jobs.values()])
-    done = run_in(folder, sys.executable, "-c", TWO_RANKS, ports)
+    ports = json.dumps([(free_port(), ranks_of(name), job) for name, job in jobs.items()])
+    done = run_in(folder, sys.executable, "-c", RANKS, ports)
     # PyTorch says so wherever it looks for unused parameters and finds none.
     assert [line for line in done.stderr.splitlines() if "find_unused_parameters=True was specified" not in line] == []
     *printed, _ = done.stdout.split("=== next job\n")
@@ -215,8 +241,8 @@ def losses(printed):
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", WAYS)
-def test_two_ranks_train_as_one_process(trained, name):
-    assert "training on 2 devices" in trained.printed[name]
+def test_ranks_train_as_one_process(trained, name):
+    assert f"training on {ranks_of(name)} devices" in trained.printed[name]
     assert ("fully_sharded: " in trained.printed[name]) == ("fully_sharded" in WAYS[name][0])
     found, alone = saved(trained, name), saved(trained, f"{name}_alone")
     assert_near(found, alone)
