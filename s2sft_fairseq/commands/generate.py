@@ -14,7 +14,7 @@ from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_conf
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.generator import generate_file
+from s2sft_fairseq.inference.file_generator import generate_file
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
