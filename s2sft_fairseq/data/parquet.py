@@ -37,5 +37,7 @@ def open_parquet(path: Path, columns: Sequence[str]) -> Iterator[Iterator[bytes]
                 for batch in file.iter_batches(_ROWS, columns=list(columns))
                 for row in batch.to_pylist()
             )
-    except arrow.ArrowInvalid as error:
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):
+            raise  # of the file system; pyarrow raises others for damaged pages
         raise UserError(f"{path}: cannot be read as Parquet: {error}") from None

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -146,10 +147,15 @@ def _write_missing(
                     manifest.add(shard, result["record"])
                     done.add(shard, **result)
         except ray.exceptions.RayError as error:
-            if text := user_error_text(error):  # of an actor that cannot load the model
+            if text := user_error_text(error) or _missing_module(error):  # of an actor that cannot be started
                 raise UserError(text) from None
             raise
     return problems
+
+
+def _missing_module(error: Exception) -> str | None:
+    found = re.search(r"No module named '([\w.]+)'", str(error))
+    return f"each node of the cluster needs the packages that this one has, but one lacks {found[1]}" if found else None
 
 
 @contextlib.contextmanager
@@ -162,7 +168,7 @@ def _cluster(actors: int) -> Iterator[Any]:
     is_ours = not ray.is_initialized()
     if is_ours:
         where: dict[str, Any] = {}
-        if "RAY_ADDRESS" not in os.environ:
+        if not os.environ.get("RAY_ADDRESS"):
             cores = max(actors, len(os.sched_getaffinity(0)))
             where = {"address": "local", "num_cpus": cores, "include_dashboard": False}
         with _no_error_stream():  # on which Ray tells that RAY_BACKEND_LOG_LEVEL is set
@@ -191,26 +197,25 @@ def _rows(ray: Any, shards: Sequence[Shard], raw: argparse.Namespace, cfg: DictC
     """Yield the row of each shard once it is done."""
     data = package("ray.data", "--engine ray", INSTALL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    context = data.DataContext.get_current().copy()
+    context = data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     on_gpus = not cfg.common.cpu and any(node.get("GPU") for node in nodes)
     cfg.common.cpu = not on_gpus
-    cores = 1 if on_gpus else cores_for_each([int(node.get("CPU", 0)) for node in nodes], raw.actors)
-    with data.DataContext.current(context):
-        items = [{"input": str(shard.input), "output": str(shard.output)} for shard in shards]
-        done = data.from_items(items, override_num_blocks=len(items)).map(
-            ShardWriter,
-            fn_constructor_args=(raw, cfg),
-            # Actors begin as there is room for them; none has a second shard waiting while another one is idle.
-            compute=data.ActorPoolStrategy(
-                min_size=1, max_size=raw.actors, initial_size=raw.actors, max_tasks_in_flight_per_actor=1
-            ),
-            num_cpus=cores,
-            num_gpus=1 if on_gpus else None,
-        )
-        for batch in done.iter_batches(batch_size=None, prefetch_batches=0, batch_format="pyarrow"):
-            yield from batch.to_pylist()
+    cores = cores_for_each([int(node.get("CPU", 0)) for node in nodes], raw.actors)
+    items = [{"input": str(shard.input), "output": str(shard.output)} for shard in shards]
+    done = data.from_items(items, override_num_blocks=len(items)).map(
+        ShardWriter,
+        fn_constructor_args=(raw, cfg),
+        # Actors begin as there is room for them; none has a second shard waiting while another one is idle.
+        compute=data.ActorPoolStrategy(
+            min_size=1, max_size=raw.actors, initial_size=raw.actors, max_tasks_in_flight_per_actor=1
+        ),
+        num_cpus=None if on_gpus else cores,
+        num_gpus=1 if on_gpus else None,
+    )
+    for batch in done.iter_batches(batch_size=None, prefetch_batches=0, batch_format="pyarrow"):
+        yield from batch.to_pylist()
 
 
 def cores_for_each(nodes: Sequence[int], actors: int) -> int:

@@ -55,7 +55,7 @@ def find_shards(pattern: Path, folder: Path, suffix: str) -> list[Shard]:
         other = shards.setdefault(shard.output, shard)
         if other is not shard:
             problems.append(f"--input must not hold {other.input} and {path} both: {shard.output} would be of either")
-    for path in {path.resolve() for path in inputs} & {output.resolve() for output in shards}:
+    for path in sorted({path.resolve() for path in inputs} & {output.resolve() for output in shards}):
         problems.append(f"--output {folder} holds the input {path}, which would be replaced: give another folder")
     if problems:
         raise UserError.of(problems)
