@@ -154,7 +154,8 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
     if raw.input is None:
         yield f"--output {raw.output} needs --input, the raw text"
     if raw.output is None:
-        yield f"--input {raw.input} needs --output, what to write"
+        kind = "folder" if raw.engine == "ray" else "file"
+        yield f"--input {raw.input} needs --output, the {kind} to write"
     yield from (_shard_problems if raw.engine == "ray" else _file_problems)(raw, args)
     for name, what in (("path", "the checkpoint file"), ("tokenizer_dir", "the folder of the converted encoder")):
         if args.get(name) is None:
