@@ -92,7 +92,7 @@ def times(folder):
 
 def wait_for(found):
     """What `found` gives once it gives anything."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not (result := found()):
         assert time.monotonic() < until
         time.sleep(0.005)
