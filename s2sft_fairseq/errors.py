@@ -91,12 +91,13 @@ def install_excepthook() -> None:
     sys.excepthook = excepthook
 
 
-def package(name: str, wanted: str) -> Any:
+def package(name: str, wanted: str, installed_as: str | None = None) -> Any:
     """Import an optional package.
 
     Args:
-        name: of the package, by which it is installed too.
+        name: of the package.
         wanted: what needs it.
+        installed_as: what pip calls it, if not by its name.
 
     Raises:
         UserError: if it is not installed.
@@ -104,4 +105,6 @@ def package(name: str, wanted: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise UserError(f"{wanted} needs the package {name}, which is not installed: pip install {name}") from None
+        raise UserError(
+            f"{wanted} needs the package {name}, which is not installed: pip install {installed_as or name}"
+        ) from None

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import logging
 import os
 import re
@@ -272,6 +273,12 @@ def remove_temporary(folder: Path, is_ours: Callable[[str], object]) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+def temporary_files(path: Path) -> list[Path]:
+    """Return what is being written of a file, and what killed processes left of it."""
+    names = path.parent.glob(f".{glob.escape(path.name)}.*.tmp")
+    return [each for each in names if (found := _TEMPORARY.fullmatch(each.name)) and found["name"] == path.name]
 
 
 def sync(path: Path) -> None:

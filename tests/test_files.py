@@ -10,7 +10,16 @@ import pytest
 from s2sft_fairseq import files
 from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import added_files, locked, new_folder, remove_temporary, sync, whole_file, write_whole
+from s2sft_fairseq.files import (
+    added_files,
+    locked,
+    new_folder,
+    remove_temporary,
+    sync,
+    temporary_files,
+    whole_file,
+    write_whole,
+)
 
 
 def names(folder):
@@ -27,6 +36,17 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
     assert names(path.parent) == ["file"]
     (tmp_path / "other").write_text("")
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_what_is_being_written_of_a_file(tmp_path):
+    path = tmp_path / "file[1]"
+    (tmp_path / ".file[1].more.1-0123abcd.tmp").touch()  # of another file
+    (tmp_path / ".file[1].tmp").touch()
+    (tmp_path / ".file[1].2-0123abcd.tmp").touch()
+    with whole_file(path) as temporary:
+        temporary.touch()
+        assert {each.name for each in temporary_files(path)} == {temporary.name, ".file[1].2-0123abcd.tmp"}
+    assert [each.name for each in temporary_files(path)] == [".file[1].2-0123abcd.tmp"]
 
 
 def test_a_broken_off_file_leaves_the_one_before(tmp_path):

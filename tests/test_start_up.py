@@ -60,6 +60,20 @@ def test_work_without_tensors(tiny_corpus, tmp_path):
     imported(WORK, tmp_path)
 
 
+def test_generate_imports_ray_only_to_use_it():
+    program = """
+import sys
+from s2sft_fairseq import cli
+try:
+    cli.main(["generate", "--help"])
+finally:
+    assert "ray" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "--actors" in done.stdout
+
+
 def test_scientific_packages_are_imported_when_they_are_used():
     """fairseq's own metrics still work, though their packages were not imported with it."""
     program = """

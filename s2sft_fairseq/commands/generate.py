@@ -12,9 +12,11 @@ from fairseq.tasks import TASK_REGISTRY
 
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_config
 from s2sft_fairseq.commands import fairseq_command
-from s2sft_fairseq.data.text_files import is_json_lines
+from s2sft_fairseq.data.text_files import has_fields
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.generator import generate_file
+from s2sft_fairseq.inference.file_generator import generate_file
+from s2sft_fairseq.inference.ray_engine import generate_shards
+from s2sft_fairseq.inference.shards import FORMATS, find_shards
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
@@ -24,13 +26,15 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     "input": {
         "type": Path,
         "metavar": "FILE",
-        "help": "raw text, one source a line, or .jsonl, one JSON object a line; either may end in .gz",
+        "help": "raw text, one source a line, or .jsonl, one JSON object a line, either of which may end in .gz, or "
+        ".parquet; with --engine ray a folder of such files, or a pattern (in quotation marks)",
     },
     "output": {
         "type": Path,
         "metavar": "FILE",
         "help": "what is generated, in the order of the input: the best text of each source, or where the name ends in "
-        ".jsonl a JSON object with --nbest hypotheses and their scores (natural logarithms)",
+        ".jsonl a JSON object with --nbest hypotheses and their scores (natural logarithms); with --engine ray the "
+        "folder of a file for each of --input",
     },
     "overwrite": {
         "action": "store_true",
@@ -39,12 +43,23 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     "source": {
         "nargs": "+",
         "metavar": "FIELD",
-        "help": "keys of JSON objects that make up the source, joined by the separator symbol (default: src)",
+        "help": "keys of JSON objects, or columns of Parquet, that make up the source, joined by the separator symbol "
+        "(default: src)",
     },
     "engine": {
-        "choices": ("pytorch", *ENGINES),
+        "choices": ("pytorch", *ENGINES, "ray"),
         "help": "the program that runs the model; --path is a folder that s2sft export --format wrote for it (default: "
-        "the one that the folder is for)",
+        "the one that the folder is for); ray: that one, by --actors on the cluster of RAY_ADDRESS or on this machine",
+    },
+    "actors": {
+        "type": int,
+        "metavar": "N",
+        "help": "with --engine ray: processes that hold the model, with a GPU each where there are any (default: 1)",
+    },
+    "output-format": {
+        "choices": FORMATS,
+        "help": "with --engine ray: the best text of each source, or the JSON objects of an --output that ends in "
+        ".jsonl (default: txt)",
     },
     "separator": {
         "metavar": "TEXT",
@@ -94,7 +109,8 @@ def main(arguments: list[str]) -> None:
     if problems := list(_problems(raw, args)):
         raise UserError.of(problems)
     args["data"] = args["tokenizer_dir"]  # what has the dictionary
-    generate_file(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
+    generate = generate_shards if raw.engine == "ray" else generate_file
+    generate(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
 
 
 def _of_model_folder(arguments: list[str]) -> list[str]:
@@ -137,19 +153,15 @@ def _make_data_optional(parser: argparse.ArgumentParser) -> None:
 def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
     if raw.input is None:
         yield f"--output {raw.output} needs --input, the raw text"
-    elif raw.input.is_dir():
-        yield f"--input must be a file, but {raw.input} is a folder"
     if raw.output is None:
-        yield f"--input {raw.input} needs --output, the file to write"
-    else:
-        yield from _output_problems(raw, args)
+        kind = "folder" if raw.engine == "ray" else "file"
+        yield f"--input {raw.input} needs --output, the {kind} to write"
+    yield from (_shard_problems if raw.engine == "ray" else _file_problems)(raw, args)
     for name, what in (("path", "the checkpoint file"), ("tokenizer_dir", "the folder of the converted encoder")):
         if args.get(name) is None:
             yield f"{as_option(name)} is needed: {what}"
-    if raw.source and raw.input and not is_json_lines(raw.input):
-        yield f"--source names fields of .jsonl files, but --input is {raw.input}"
     found = engine_of(args["path"] or "") or "pytorch"
-    if raw.engine not in (None, found):
+    if raw.engine not in (None, found, "ray"):
         yield f"--engine {raw.engine} needs a model for it, but --path {args['path']} is one for {found}"
     if raw.separator == "":
         yield "--separator must be a text, but is empty"
@@ -165,7 +177,17 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
             yield f"{option} is for binarized data and must be left out with --input, but is {args[name]}"
 
 
-def _output_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
+def _file_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
+    """Tell what is wrong with options for one file."""
+    for name in ("actors", "output_format"):
+        if (value := getattr(raw, name)) is not None:
+            yield f"{as_option(name)} is for --engine ray and must be left out without it, but is {value}"
+    if raw.input and raw.input.is_dir():
+        yield f"--input must be a file, but {raw.input} is a folder (--engine ray takes one)"
+    if raw.source and raw.input and not has_fields(raw.input):
+        yield f"--source names fields of .jsonl and .parquet files, but --input is {raw.input}"
+    if raw.output is None:
+        return
     if raw.output.exists() and not raw.overwrite:
         yield f"--output {raw.output} exists already: give another name, or --overwrite"
     if raw.output.is_dir():
@@ -176,3 +198,26 @@ def _output_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[
         yield f"--output must not end in .gz, for it is not compressed, but is {raw.output}"
     if args["nbest"] > 1 and raw.output.suffix != ".jsonl":
         yield f"--nbest {args['nbest']} needs an --output that ends in .jsonl, but it is {raw.output}"
+
+
+def _shard_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
+    """Tell what is wrong with options for the files of a corpus."""
+    suffix = raw.output_format or FORMATS[0]
+    if raw.actors is not None and raw.actors < 1:
+        yield f"--actors must be at least 1, but is {raw.actors}"
+    if args["nbest"] > 1 and suffix != "jsonl":
+        yield f"--nbest {args['nbest']} needs --output-format jsonl, but it is {suffix}"
+    if raw.overwrite:
+        yield f"--overwrite is for one file and must be left out with --engine ray: remove {raw.output} to start anew"
+    if args["num_shards"] != 1:
+        yield f"--num-shards must be 1 with --engine ray, whose shards are files, but is {args['num_shards']}"
+    if raw.output and raw.output.exists() and not raw.output.is_dir():
+        yield f"--output must be a folder with --engine ray, but {raw.output} is a file"
+    if raw.input and raw.output:
+        try:
+            shards = find_shards(raw.input, raw.output, suffix)
+        except UserError as error:
+            yield from error.problems
+            return
+        if raw.source and not any(has_fields(shard.input) for shard in shards):
+            yield f"--source names fields of .jsonl and .parquet files, but --input {raw.input} has none"

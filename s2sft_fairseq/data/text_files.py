@@ -181,6 +181,16 @@ def is_json_lines(path: Path) -> bool:
     return plain_name(path).endswith(".jsonl")
 
 
+def is_parquet(path: Path) -> bool:
+    """Tell by its name whether a file is one of Parquet's."""
+    return path.suffix == ".parquet"
+
+
+def has_fields(path: Path) -> bool:
+    """Tell by its name whether a file holds examples of named fields, not plain text."""
+    return is_json_lines(path) or is_parquet(path)
+
+
 def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
     if not allow_crlf and text.endswith(b"\r") and text.count(b"\r") == 1:
         return "end in \\r\\n where \\n alone is needed (fairseq-preprocess misreads them with several workers)"

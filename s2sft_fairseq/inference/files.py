@@ -24,11 +24,11 @@ import numpy as np
 from tqdm import tqdm
 
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.data.text_files import open_bytes, read_json_object, readable
+from s2sft_fairseq.data.text_files import read_json_object, readable
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import disk_errors, sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer
-from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, check_inputs, tokenize_chunk
+from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, check_inputs, open_input, tokenize_chunk
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 from s2sft_fairseq.tokenization.workers import Workers
 
@@ -53,7 +53,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class RawText:
-    """A checked file of text or JSON lines and its tokenizer; of its lines a shard is read."""
+    """A checked file of text, JSON lines or Parquet and its tokenizer; of its lines a shard is read."""
 
     job: Job
     text_tokenizer: TextTokenizer
@@ -81,7 +81,7 @@ class RawText:
         """Yield the lines of the shard behind the first `done`, `size` at a time."""
         index = self.text_tokenizer.tokenizer.dictionary.index
         first = self.lines.start + done
-        with open_bytes(self.job.inputs[0]) as file:
+        with open_input(self.job, self.job.inputs[0]) as file:
             lines = islice(file, first, self.lines.stop)
             while chunk := b"".join(islice(lines, size)):
                 (symbols,) = tokenize_chunk(self.text_tokenizer, self.job, [chunk])
@@ -219,7 +219,7 @@ class ResumableOutput:
         if not self.record.exists():
             raise UserError(f"{self.part} cannot be resumed: {self.record.name} is missing; {advice}")
         recorded = read_json_object(self.record)
-        if problems := list(_differences(recorded, json.loads(json.dumps(self.settings)))):
+        if problems := list(differences(recorded, json.loads(json.dumps(self.settings)))):
             raise UserError.of(problems, f"{self.part} was begun with other settings ({advice}):")
 
     def _keep_windows(self) -> None:
@@ -252,11 +252,11 @@ def tokenizer_state(folder: Path) -> dict[str, Any]:
     return {"path": str(folder.resolve()), **{path.name: file_state(path)["sha256"] for path in paths}}
 
 
-def _differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: str = "") -> Iterator[str]:
+def differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: str = "") -> Iterator[str]:
     for key in sorted({*recorded, *settings}):
         before, now = recorded.get(key), settings.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
-            yield from _differences(before, now, f"{name}{key}, ")
+            yield from differences(before, now, f"{name}{key}, ")
         elif before != now:
             yield f"{name}{key} was {before}, now is {now}"
 

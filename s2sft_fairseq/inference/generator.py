@@ -1,15 +1,9 @@
-"""From sources to hypotheses: of a batch, as fairseq's commands and ours call it, of a window, and of a file."""
+"""From sources to hypotheses: of a batch, as fairseq's commands and ours call it, and of a window."""
 
-import argparse
 import ast
-import logging
-import os
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,26 +11,17 @@ import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data.data_utils import collate_tokens
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import TASK_REGISTRY, FairseqTask
-from omegaconf import DictConfig, OmegaConf
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
-from s2sft_fairseq.data.text_files import is_json_lines
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.block_search import BlockSearch
 from s2sft_fairseq.inference.draft_planner import DraftPlanner
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
-from s2sft_fairseq.inference.engines import build_generator, open_engine, runs_pytorch
+from s2sft_fairseq.inference.engines import open_engine, runs_pytorch
 from s2sft_fairseq.inference.files import (
-    HypothesisLines,
-    RawText,
-    ResumableOutput,
     Window,
-    file_state,
-    read_ahead,
-    sentence_progress,
-    tokenizer_state,
 )
 from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions
@@ -45,10 +30,6 @@ from s2sft_fairseq.inference.search import BeamSearch, Search
 from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm, SequenceForm
-from s2sft_fairseq.tokenization.folder import open_tokenizer
-from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
-
-logger = logging.getLogger(__name__)
 
 Hypotheses = list[list[dict[str, Any]]]
 """Of each sentence the best ones, in fairseq's form; see :func:`hypotheses.hypotheses`."""
@@ -190,70 +171,6 @@ def window_seed(seed: int, first: int) -> int:
     return int(np.random.SeedSequence((seed, first)).generate_state(1)[0])
 
 
-def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
-    """Generate from a file of raw text to a file.
-
-    Args:
-        raw: the options of ``s2sft generate --input`` alone.
-        cfg: fairseq's configuration; ``cfg.task.data`` is the folder of the tokenizer.
-
-    Raises:
-        UserError: if input, tokenizer, checkpoint and options do not fit each other, or the output was begun otherwise.
-    """
-    # The tokenizer runs in a thread beside the model: its own threads would take the model's cores.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    tokenizer = open_tokenizer(Path(cfg.task.data))
-    keys = tuple(raw.source or ["src"]) if is_json_lines(raw.input) else ()
-    job = Job((raw.input,), keys, {raw.output: tuple(range(len(keys) or 1))})
-    text = RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
-    task = TASK_REGISTRY[cfg.task._name](cfg.task, tokenizer.dictionary)
-    device = "cuda" if torch.cuda.is_available() and not cfg.common.cpu else "cpu"
-    models = load_models(cfg, task, device)
-    generator = build_generator(task, models, cfg.generation)
-    text_generator = TextGenerator(
-        partial(task.inference_step, generator, models),
-        task.form,
-        batch_planner(cfg, models, task),
-        nbest=cfg.generation.nbest,
-        seed=cfg.common.seed,
-        device=device,
-    )
-    lines = HypothesisLines(tokenizer, generator.symbols_to_strip_from_output, json_lines=raw.output.suffix == ".jsonl")
-    with ResumableOutput(raw.output, _settings(raw, cfg), raw.buffer_size) as output:
-        seconds = _run(text, text_generator, lines, output, bar=not cfg.common.no_progress_bar)
-        output.finish()
-    done, tokens, cut = text_generator.sentences, text_generator.tokens, text_generator.cut_sources
-    if cut:
-        limit = f"{task.form.max_source} positions (--max-source-positions)"
-        logger.warning(f"{raw.input}: {cut:,} of {done:,} sources are cut to {limit}")
-    before = f", {output.done:,} of them by an earlier run" if output.done else ""
-    print(
-        f"{raw.output}: {len(text.lines):,} lines{before}; {done:,} sentences ({tokens:,} tokens) in {seconds:.1f} s: "
-        f"{done / seconds:.2f} sentences/s, {tokens / seconds:.2f} tokens/s"
-    )
-
-
-def _run(
-    text: RawText, generator: TextGenerator, lines: HypothesisLines, output: ResumableOutput, *, bar: bool
-) -> float:
-    """Generate what is missing of the output and return the seconds that took.
-
-    One thread reads the next window while a window is generated from, another one writes the last.
-    """
-    start = time.perf_counter()
-    progress = sentence_progress(len(text.lines), output.done, bar=bar)
-    with progress, ThreadPoolExecutor(1) as writer:
-        written: Future[None] | None = None
-        for window in read_ahead(text.windows(output.window, output.done)):
-            hypotheses = generator(window, progress.update)
-            if written is not None:
-                written.result()
-            written = writer.submit(lambda first, found: output.append(lines(first, found)), window.first, hypotheses)
-        if written is not None:
-            written.result()
-    return time.perf_counter() - start
-
-
 def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
     """Load one model or an ensemble, as fairseq-generate does, or a single engine that runs an exported model."""
     if engine := open_engine(cfg, task, device):
@@ -291,26 +208,3 @@ def batch_planner(
     elif max_tokens is None and max_sentences is None:
         max_tokens = 12000  # as in fairseq-generate
     return partial(plan_batches, max_tokens=max_tokens, max_sentences=max_sentences, memory=memory)
-
-
-def _settings(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
-    """Return everything that the output depends on, by the names of the options."""
-    task: Any = OmegaConf.to_container(cfg.task)
-    generation: Any = OmegaConf.to_container(cfg.generation)
-    groups = {
-        **task,
-        **generation,
-        **{name: cfg.common[name] for name in ("seed", "fp16", "bf16")},
-        **{name: cfg.dataset[name] for name in ("num_shards", "shard_id")},
-        "model_overrides": cfg.common_eval.model_overrides,
-        **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
-    }
-    if cfg.generation.sampling:  # what is drawn depends on what else is in the batch
-        groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
-    left_out = {"_name", "data", "max_batch_memory", "float32"}  # the last one is bf16 = False
-    return {
-        "--input": file_state(raw.input),
-        "--path": [file_state(checkpoint_file(path)) for path in utils.split_paths(cfg.common_eval.path)],
-        "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),
-        **{as_option(name): value for name, value in groups.items() if name not in left_out},
-    }

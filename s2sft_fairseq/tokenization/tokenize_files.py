@@ -4,18 +4,19 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from io import BufferedIOBase
 from itertools import count, islice
 from pathlib import Path
 
 from tqdm import tqdm
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.parquet import open_parquet
 from s2sft_fairseq.data.text_files import (
     READING_ERRORS,
     check_texts,
+    is_parquet,
     line_problems,
     open_bytes,
     reading_problem,
@@ -39,8 +40,8 @@ Field = str | list[str]
 class Job:
     """Inputs that are read together, and what is written of them."""
 
-    inputs: tuple[Path, ...]  # line-aligned text files with a field each, or a single file of JSON lines
-    keys: tuple[str, ...]  # the fields of JSON lines; () for text
+    inputs: tuple[Path, ...]  # line-aligned text files with a field each, or a single one of JSON lines or Parquet
+    keys: tuple[str, ...]  # the fields of JSON lines, the columns of Parquet; () for text
     outputs: dict[Path, tuple[int, ...]]  # the fields, by number, that each output joins
 
 
@@ -131,9 +132,18 @@ def _run(pool: Workers, job: Job, lines: int) -> dict[Path, PieceStats]:
 def _chunks(job: Job) -> Iterator[list[bytes]]:
     """Yield the next lines of each input."""
     with ExitStack() as stack:
-        files: list[BufferedIOBase] = [stack.enter_context(open_bytes(path)) for path in job.inputs]
+        files = [stack.enter_context(open_input(job, path)) for path in job.inputs]
         while chunk := [part for file in files if (part := b"".join(islice(file, CHUNK_LINES)))]:
             yield chunk
+
+
+def open_input(job: Job, path: Path) -> AbstractContextManager[Iterator[bytes]]:
+    """Open one of the inputs of a job for reading line by line; rows of Parquet come as lines of JSON.
+
+    Raises:
+        UserError: if it is Parquet that cannot be read, or lacks a column.
+    """
+    return open_parquet(path, job.keys) if is_parquet(path) else open_bytes(path)
 
 
 def tokenize_chunk(text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[bytes]) -> Iterator[list[str]]:
@@ -190,6 +200,9 @@ def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
             lines += chunk
     except READING_ERRORS as error:
         problems.append(reading_problem(path, error))
+        return lines
+    except UserError as error:
+        problems += error.problems
         return lines
     if not lines:
         problems.append(f"{path}: is empty, at least one line is needed")

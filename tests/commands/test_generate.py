@@ -42,7 +42,7 @@ COMPLETE = ("--path", "x.pt", "--tokenizer-dir", "encoder", "--input", "in.txt",
             ("--task", "translation", *COMPLETE),
             "--task must be unilm_seq2seq or deltalm_seq2seq for --input, but is translation",
         ),
-        ((*COMPLETE, "--source", "a"), "--source names fields of .jsonl files, but --input is in.txt"),
+        ((*COMPLETE, "--source", "a"), "--source names fields of .jsonl and .parquet files, but --input is in.txt"),
         ((*COMPLETE, "--separator", ""), "--separator must be a text, but is empty"),
         ((*COMPLETE, "--buffer-size", "0"), "--buffer-size must be at least 1, but is 0"),
         (

@@ -1,0 +1,197 @@
+"""From a file of raw text to lines of hypotheses, with a model that is loaded once."""
+
+import argparse
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, OmegaConf
+
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
+from s2sft_fairseq.data.text_files import has_fields
+from s2sft_fairseq.errors import as_option
+from s2sft_fairseq.inference.engines import build_generator
+from s2sft_fairseq.inference.files import (
+    HypothesisLines,
+    RawText,
+    ResumableOutput,
+    file_state,
+    read_ahead,
+    sentence_progress,
+    tokenizer_state,
+)
+from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, load_models
+from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
+from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What generating from a file came to."""
+
+    sentences: int
+    tokens: int
+    """Of the best hypotheses."""
+    cut_sources: int
+    seconds: float
+
+
+class FileGenerator:
+    """Generates from one opened file after another with the same model."""
+
+    def __init__(self, tokenizer: Tokenizer, cfg: DictConfig) -> None:
+        """Load the model.
+
+        Args:
+            tokenizer: that of ``cfg.task.data``.
+            cfg: fairseq's configuration.
+
+        Raises:
+            UserError: if tokenizer, checkpoint and options do not fit each other.
+        """
+        self.tokenizer, self.cfg = tokenizer, cfg
+        self.task = TASK_REGISTRY[cfg.task._name](cfg.task, tokenizer.dictionary)
+        self.device = "cuda" if torch.cuda.is_available() and not cfg.common.cpu else "cpu"
+        self.models = load_models(cfg, self.task, self.device)
+        self.generator = build_generator(self.task, self.models, cfg.generation)
+
+    def write(
+        self,
+        text: RawText,
+        append: Callable[[Sequence[str]], None],
+        *,
+        window: int,
+        json_lines: bool,
+        done: int = 0,
+        bar: bool = False,
+    ) -> Done:
+        """Generate from a file behind its first `done` lines.
+
+        One thread reads the next window while a window is generated from, another one writes the last.
+
+        Args:
+            text: the file.
+            append: takes the lines of each window.
+            window: lines that are generated from together.
+            json_lines: write objects with all hypotheses in place of the best text.
+            done: how many lines there are already.
+            bar: draw a progress bar where the error stream is a terminal.
+        """
+        generator = TextGenerator(
+            partial(self.task.inference_step, self.generator, self.models),
+            self.task.form,
+            batch_planner(self.cfg, self.models, self.task),
+            nbest=self.cfg.generation.nbest,
+            seed=self.cfg.common.seed,
+            device=self.device,
+        )
+        lines = HypothesisLines(self.tokenizer, self.generator.symbols_to_strip_from_output, json_lines)
+        start = time.perf_counter()
+        with sentence_progress(len(text.lines), done, bar=bar) as progress, ThreadPoolExecutor(1) as writer:
+            written: Future[None] | None = None
+            for read in read_ahead(text.windows(window, done)):
+                hypotheses = generator(read, progress.update)
+                if written is not None:
+                    written.result()
+                written = writer.submit(lambda first, found: append(lines(first, found)), read.first, hypotheses)
+            if written is not None:
+                written.result()
+        seconds = time.perf_counter() - start
+        return Done(generator.sentences, generator.tokens, generator.cut_sources, seconds)
+
+
+def tokenizer_beside_a_model(cfg: DictConfig) -> Tokenizer:
+    """Open the tokenizer of ``cfg.task.data``.
+
+    It runs in a thread beside the model: its own threads would take the model's cores.
+
+    Raises:
+        UserError: if the folder holds none.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return open_tokenizer(Path(cfg.task.data))
+
+
+def open_text(path: Path, raw: argparse.Namespace, cfg: DictConfig, tokenizer: Tokenizer) -> RawText:
+    """Look for mistakes in a whole file and return it, ready to be read.
+
+    Args:
+        path: the file.
+        raw: the options of ``s2sft generate --input`` alone.
+        cfg: fairseq's configuration.
+        tokenizer: splits the text into symbols.
+
+    Raises:
+        UserError: naming all mistakes of the file.
+    """
+    keys = tuple(raw.source or ["src"]) if has_fields(path) else ()
+    job = Job((path,), keys, {raw.output: tuple(range(len(keys) or 1))})
+    return RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
+
+
+def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
+    """Generate from a file of raw text to a file.
+
+    Args:
+        raw: the options of ``s2sft generate --input`` alone.
+        cfg: fairseq's configuration; ``cfg.task.data`` is the folder of the tokenizer.
+
+    Raises:
+        UserError: if input, tokenizer, checkpoint and options do not fit each other, or the output was begun otherwise.
+    """
+    tokenizer = tokenizer_beside_a_model(cfg)
+    text = open_text(raw.input, raw, cfg, tokenizer)
+    generator = FileGenerator(tokenizer, cfg)
+    settings = {"--input": file_state(raw.input), **settings_of_lines(raw, cfg)}
+    with ResumableOutput(raw.output, settings, raw.buffer_size) as output:
+        done = generator.write(
+            text,
+            output.append,
+            window=output.window,
+            json_lines=raw.output.suffix == ".jsonl",
+            done=output.done,
+            bar=not cfg.common.no_progress_bar,
+        )
+        output.finish()
+    if done.cut_sources:
+        limit = f"{generator.task.form.max_source} positions (--max-source-positions)"
+        logger.warning(f"{raw.input}: {done.cut_sources:,} of {done.sentences:,} sources are cut to {limit}")
+    before = f", {output.done:,} of them by an earlier run" if output.done else ""
+    print(
+        f"{raw.output}: {len(text.lines):,} lines{before}; {done.sentences:,} sentences ({done.tokens:,} tokens) in "
+        f"{done.seconds:.1f} s: {done.sentences / done.seconds:.2f} sentences/s, "
+        f"{done.tokens / done.seconds:.2f} tokens/s"
+    )
+
+
+def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
+    """Return everything beside the input that the output depends on, by the names of the options."""
+    task: Any = OmegaConf.to_container(cfg.task)
+    generation: Any = OmegaConf.to_container(cfg.generation)
+    groups = {
+        **task,
+        **generation,
+        **{name: cfg.common[name] for name in ("seed", "fp16", "bf16")},
+        **{name: cfg.dataset[name] for name in ("num_shards", "shard_id")},
+        "model_overrides": cfg.common_eval.model_overrides,
+        **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
+    }
+    if cfg.generation.sampling:  # what is drawn depends on what else is in the batch
+        groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
+    left_out = {"_name", "data", "max_batch_memory", "float32"}  # the last one is bf16 = False
+    return {
+        "--path": [file_state(checkpoint_file(path)) for path in utils.split_paths(cfg.common_eval.path)],
+        "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),
+        **{as_option(name): value for name, value in groups.items() if name not in left_out},
+    }
