@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from s2sft_fairseq.errors import stated_by_fairseq, user_error_text
+from s2sft_fairseq.signals import INTERRUPTED
 
 # A line per subcommand: its help, and the module of `commands` and its function, `main` unless named. A module
 # is imported when its command runs, for most import PyTorch and fairseq.
@@ -47,7 +48,6 @@ SPINS = "2000"
 """Rounds that a thread waits before it sleeps. OpenMP's 300,000 keep a core from whatever else needs it: see
 docs/training.md."""
 
-INTERRUPTED = 130  # what shells report for a command ended by Ctrl-C
 USER_ERROR = 2
 
 

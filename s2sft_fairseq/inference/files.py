@@ -6,7 +6,6 @@ the end the former is renamed to ``OUTPUT``, so that a file of this name is alwa
 
 import contextlib
 import fcntl
-import hashlib
 import io
 import json
 import logging
@@ -23,6 +22,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from s2sft_fairseq.checksums import sha256
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.data.text_files import read_json_object, readable
 from s2sft_fairseq.errors import UserError
@@ -156,7 +156,9 @@ class ResumableOutput:
         self.part = path.with_name(f"{path.name}.part")
         self.record = path.with_name(f"{path.name}.part.json")
         self.done = 0
-        """Lines that are there already."""
+        """Lines that were there already."""
+        self.written = 0
+        """Lines that are there now."""
 
     def __enter__(self) -> "ResumableOutput":
         """Open the output and drop what is left of an incomplete window.
@@ -181,7 +183,9 @@ class ResumableOutput:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind in (SystemExit, KeyboardInterrupt):
+            logger.info("%s has %s lines: the same command goes on from there", self.part, f"{self.written:,}")
         with contextlib.suppress(OSError):  # of a window that the disk did not take: what is complete is on it
             self.file.close()
 
@@ -197,6 +201,7 @@ class ResumableOutput:
             self.file.write("".join(f"{line}\n" for line in lines).encode())
             self.file.flush()
             os.fsync(self.file.fileno())
+        self.written += len(lines)
 
     def finish(self) -> None:
         """Give the output its name."""
@@ -229,16 +234,15 @@ class ResumableOutput:
             if line.endswith(b"\n"):
                 lines, size = lines + 1, size + len(line)
                 if lines % self.window == 0:
-                    self.done, kept = lines, size
+                    self.done = self.written = lines
+                    kept = size
         self.file.truncate(kept)
         logger.info("%s: goes on behind %s lines", self.part, f"{self.done:,}")
 
 
 def file_state(path: Path) -> dict[str, Any]:
     """Return what tells a file from another, or from what it was before; of a pipe too."""
-    with readable(path).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"path": str(path.resolve()) if path.is_file() else "a pipe", "sha256": digest}
+    return {"path": str(path.resolve()) if path.is_file() else "a pipe", "sha256": sha256(readable(path))}
 
 
 def tokenizer_state(folder: Path) -> dict[str, Any]:

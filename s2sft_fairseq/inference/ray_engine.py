@@ -32,6 +32,7 @@ from s2sft_fairseq.inference.file_generator import (
 )
 from s2sft_fairseq.inference.files import file_state
 from s2sft_fairseq.inference.shards import FORMATS, MANIFEST, Manifest, Shard, find_shards
+from s2sft_fairseq.signals import end, handled
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ def _write_missing(
 ) -> list[str]:
     """Let actors write shards, record each that is done, and return the mistakes in the others."""
     problems: list[str] = []
-    with _cluster(raw.actors) as ray:
+    with _cluster(raw.actors) as ray, handled(end):
         try:
             for row in _rows(ray, missing, raw, cfg):
                 shard, result = Shard(Path(row["input"]), Path(row["output"])), json.loads(row["result"])

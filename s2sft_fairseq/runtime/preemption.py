@@ -12,9 +12,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,15 +26,11 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.runtime import Function, wrap
 from s2sft_fairseq.runtime.lost_ranks import new_group
+from s2sft_fairseq.signals import INTERRUPTED, STATUS, end, handled
 
 logger = logging.getLogger(__name__)
 
-STATUS = os.EX_TEMPFAIL
-"""The exit status of a training that was asked to end and saved (75): schedulers may queue it again."""
-INTERRUPTED = 130
-"""That of one that Ctrl-C has ended, as shells have it."""
 STATUS_FILE = "status.json"
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class _Asked:
@@ -62,7 +55,7 @@ def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
     if main.__module__ != train.__name__:
         return call(cfg, main, **options)
     _Asked.number, _Asked.group = 0, None
-    with _handled(_pass_on):
+    with handled(_pass_on):
         try:
             call(cfg, main, **options)
         except ProcessExitedException as error:
@@ -79,12 +72,12 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
         for rank in ranks if number != signal.SIGINT else ():
             os.kill(rank.pid, number)  # type: ignore[arg-type]  # it has started
         return
-    raise SystemExit(STATUS) if number != signal.SIGINT else KeyboardInterrupt
+    end(number, frame)
 
 
 def _epoch(run: Function, *args: Any) -> Any:
     """Patch ``train`` of fairseq_cli/train.py: from here on a signal has to wait for the end of the update."""
-    with _handled(_ask):
+    with handled(_ask):
         return run(*args)
 
 
@@ -95,20 +88,6 @@ def _ask(number: int, frame: FrameType | None) -> None:
     _Asked.number = number
     again = "; once more: at once" if number == signal.SIGINT else ""
     logger.info(f"{signal.Signals(number).name}: the training ends after this update{again}")
-
-
-@contextmanager
-def _handled(handler: Any) -> Iterator[None]:
-    """Within it, a function handles the signals; signals are a matter of the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [signal.signal(number, handler) for number in _SIGNALS]
-    try:
-        yield
-    finally:
-        for number, previous in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, previous)
 
 
 def _validate_and_save(run: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any) -> Any:

@@ -158,6 +158,29 @@ def test_what_is_drawn_is_repeated(generate, call_command, options, monkeypatch,
     assert read(tmp_path / "out.jsonl") == whole
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_run_that_is_asked_to_end_keeps_windows(
+    generate, call_command, options, tmp_path, monkeypatch, number
+):
+    whole = generate("--buffer-size", 8, output="whole.txt")
+    append = ResumableOutput.append
+
+    def append_and_signal(output, lines):
+        append(output, lines)
+        if output.written == 16:
+            os.kill(os.getpid(), number)
+
+    words = ("generate", *options, "--input", "in.txt", "--output", "out.txt", "--buffer-size", 8)
+    monkeypatch.setattr(ResumableOutput, "append", append_and_signal)
+    done = call_command(*words, status=130 if number == signal.SIGINT else 75)
+    monkeypatch.setattr(ResumableOutput, "append", append)
+    kept = read(tmp_path / "out.txt.part")
+    assert len(kept) in (16, 24) and kept == whole[: len(kept)]
+    assert f"out.txt.part has {len(kept)} lines" in done.stderr and not (tmp_path / "out.txt").exists()
+    assert f"{len(kept)} of them by an earlier run" in call_command(*words).stdout
+    assert read(tmp_path / "out.txt") == whole
+
+
 def test_a_killed_run_goes_on(generate, start_command, options, tmp_path):
     lines = SOURCES * 10
     whole = generate("--beam", 4, lines=lines, output="whole.txt")

@@ -9,6 +9,7 @@ from fairseq_cli import train
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from s2sft_fairseq.runtime import preemption
+from s2sft_fairseq.signals import handled
 
 
 def test_signals_reach_the_processes_of_gpus(monkeypatch):
@@ -41,7 +42,7 @@ def test_other_threads_handle_no_signals():
     found = []
 
     def ask():
-        with preemption._handled(preemption._ask):
+        with handled(preemption._ask):
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=ask)
