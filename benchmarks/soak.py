@@ -1,0 +1,211 @@
+"""Hours of work: whether memory, open files and speed stay what they were.
+
+    python benchmarks/soak.py generation --model MODEL --source test.src --minutes 60 --file soak.json
+    python benchmarks/soak.py serve      --model MODEL --source test.src --minutes 60 --file soak.json
+    python benchmarks/soak.py training   --data DATA --pretrained ENCODER --save-dir DIR --minutes 60 --file soak.json
+    python benchmarks/soak.py report     --file soak.json --draw soak.png
+
+Every `--every` seconds it takes the resident memory and the open files of the process, and its work since then:
+updates, or sentences of a file that is read again and again. A soak can be made in pieces: each run adds samples to the
+file, and a training goes on from its last checkpoint, which SIGTERM has made it save. The report compares the last
+quarter of each piece with its second one, in medians; the first has kernels to choose and pools to fill.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from records import write_records
+
+S2SFT = (sys.executable, "-m", "s2sft_fairseq")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["generation", "serve", "training", "report"])
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--pretrained", type=Path)
+    parser.add_argument("--save-dir", type=Path, default=Path("soak"))
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--every", type=float, default=15, help="seconds between samples")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--file", type=Path, default=Path("soak.json"), help="of the samples")
+    parser.add_argument("--draw", type=Path, help="of the report, a picture")
+    options = parser.parse_args()
+    samples = json.loads(options.file.read_text(encoding="utf-8")) if options.file.exists() else []
+    if options.kind == "report":
+        report(samples, options.draw)
+        return
+    piece = 1 + max((each["piece"] for each in samples if each["kind"] == options.kind), default=0)
+    work = {"generation": generation, "serve": serve, "training": training}[options.kind]
+    started = before = time.monotonic()
+    done_before = 0
+    for process, done in work(options):
+        now = time.monotonic()
+        if now - before >= options.every:
+            speed = (done - done_before) / (now - before)
+            sample = {
+                "kind": options.kind,
+                "piece": piece,
+                "seconds": round(now - started, 1),
+                "speed": round(speed, 3),
+            }
+            samples.append({**sample, **used_by(process)})
+            write_records(options.file, samples)
+            print(samples[-1], flush=True)
+            before, done_before = now, done
+        if now - started >= 60 * options.minutes:
+            break
+
+
+def used_by(process: int) -> dict[str, int]:
+    """Return the resident memory in kB and the number of open files of a process."""
+    resident = int(Path(f"/proc/{process}/statm").read_text(encoding="utf-8").split()[1]) * PAGE // 1024
+    return {"resident_kB": resident, "files": len(os.listdir(f"/proc/{process}/fd"))}
+
+
+def batches(options: argparse.Namespace) -> Iterator[list[str]]:
+    """Yield batches of sources, again and again."""
+    lines = itertools.cycle(options.source.read_text(encoding="utf-8").splitlines())
+    while True:
+        yield list(itertools.islice(lines, options.batch))
+
+
+def generation(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
+    """Generate in this process; yield it and the number of sentences."""
+    from s2sft_fairseq import Seq2Seq
+
+    model, done = Seq2Seq.from_pretrained(options.model, device="cpu"), 0
+    for sources in batches(options):
+        model.generate(sources, batch_size=options.batch)
+        done += len(sources)
+        yield os.getpid(), done
+
+
+def serve(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
+    """Ask a server, two requests at a time; yield its process and the number of sentences."""
+    port = 8765
+    words = [*S2SFT, "serve", str(options.model), "--port", str(port), "--cpu"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", server)
+            done, lock, texts = [0], threading.Lock(), batches(options)
+
+            def ask() -> None:
+                while server.poll() is None:
+                    with lock:
+                        sources = next(texts)
+                    body = json.dumps({"source": sources}).encode()
+                    request = urllib.request.Request(
+                        f"http://127.0.0.1:{port}/generate", body, {"Content-Type": "application/json"}
+                    )
+                    with urllib.request.urlopen(request, timeout=120) as answer:
+                        answer.read()
+                    with lock:
+                        done[0] += len(sources)
+
+            for _ in range(2):
+                threading.Thread(target=ask, daemon=True).start()
+            while server.poll() is None:
+                time.sleep(1)
+                yield server.pid, done[0]
+        finally:
+            server.terminate()
+    sys.exit(f"the server ended with {server.returncode}")
+
+
+def wait_for(url: str, server: subprocess.Popen) -> None:
+    """Wait until a server answers."""
+    while server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)
+    sys.exit(f"the server ended with {server.returncode}")
+
+
+def training(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
+    """Train in a process of its own, which SIGTERM ends; yield it and the number of updates."""
+    words = [*S2SFT, "train", str(options.data), "--pretrained", str(options.pretrained), "--cpu", "--batch-size"]
+    words += [str(options.batch), "--max-update", "1000000", "--lr", "1e-5", "--save-dir", str(options.save_dir)]
+    words += ["--save-interval-updates", "200", "--keep-interval-updates", "1", "--no-epoch-checkpoints"]
+    words += [
+        "--log-format",
+        "simple",
+        "--log-interval",
+        "5",
+        "--no-model-folder",
+        "--validate-interval-updates",
+        "400",
+    ]
+    first: int | None = None
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if found := re.search(r"num_updates=(\d+)", line):
+                    first = int(found[1]) if first is None else first
+                    yield process.pid, int(found[1]) - first
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stdout.read()
+    sys.exit(f"the training ended with {process.returncode}")
+
+
+def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
+    """Print how the last quarter of each piece differs from its second one."""
+    pieces = sorted({(each["kind"], each["piece"]) for each in samples})
+    print("| | minutes | memory, MB | change | files | change | work/s | change |\n|---|---|---|---|---|---|---|---|")
+    for kind, piece in pieces:
+        own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
+        quarter = max(1, len(own) // 4)
+        cells = [f"{kind} {piece}", f"{own[-1]['seconds'] / 60:.0f}"]
+        for name, unit in (("resident_kB", 1024), ("files", 1), ("speed", 1)):
+            second, last = (
+                statistics.median(each[name] for each in part) for part in (own[quarter : 2 * quarter], own[-quarter:])
+            )
+            cells += [f"{last / unit:.4g}", f"{100 * (last / second - 1):+.1f} %"]
+        print(f"| {' | '.join(cells)} |")
+    if picture is not None:
+        draw(samples, picture)
+
+
+def draw(samples: Sequence[dict[str, Any]], picture: Path) -> None:
+    """Draw memory, files and speed over time, relative to the median of each piece."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
+    for kind, style in zip(sorted({each["kind"] for each in samples}), ("-", "--", ":"), strict=False):
+        for piece in sorted({each["piece"] for each in samples if each["kind"] == kind}):
+            own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
+            for axis, name in zip(axes, ("resident_kB", "files", "speed"), strict=True):
+                middle = statistics.median(each[name] for each in own)
+                minutes = [each["seconds"] / 60 for each in own]
+                axis.plot(minutes, [each[name] / middle for each in own], style, label=f"{kind} {piece}", linewidth=1)
+                axis.set_ylabel({"resident_kB": "memory"}.get(name, name) + " / median")
+    axes[-1].set_xlabel("minutes")
+    axes[0].legend(fontsize=8)
+    figure.savefig(picture, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
