@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import reprlib
 import sys
 import traceback
 from collections.abc import Iterable
@@ -31,6 +32,33 @@ class UserError(Exception):
         if len(lines) == 1 and not heading:
             return cls(lines[0])
         return cls("\n".join([heading or f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]), lines)
+
+
+class _Shown(reprlib.Repr):
+    """Shows the beginning of a value.
+
+    Values of a pickle may refer to themselves, or to others so often that no memory holds their `repr`; and Python
+    refuses to write whole numbers of more than 4,300 digits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict, self.maxset, self.maxstring = 2, 8, 8, 8, 8, 60
+
+    def repr_int(self, value: int, level: int) -> str:
+        return repr(value) if value.bit_length() < 128 else f"a whole number of {value.bit_length():,} bits"
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        plain = isinstance(value, bool | float | complex | type(None))
+        return repr(value) if plain else f"{repr(value[:60]) if isinstance(value, bytes) else type(value).__name__}"
+
+
+_shown = _Shown()
+
+
+def shown(value: object) -> str:
+    """Return how a message shows a value that a file holds: in a short line, whatever it is."""
+    return f"{_shown.repr(value):.120}"
 
 
 def as_option(name: str) -> str:

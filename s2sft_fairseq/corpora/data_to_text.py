@@ -19,7 +19,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordError, one_line, read_bytes, require
+from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordError, one_line, require
+from s2sft_fairseq.data.text_files import read_text
 from s2sft_fairseq.errors import UserError
 
 HEADER = ["mr", "ref"]
@@ -48,10 +49,7 @@ def read_e2e_file(path: Path, malformed: Malformed) -> Iterator[Example]:
     Raises:
         UserError: if the file is no UTF-8 or has another header.
     """
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
+    text = read_text(path).removeprefix("\ufeff")
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(rows, [])

@@ -25,10 +25,10 @@ from s2sft_fairseq.corpora.reading import (
     MalformedRecordError,
     numbered_lines,
     one_line,
-    read_json_file,
     require,
     take,
 )
+from s2sft_fairseq.data.text_files import read_json
 from s2sft_fairseq.errors import UserError
 
 HIGHLIGHT = "@highlight"
@@ -107,7 +107,7 @@ def read_xsum(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]
     if not names:
         raise UserError(f"--raw {folder} must hold {' or '.join(XSUM_FOLDERS)}, but has neither")
     articles, suffix = folder / names[0], XSUM_FOLDERS[names[0]]
-    splits = read_json_file(ids)
+    splits = read_json(ids)
     try:
         of_split = {ours: take(splits, name, list) for name, ours in _SPLITS.items()}
     except MalformedRecordError as error:

@@ -1,4 +1,4 @@
-"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does; and JSON files.
+"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does; and JSON.
 
 fairseq opens text with universal newlines (fairseq/file_chunker_utils.py): ``\\n``, ``\\r\\n`` and a lone ``\\r`` end a
 line; U+2028, U+0085, form feeds and the like, at which `str.splitlines` would break, do not. With ``--workers`` above 1
@@ -7,16 +7,17 @@ Invalid UTF-8 makes it fail with a traceback that names no line.
 """
 
 import gzip
+import io
 import json
 import logging
+import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from io import BufferedIOBase
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,14 @@ from s2sft_fairseq.files import whole_file
 logger = logging.getLogger(__name__)
 
 SHOWN_LINES = 10
-_CHUNK_LINES = 1000
+LONGEST_LINE = 2**26
+"""Bytes of a line; no text that a model reads is a hundredth of it."""
+LARGEST_FILE = 2**28
+"""Bytes of a file that is read as a whole, unpacked: the largest tokenizers and corpora of JSON have a fifth of it."""
+_DEEPEST_JSON = 100
+_LARGEST_INTEGER = 2**63
+_PERHAPS_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+_BLOCK = 2**20  # bytes of lines that are looked at together
 READING_ERRORS = (OSError, EOFError, zlib.error)  # the last two: of damaged .gz files
 
 
@@ -93,25 +101,26 @@ def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
     # fairseq counts a lone carriage return as a line end, but these files are refused: numbers are those of an editor.
     wrong: dict[str, list[int]] = {}
     with open_bytes(path) as file:
-        while chunk := list(islice(file, _CHUNK_LINES)):
-            if not lines and chunk[0].startswith(b"\xef\xbb\xbf"):
+        while block := file.read(_BLOCK):
+            block = block if block.endswith(b"\n") else block + file.readline()
+            if not lines and block.startswith(b"\xef\xbb\xbf"):
                 problems.append(f"{path}: starts with a byte order mark (U+FEFF); save it as UTF-8 without one")
-            for number, mistake in _mistakes(chunk, allow_crlf):
+            for number, mistake in _mistakes(block, allow_crlf):
                 wrong.setdefault(mistake, []).append(lines + number)
-            lines += len(chunk)
-            text = b"".join(chunk).decode(errors="replace").removesuffix("\n")
-            empty += sum(not line or line.isspace() for line in text.split("\n"))
+            texts = block.decode(errors="replace").removesuffix("\n").split("\n")
+            lines += len(texts)
+            empty += sum(not line or line.isspace() for line in texts)
     if not lines:
         problems.append(f"{path}: is empty, at least one line is needed")
     problems += line_problems(path, wrong)
     return TextStats(path, lines, empty)
 
 
-def _mistakes(chunk: Sequence[bytes], allow_crlf: bool) -> Iterator[tuple[int, str]]:
+def _mistakes(block: bytes, allow_crlf: bool) -> Iterator[tuple[int, str]]:
     """Yield the number of each wrong line, from 1, and what is wrong with it."""
-    if _is_plain(b"".join(chunk)):  # nearly always, and found out much faster than line by line
-        return
-    for number, line in enumerate(chunk, 1):
+    if b"\r" not in block and b"\0" not in block and _is_utf8(block):
+        return  # nearly always, and found out much faster than line by line
+    for number, line in enumerate(io.BytesIO(block), 1):
         text = line.removesuffix(b"\n")
         if text.endswith(b"\r") and text != line and allow_crlf:
             text = text[:-1]
@@ -121,10 +130,6 @@ def _mistakes(chunk: Sequence[bytes], allow_crlf: bool) -> Iterator[tuple[int, s
             yield number, "hold NUL characters (is the file UTF-16?)"
         if not _is_utf8(text):
             yield number, "are not valid UTF-8"
-
-
-def _is_plain(text: bytes) -> bool:
-    return b"\r" not in text and b"\0" not in text and _is_utf8(text)
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -147,9 +152,36 @@ def reading_problem(path: Path, error: BaseException) -> str:
     return f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
-def open_bytes(path: Path) -> BufferedIOBase:
+class LineReader(io.BufferedReader):
+    """Reads the bytes or the lines of a file; a line may be longer than memory, for 60 kB of gzip unpack to 64 MiB."""
+
+    def __init__(self, path: Path, raw: Any) -> None:
+        super().__init__(raw)
+        self._path = path
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Read the next line, as iterating does; `size` is ignored.
+
+        Raises:
+            UserError: if it has more than `LONGEST_LINE` bytes.
+        """
+        line = super().readline(LONGEST_LINE + 1)
+        if len(line) > LONGEST_LINE:
+            before = self.tell() - len(line)
+            self.seek(0)
+            lines = sum(self.read(min(_BLOCK, before - at)).count(b"\n") for at in range(0, before, _BLOCK))
+            raise UserError(_too_long(self._path, lines + 1))
+        return line
+
+
+def _too_long(path: Path, number: int) -> str:
+    return f"{path}, line {number}: must have at most {LONGEST_LINE:,} bytes, but has more"
+
+
+def open_bytes(path: Path) -> LineReader:
     """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; a pipe can be opened again."""
-    return gzip.open(readable(path), "rb") if path.suffix == ".gz" else readable(path).open("rb")
+    file = readable(path)
+    return LineReader(path, gzip.open(file, "rb") if path.suffix == ".gz" else io.FileIO(file))
 
 
 def readable(path: Path) -> Path:
@@ -188,9 +220,17 @@ def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a checked file, without their ends."""
-    with readable(path).open(encoding="utf-8") as file:
-        for line in file:
+    """Yield the lines of a file, without their ends; `check_texts` finds what is wrong with it.
+
+    Raises:
+        UserError: if one has more than `LONGEST_LINE` bytes.
+    """
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise UserError(_too_long(path, number))
             yield line.removesuffix("\n")
 
 
@@ -213,19 +253,101 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
     return count
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file, decompressed if its name ends in ``.gz``.
 
     Raises:
-        UserError: if it cannot be read or is no JSON.
+        UserError: if it cannot be read, or has more than `LARGEST_FILE` bytes.
     """
     try:
-        return json.loads(readable(path).read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        with open_bytes(path) as file:
+            content = file.read(LARGEST_FILE + 1)
+    except READING_ERRORS as error:
+        raise UserError(reading_problem(path, error)) from None
+    if len(content) > LARGEST_FILE:
+        raise UserError(f"{path}: must have at most {LARGEST_FILE:,} bytes, unpacked, but has more")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Read a whole file of text as it is: line ends are not touched, for some vocabularies have them among their tokens.
+
+    Raises:
+        UserError: if it cannot be read, is no UTF-8, or is too large.
+    """
+    try:
+        return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
-    except (ValueError, RecursionError) as error:  # it is no JSON, or nested without end
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of up to 18 digits says; None of any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def parse_json(text: str | bytes, *, half_pairs: bool = False) -> Any:
+    """Return the value of JSON that comes from anywhere.
+
+    Args:
+        text: the JSON.
+        half_pairs: let halves of surrogate pairs pass, for a caller that tells where they are.
+
+    Raises:
+        ValueError: if it is no JSON, or no value of use: nested more than 100 deep, with a whole number of more than
+            64 bits, or with half of a surrogate pair, which no file could hold. Bytes that are no UTF-8 raise the kind
+            `UnicodeDecodeError`.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
+    try:
+        value = json.loads(text, parse_int=_integer)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {_DEEPEST_JSON} deep") from None
+    if text.count("[") + text.count("{") > _DEEPEST_JSON and not _is_flat(value):
+        raise ValueError(f"it is nested more than {_DEEPEST_JSON} deep")
+    if not half_pairs and _PERHAPS_HALF_PAIR.search(text) and has_half_pair(value):
+        raise ValueError("it has half of a surrogate pair")
+    return value
+
+
+def has_half_pair(value: Any) -> bool:
+    """Whether a value of JSON has half of a surrogate pair, which no file can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _integer(text: str) -> int:
+    """Return a whole number; Python itself would take those of 4,300 digits, with which nothing can be computed."""
+    if len(text) > 20 or not -_LARGEST_INTEGER <= int(text) < _LARGEST_INTEGER:
+        raise ValueError(f"the whole number {text:.40} has more than 64 bits")
+    return int(text)
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a value is nested at most `_DEEPEST_JSON` deep, by its values of each depth."""
+    level = [value]
+    for _ in range(_DEEPEST_JSON):
+        lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = list(chain.from_iterable(lists))
+        if not level:
+            return True
+    return False
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        UserError: if it cannot be read or is no JSON that `parse_json` takes.
+    """
+    text = read_text(path)
+    try:
+        return parse_json(text)
+    except ValueError as error:
         raise UserError(f"{path} must be JSON: {error}") from None
 
 

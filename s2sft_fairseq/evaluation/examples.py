@@ -5,7 +5,6 @@ summarization is compared with. Usual are the first three sentences on CNN/Daily
 XSum (Narayan et al. 2018) and about the first eight words for headlines (Rush et al. 2015, who take 75 characters).
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from s2sft_fairseq.data.text_files import (
     is_json_lines,
     line_problems,
     open_bytes,
+    parse_json,
     read_json_object,
     read_lines,
 )
@@ -160,8 +160,8 @@ def _references(path: Path) -> list[tuple[str, ...]]:
 
 def _json_references(line: str) -> tuple[str, ...] | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(value, dict):
         return None

@@ -98,7 +98,7 @@ def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
     bert = normalizers.BertNormalizer(
         lowercase=lower,
         strip_accents=config.get("strip_accents"),
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        handle_chinese_chars=config.get("tokenize_chinese_chars") is not False,
     )
     library.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
