@@ -40,6 +40,7 @@ from s2sft_fairseq.checkpoints.model_folder import (
     read_model,
     what_it_is,
 )
+from s2sft_fairseq.checkpoints.state_checks import check_archive, check_state
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -196,9 +197,10 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     if path.endswith(".safetensors") or (Path(path).name in ENGINES.values() and engine_of(Path(path).parent)):
         return read_model(Path(path))
     try:
+        check_archive(path)
         mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except MemoryError:
+    except (MemoryError, UserError):
         raise
     except RefusedValueError as error:
         raise UserError(_refusal(path, [f"a NumPy value that is no number ({error})"])) from error
@@ -207,6 +209,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
         raise UserError(_refusal(path, refused) if refused else _unreadable(path, error)) from error
     if not isinstance(state, dict):
         raise UserError(f"{path}: a checkpoint holds a dictionary, this file holds a {type(state).__name__}")
+    check_state(path, state)
     return state
 
 

@@ -270,7 +270,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read a whole file of text as it is: line ends are not touched, for some vocabularies have them among their tokens.
+    """Read a whole file of text as it is: line ends are not touched, for some vocabularies hold them as tokens.
 
     Raises:
         UserError: if it cannot be read, is no UTF-8, or is too large.

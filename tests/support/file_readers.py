@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from tiny import TINY_SIZES, tiny_dictionary, tiny_model
 from tokenizer_folders import WRITERS
 
-from s2sft_fairseq.checkpoints.conversion import read
-from s2sft_fairseq.checkpoints.families import recognize
+from s2sft_fairseq import plugin  # noqa: F401  registers what a configuration may name
 from s2sft_fairseq.checkpoints.model_folder import write_model
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
@@ -31,7 +30,7 @@ from s2sft_fairseq.data.text_files import check_texts
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import read_answers, read_examples, read_table
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.models.convert import parameter_shapes
+from s2sft_fairseq.models.convert import convert_encoder
 from s2sft_fairseq.question_answering.questions import label_array, read_questions
 from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tokenization.folder import open_tokenizer
@@ -47,8 +46,7 @@ class Reader(NamedTuple):
 
 def _convert(folder: Path) -> None:
     """Read an encoder as ``s2sft convert`` does."""
-    source = open_source(folder)
-    read(recognize(source.weights, source.config), source.weights, source.config, parameter_shapes)
+    convert_encoder(open_source(folder))
 
 
 def _write_encoder(name: str, folder: Path) -> None:
