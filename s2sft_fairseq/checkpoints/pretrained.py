@@ -91,7 +91,11 @@ class PretrainedEncoder:
             raise UserError(
                 f"--pretrained {folder} must be a folder written by 's2sft convert', but lacks {', '.join(missing)}"
             )
-        described = {**_DESCRIBED, **read_json_object(folder / CONFIG)}
+        what = f"{folder / CONFIG} was not written by 's2sft convert'"
+        try:
+            described = {**_DESCRIBED, **read_json_object(folder / CONFIG)}
+        except UserError as error:
+            raise UserError(f"{what}: {error}") from None
         problems = [
             f"{name} must be {kind}, but is {shown(described[name])}"
             for name, (kind, is_right) in _KINDS.items()
@@ -99,7 +103,7 @@ class PretrainedEncoder:
         ]
         problems += layout_problems(described["layout"], "layout")
         if problems:
-            raise UserError.of(problems, f"{folder / CONFIG} was not written by 's2sft convert':")
+            raise UserError(f"{what}: {'; '.join(problems)}")
         return cls(folder, **{name: described[name] for name in _KINDS})
 
     def with_roles(self, num_roles: int, num_turns: int) -> "PretrainedEncoder":

@@ -237,7 +237,7 @@ def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # a newer protocol is an error here
             state = _weights_only_unpickler.load(file, encoding="latin1")  # arrays that Python 2 wrote are such text
         # "StructuredToParameterName@@" is a table of names
-        return {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+        tensors = {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
     except MemoryError:
         raise
     except RefusedValueError as error:
@@ -249,6 +249,8 @@ def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{_unreadable(path, error)} "
             "A pickle that is no PyTorch checkpoint must be of protocol 2 and hold NumPy arrays."
         ) from error
+    check_state(path, tensors)
+    return tensors
 
 
 def _refused_types(path: str, error: Exception) -> list[str]:

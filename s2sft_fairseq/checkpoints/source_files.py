@@ -34,6 +34,7 @@ WEIGHTS = (
     "pytorch_model.bin",
     "model.pt",
 )
+_LONGEST_NAME = 120
 CONFIGS = ("config.json", "ernie_config.json", "model_config.json")
 
 
@@ -150,7 +151,7 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
     elif isinstance(state.get("weights"), dict):  # DeltaLM's own, which tells of its sizes by its shapes alone
         state, inner = state["weights"], {"_name": "deltalm"}
     if strange := [
-        f"{shown(name)} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
+        f"{_plain(name)} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
     ]:
         raise UserError(f"{file} must hold tensors by name, but {', '.join(strange[:5])}")
     if state and all(name.startswith("module.") for name in state):  # saved from within DistributedDataParallel
@@ -181,15 +182,17 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     files = sorted(set(table.values()))
     # A name is looked up among those of the folder: none leads out of it, or back to the index.
     beside = {path.name for path in index.parent.iterdir() if path.suffix in (".safetensors", ".bin")}
-    if missing := [shown(name) for name in files if name not in beside]:
-        raise UserError(
-            f"{index} names {len(files)} files, of which {', '.join(missing[:10])} are missing beside it: they must "
-            "be *.safetensors or *.bin in the same folder"
-        )
+    if missing := [_plain(name) for name in files if name not in beside]:
+        raise UserError(f"{index} names {len(files)} files, of which {', '.join(missing[:10])} are missing beside it")
     weights: dict[str, Tensor] = {}
     for name in files:
         part, _ = _read_weights(index.with_name(name))
         weights |= part
     if absent := sorted(table.keys() - weights.keys()):
-        raise UserError(f"{index} names tensors that its files lack: {', '.join(absent[:10])}")
+        raise UserError(f"{index} names tensors that its files lack: {', '.join(map(_plain, absent[:10]))}")
     return weights
+
+
+def _plain(name: str) -> str:
+    """Return a name that a file holds as a message shows it."""
+    return name if name.isprintable() and len(name) <= _LONGEST_NAME else shown(name)

@@ -49,9 +49,11 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
                 return family
     if kind in kinds:
         return kinds[kind]
+    shown_names = ", ".join(name[:_SHOWN] for name in names[:5])
     raise UserError(
         f"this is no encoder of a known family (s2sft convert --list): the configuration's model_type must be one of "
-        f"{', '.join(sorted(kinds))}, but is {shown(kind)}; its parameters: {', '.join(name[:_SHOWN] for name in names[:5])}, ...{_nearest(names)}"
+        f"{', '.join(sorted(kinds))}, but is {shown(kind)}; its parameters: {shown_names}, "
+        f"...{_nearest(names)}"
     )
 
 
