@@ -11,7 +11,7 @@ from typing import Any
 
 # A UserError within a traceback that reached this process as text, up to the next traceback of the chain.
 _IN_TRACEBACK = re.compile(
-    r"^(?:\w+\.)*UserError: (.*?)\s*(?=\n\n(?:During handling|The above exception) |\Z)", re.M | re.S
+    r"^(?:\w+\.)*UserError: (.*?)(?=\n\n(?:During handling|The above exception) |\Z)", re.M | re.S
 )
 
 
@@ -75,7 +75,7 @@ def user_error_text(error: BaseException | None) -> str | None:
     while error is not None:
         text = str(error)
         if in_traceback := _IN_TRACEBACK.search(text):
-            return in_traceback[1]
+            return in_traceback[1].rstrip()
         if isinstance(error, UserError):
             return text
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -35,6 +35,7 @@ _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'.])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|St|Jr|Sr|No|vs|Inc|Co|Corp|Ltd|"
     r"Jan|Feb|Aug|Sept|Oct|Nov|Dec|e\.g|i\.e)$"
 )
+_LONGEST_ABBREVIATION = 5  # with what stands before it
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def split_sentences(text: str) -> list[str]:
     """Split English text, without data or a model: a few abbreviations are known, others end a sentence."""
     sentences, start = [], 0
     for end in _END.finditer(text):
-        if text[end.start()] == "." and _ABBREVIATION.search(text[start : end.start()]):
+        stop = end.start()
+        if text[stop] == "." and _ABBREVIATION.search(text, max(0, stop - _LONGEST_ABBREVIATION), stop):
             continue
         sentences.append(text[start : end.end()].strip())
         start = end.end()

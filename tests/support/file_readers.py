@@ -178,8 +178,9 @@ def _read_json_lines(folder: Path) -> None:
         [str(text).encode() for text in column]
 
 
-def _glue(task: str, folder: Path, malformed: Malformed) -> Mapping[str, Iterator[Example]]:
-    return glue.read_glue(folder, task, malformed)
+def _glue(folder: Path, malformed: Malformed) -> Mapping[str, Iterator[Example]]:
+    tasks = {name: glue.read_glue(folder, name, malformed) for name in glue.TASKS}
+    return {f"{name} {split}": examples for name, splits in tasks.items() for split, examples in splits.items()}
 
 
 QUESTION = {"id": "q", "query": 3, "windows": [[0, 4], [2, 4]], "answer": [1, 2], "passage": "a b", "offsets": [[0, 1]]}
@@ -226,7 +227,7 @@ CORPORA: dict[str, tuple[Callable[[Path], object], Callable[[Path, Malformed], A
     "coqa": (raw_corpora.coqa, dialogue.read_coqa),
     "persona_chat": (raw_corpora.persona_chat, dialogue.read_persona_chat),
     "iwslt14": (raw_corpora.iwslt14, lambda folder, malformed: iwslt14.read_iwslt14(folder, "de", "en", malformed)),
-    **{f"glue_{name}": (raw_corpora.glue, partial(_glue, name)) for name in ("mnli", "sts-b", "cola")},
+    "glue": (raw_corpora.glue, _glue),
     "pairs": (partial(_write, PAIRS), _pairs),
 }
 READERS: dict[str, Reader] = {
