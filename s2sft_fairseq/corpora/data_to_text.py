@@ -116,6 +116,9 @@ def read_webnlg_file(path: Path, language: str, malformed: Malformed) -> Iterato
     except ElementTree.ParseError as error:
         malformed.add(path, error.position[0], f"is no well-formed XML: {error}")
         return
+    except (LookupError, ValueError) as error:  # of its encoding, which the first line names
+        malformed.add(path, 1, f"is no well-formed XML: {error}")
+        return
     for number, entry in enumerate(root.iter("entry"), 1):
         where = f"entry {number} ({entry.get('category')}, {entry.get('eid')})"
         with malformed.record(path, where):
