@@ -243,9 +243,12 @@ def load_sentencepiece(path: Path) -> Any:
             f"{path} needs the package sentencepiece, which is not installed: pip install sentencepiece"
         ) from error
     try:
-        return SentencePieceProcessor(model_proto=path.read_bytes())
+        model = SentencePieceProcessor(model_proto=path.read_bytes())
     except (OSError, RuntimeError):
         raise UserError(f"{path} must be a SentencePiece model, but is none or damaged") from None
+    if not 0 <= model.unk_id() < model.get_piece_size():
+        raise UserError(f"{path} must have a piece for the unknown, but of its {model.get_piece_size()} pieces none is")
+    return model
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:

@@ -6,13 +6,14 @@ import zlib
 from pathlib import Path
 
 import pytest
-from raw_corpora import squad
-from tokenizer_folders import write_fastbpe, write_modernbert, write_wordpiece
+from raw_corpora import squad, xsum
+from tokenizer_folders import write_fastbpe, write_modernbert, write_sentencepiece, write_wordpiece
 
 from s2sft_fairseq.corpora.data_to_text import read_webnlg_file
 from s2sft_fairseq.corpora.pairs import USUAL, read_pairs
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.squad import read_squad
+from s2sft_fairseq.corpora.summarization import read_xsum
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import LARGEST_FILE, LONGEST_LINE, check_text, parse_json, read_json, read_lines
 from s2sft_fairseq.errors import UserError
@@ -110,6 +111,24 @@ def test_titles_of_squad(tmp_path, title):
     for examples in read_squad(tmp_path, malformed).values():
         list(examples)
     assert malformed.lines() == [f"{path}, article 1: 'title' must be a text, but is {title!r}"]
+
+
+@pytest.mark.parametrize("name", ["../outside", "x" * 5000, "a\x00b", 7, {"a": 1}], ids=lambda name: f"{name!r:.12}")
+def test_articles_of_xsum(tmp_path, name):
+    xsum(tmp_path / "raw")
+    (tmp_path / "raw" / "outside.summary").write_text("[SN]FIRST-SENTENCE[SN]\na\n[SN]RESTBODY[SN]\nb\n")
+    path = tmp_path / "raw" / "XSum-TRAINING-DEV-TEST-SPLIT-90-5-5.json"
+    path.write_text(json.dumps({"train": [name], "validation": [], "test": []}))
+    malformed = Malformed()
+    assert list(read_xsum(tmp_path / "raw", malformed)["train"]) == []
+    assert len(malformed.lines()) == 1 and malformed.lines()[0].startswith(f"{path}, split train: there is no ")
+
+
+def test_a_sentencepiece_model_without_pieces(tmp_path):
+    write_sentencepiece(tmp_path)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model must have a piece for the unknown, but of its 0"):
+        open_tokenizer(tmp_path)
 
 
 XML = {

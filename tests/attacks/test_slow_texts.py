@@ -168,7 +168,7 @@ READ = {
     "the text of an error": lambda text, _: user_error_text(RuntimeError(f"UserError: {text}")),
     "sentences": lambda text, _: split_sentences(text),
     "words of BERT": lambda text, _: bert_words(text),
-    "words of the Penn Treebank": lambda text, _: [fix_tokenization(text, style) for style in STYLES.values()],
+    "words of the Penn Treebank": lambda text, _: fix_tokenization(text, STYLES["lower"]),
     "answers": lambda text, _: answer_words(text),
     "letters": lambda text, _: _letters(text),
     "detokenizing": lambda text, _: detokenize(text.split() + list(text[:20_000])),

@@ -5,9 +5,10 @@ import io
 import json
 import pickle
 import re
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +58,10 @@ def _nested(depth: int) -> list[Any]:
     return value
 
 
+@cache
 def _objects() -> list[Any]:
     """Values that a pickle may hold, and no checkpoint does."""
+    warnings.filterwarnings("ignore", "Sparse CSR|torch.quantize_per_tensor")
     one = torch.zeros(1)
     return [
         *(None, True, -1, 2**40, 10**5000, -(10**400), float("nan"), float("inf"), "", "x" * 70_000, "\ud800", b"x"),
