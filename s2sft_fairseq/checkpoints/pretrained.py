@@ -23,8 +23,8 @@ from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.model_folder import layout_problems
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
-from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.files import write_whole
 

@@ -24,7 +24,7 @@ from s2sft_fairseq.checkpoints.families.settings import check_kinds
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
-from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, shown
 
 WEIGHTS = (

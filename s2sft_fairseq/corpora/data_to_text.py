@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordError, one_line, require
-from s2sft_fairseq.data.text_files import read_text
+from s2sft_fairseq.data.bounded_files import read_text
 from s2sft_fairseq.errors import UserError
 
 HEADER = ["mr", "ref"]

@@ -30,7 +30,7 @@ from s2sft_fairseq.corpora.reading import (
     require,
     take,
 )
-from s2sft_fairseq.data.text_files import whole_number
+from s2sft_fairseq.data.bounded_files import whole_number
 
 
 def read_coqa(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:

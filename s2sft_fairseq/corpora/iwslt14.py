@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from s2sft_fairseq.corpora.reading import Example, Malformed, aligned_lines, require
-from s2sft_fairseq.data.text_files import read_bytes
+from s2sft_fairseq.data.bounded_files import read_bytes
 from s2sft_fairseq.errors import UserError
 
 TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")

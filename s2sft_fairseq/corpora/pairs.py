@@ -21,7 +21,8 @@ from s2sft_fairseq.corpora.reading import (
     take,
 )
 from s2sft_fairseq.corpora.writing import write_corpus
-from s2sft_fairseq.data.text_files import is_json_lines, parse_json, plain_name
+from s2sft_fairseq.data.bounded_files import parse_json
+from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 
 HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 50, 50, 1000

@@ -11,8 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.data.text_files import READING_ERRORS, open_bytes, read_json, reading_problem
-from s2sft_fairseq.data.text_files import read_bytes as read_bytes
+from s2sft_fairseq.data.bounded_files import READING_ERRORS, open_bytes, read_json, reading_problem
+from s2sft_fairseq.data.bounded_files import read_bytes as read_bytes
 from s2sft_fairseq.errors import UserError
 
 # Between the fields of a source: ``s2sft tokenize --separator`` makes the separator symbol of a vocabulary of it.

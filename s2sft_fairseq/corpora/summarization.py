@@ -28,7 +28,7 @@ from s2sft_fairseq.corpora.reading import (
     require,
     take,
 )
-from s2sft_fairseq.data.text_files import read_json
+from s2sft_fairseq.data.bounded_files import read_json
 from s2sft_fairseq.errors import UserError
 
 HIGHLIGHT = "@highlight"

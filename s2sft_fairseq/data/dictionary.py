@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from s2sft_fairseq.data.text_files import read_text, whole_number
+from s2sft_fairseq.data.bounded_files import read_text, whole_number
 from s2sft_fairseq.errors import UserError, shown
 
 logger = logging.getLogger(__name__)

@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.squad import read_right_answers
-from s2sft_fairseq.data.text_files import (
-    check_texts,
-    is_json_lines,
-    line_problems,
-    open_bytes,
-    parse_json,
-    read_json_object,
-    read_lines,
-)
+from s2sft_fairseq.data.bounded_files import open_bytes, parse_json, read_json_object
+from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.normalisation import normalise_hypothesis, normalise_reference, normalise_source
 from s2sft_fairseq.evaluation.settings import Settings

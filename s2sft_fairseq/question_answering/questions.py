@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from s2sft_fairseq.data.text_files import check_text, line_problems, parse_json, read_lines
+from s2sft_fairseq.data.bounded_files import parse_json
+from s2sft_fairseq.data.text_files import check_text, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
 
 Window = tuple[int, int]

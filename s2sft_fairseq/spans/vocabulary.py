@@ -22,15 +22,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from s2sft_fairseq.data.bounded_files import READING_ERRORS, parse_json, reading_problem, whole_number
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import (
-    READING_ERRORS,
-    parse_json,
-    read_lines,
-    reading_problem,
-    whole_number,
-    write_lines,
-)
+from s2sft_fairseq.data.text_files import read_lines, write_lines
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.spans.ngrams import bigram_keys, trigram_keys

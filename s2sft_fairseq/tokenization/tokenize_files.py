@@ -11,16 +11,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import (
+from s2sft_fairseq.data.bounded_files import (
     READING_ERRORS,
-    check_texts,
     has_half_pair,
-    line_problems,
     open_bytes,
     parse_json,
     reading_problem,
 )
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import check_texts, line_problems
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.tokenization.folder import Tokenizer

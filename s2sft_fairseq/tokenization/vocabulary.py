@@ -10,6 +10,7 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
+from s2sft_fairseq.data.bounded_files import read_json, read_json_object, read_text, whole_number
 from s2sft_fairseq.data.dictionary import (
     BERT_SYMBOLS,
     DICTIONARY,
@@ -17,7 +18,6 @@ from s2sft_fairseq.data.dictionary import (
     ROBERTA_SYMBOLS,
     PretrainedDictionary,
 )
-from s2sft_fairseq.data.text_files import read_json, read_json_object, read_text, whole_number
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 

@@ -1,7 +1,8 @@
 """Read files that libFuzzer makes, guided by what lines of this package they reach: ``fuzz.py READER --runs N``.
 
-It needs the package atheris, of which there are wheels for Linux alone: pip install atheris. An input that raises anything
-but `UserError`, takes more than 4 GiB or 20 seconds ends it, and is written to the current folder as ``crash-...``.
+It needs the package atheris, of which there are wheels for few platforms: pip install atheris. An input that raises
+anything but `UserError`, or takes more than 4 GiB or 20 seconds, ends it, and is written to the current folder as
+``crash-...``. Readers are those of tests/support/file_readers.py.
 """
 
 import argparse

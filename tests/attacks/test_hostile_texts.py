@@ -14,8 +14,9 @@ from s2sft_fairseq.corpora.pairs import USUAL, read_pairs
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.squad import read_squad
 from s2sft_fairseq.corpora.summarization import read_xsum
+from s2sft_fairseq.data.bounded_files import LARGEST_FILE, LONGEST_LINE, parse_json, read_json
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import LARGEST_FILE, LONGEST_LINE, check_text, parse_json, read_json, read_lines
+from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.question_answering.questions import read_questions
 from s2sft_fairseq.spans.vocabulary import load_spans
