@@ -69,7 +69,7 @@ STRANGE = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
 @pytest.mark.parametrize("name", STRANGE)
 def test_tensors_that_are_no_weights(tmp_path, name):
     make, message = STRANGE[name]
