@@ -100,7 +100,7 @@ def generation(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 def serve(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
     """Ask a server, two requests at a time; yield its process and the number of sentences."""
     port = 8765
-    words = [*S2SFT, "serve", str(options.model), "--port", str(port), "--cpu"]
+    words = [*S2SFT, "serve", str(options.model), "--port", str(port)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             wait_for(f"http://127.0.0.1:{port}/health", server)

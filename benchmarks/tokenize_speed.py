@@ -21,8 +21,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from s2sft_fairseq.data.bounded_files import open_bytes
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS
-from s2sft_fairseq.data.text_files import open_bytes, read_lines
+from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.tokenization.fast_bpe import FastBpe, load_codes, read_pairs
 from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
 from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer

@@ -79,7 +79,7 @@ def check_files(*paths: Path) -> None:
         raise UserError.of(problems)
 
 
-def check_archive(path: Path) -> None:
+def check_checkpoint(path: Path) -> None:
     """Compare the members of a checkpoint with their CRC-32. Files that are no archives have none.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import reprlib
 import sys
 import traceback
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Any
 
 # A UserError within a traceback that reached this process as text, up to the next traceback of the chain.
 _IN_TRACEBACK = re.compile(
-    r"^(?:\w+\.)*UserError: (.*?)\s*(?=\n\n(?:During handling|The above exception) |\Z)", re.M | re.S
+    r"^(?:\w+\.)*UserError: (.*?)(?=\n\n(?:During handling|The above exception) |\Z)", re.M | re.S
 )
 
 
@@ -33,6 +34,33 @@ class UserError(Exception):
         return cls("\n".join([heading or f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]), lines)
 
 
+class _Shown(reprlib.Repr):
+    """Shows the beginning of a value.
+
+    Values of a pickle may refer to themselves, or to others so often that no memory holds their `repr`; and Python
+    refuses to write whole numbers of more than 4,300 digits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict, self.maxset, self.maxstring = 2, 8, 8, 8, 8, 60
+
+    def repr_int(self, value: int, level: int) -> str:
+        return repr(value) if value.bit_length() < 128 else f"a whole number of {value.bit_length():,} bits"
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        plain = isinstance(value, bool | float | complex | type(None))
+        return repr(value) if plain else f"{repr(value[:60]) if isinstance(value, bytes) else type(value).__name__}"
+
+
+_shown = _Shown()
+
+
+def shown(value: object) -> str:
+    """Return how a message shows a value that a file holds: in a short line, whatever it is."""
+    return f"{_shown.repr(value):.120}"
+
+
 def as_option(name: str) -> str:
     """Return an option as users write it, from the name that holds its value."""
     return f"--{name.replace('_', '-')}"
@@ -47,7 +75,7 @@ def user_error_text(error: BaseException | None) -> str | None:
     while error is not None:
         text = str(error)
         if in_traceback := _IN_TRACEBACK.search(text):
-            return in_traceback[1]
+            return in_traceback[1].rstrip()
         if isinstance(error, UserError):
             return text
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -14,7 +14,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checksums import (
     CHECKSUMS,
     SKIP,
-    check_archive,
+    check_checkpoint,
     check_files,
     check_folder,
     read_checksums,
@@ -119,7 +119,7 @@ def checkpoint(tmp_path):
 
 def test_a_checkpoint(checkpoint, monkeypatch):
     """A bit of its weights, which PyTorch would load as another number."""
-    check_archive(checkpoint)
+    check_checkpoint(checkpoint)
     place = checkpoint.read_bytes().index(torch.tensor([7.0]).numpy().tobytes() + torch.tensor([8.0]).numpy().tobytes())
     flip(checkpoint, place + 2)
     assert not torch.equal(torch.load(checkpoint)["model"]["weight"], STATE["model"]["weight"])

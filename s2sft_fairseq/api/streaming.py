@@ -11,7 +11,7 @@ from torch import Tensor
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.tokenization.wordpiece import UNSPACED
 
-_BOUNDARY = re.compile(rf"\s+\S|(?<={UNSPACED.pattern})(?={UNSPACED.pattern})")  # of words, or of Chinese characters
+_BOUNDARY = re.compile(rf"\s\S|(?<={UNSPACED.pattern})(?={UNSPACED.pattern})")  # of words, or of Chinese characters
 # "the readers' own" turns into "the readers 'own'" where a second apostrophe follows.
 _MAY_OPEN_A_QUOTATION = re.compile(r"(?<=s)'(?=\s|$)")
 

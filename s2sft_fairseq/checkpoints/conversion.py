@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.errors import UserError, as_option, shown
 
 Weights = dict[str, Tensor]
 Sizes = dict[str, Any]
@@ -126,14 +126,14 @@ def check_sizes(sizes: Mapping[str, Any]) -> None:
     Raises:
         UserError: listing every size that no encoder has.
     """
-    problems = [
-        f"{as_option(name)} must be at most {most:,}, but the configuration says {sizes[name]:,}"
-        for name, most in _MOST.items()
-        if sizes[name] > most
-    ]
-    epsilon = sizes.get("layer_norm_eps")
-    if epsilon is not None and not (type(epsilon) in (int, float) and 0 < epsilon < math.inf):
-        problems.append(f"--layer-norm-eps must be a number above 0, but the configuration says {epsilon!r:.40}")
+    problems = []
+    for name, most in _MOST.items():
+        if sizes[name] > most:
+            found = f"{sizes[name]:,}" if sizes[name] < 2**63 else shown(sizes[name])
+            problems.append(f"{as_option(name)} must be at most {most:,}, but the configuration says {found}")
+    epsilon = sizes.get("layer_norm_eps", 1)  # of a family that does not tell
+    if not (type(epsilon) in (int, float) and 0 < epsilon < math.inf):
+        problems.append(f"--layer-norm-eps must be a number above 0, but the configuration says {shown(epsilon)}")
     if problems:
         raise UserError.of(problems)
 
@@ -167,7 +167,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     rows = len(weights.get("embeddings.tokens.weight", ()))
     if rows and config.get("vocab_size", rows) != rows:
         problems.append(
-            f"the configuration's vocab_size is {config['vocab_size']}, but the token embedding has {rows} rows"
+            f"the configuration's vocab_size is {shown(config['vocab_size'])}, but the token embedding has {rows} rows"
         )
     expected = shapes_of(sizes, rows)
     missing = sorted(expected.keys() - weights.keys())

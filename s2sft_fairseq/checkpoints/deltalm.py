@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, Conversion, Sizes, Weights
 from s2sft_fairseq.errors import UserError
 
 FAMILY = "DeltaLM"
@@ -133,6 +133,8 @@ def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: 
         sizes: Sizes = sizes_of(weights, pad)
     except KeyError as error:
         raise UserError(f"this is no DeltaLM checkpoint: it lacks {error.args[0]}") from None
+    if (most := max(sizes["encoder_layers"], sizes["decoder_layers"])) > MOST_LAYERS:
+        raise UserError(f"this is no DeltaLM checkpoint: it names {most:,} layers, but {MOST_LAYERS:,} are the most")
     for name in ("encoder_attention_heads", "layer_norm_eps", "activation_fn"):
         if (value := options.get(name)) is not None:
             sizes[name] = value
@@ -194,7 +196,7 @@ def _rowless(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _num_layers(weights: Mapping[str, Tensor], side: str) -> int:
-    numbers = [int(found[1]) for name in weights if (found := re.match(rf"{side}\.layers\.(\d+)\.", name))]
+    numbers = [int(found[1]) for name in weights if (found := re.match(rf"{side}\.layers\.(\d{{1,9}})\.", name))]
     return max(numbers, default=-1) + 1
 
 

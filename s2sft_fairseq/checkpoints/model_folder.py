@@ -26,7 +26,7 @@ from torch import Tensor
 from s2sft_fairseq import __version__
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_safetensors
 from s2sft_fairseq.checksums import check_files
-from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"

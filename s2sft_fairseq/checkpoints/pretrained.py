@@ -11,7 +11,7 @@ others           the files of the tokenizer, as they came, and ``added_tokens.js
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,38 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import layout_problems
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.checksums import check_files
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.files import write_whole
 
 logger = logging.getLogger(__name__)
 
 MODEL, CONFIG = "model.pt", "config.json"
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+# What config.json holds, and what it need not.
+_KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "sizes": ("an object", lambda value: isinstance(value, dict)),
+    "vocab_size": ("a whole number above 0", lambda value: type(value) is int and value > 0),
+    "newly_initialized": ("a list of texts", _is_list_of_texts),
+    "layout": ("an object", lambda value: isinstance(value, dict)),
+    "family": ("a text", lambda value: isinstance(value, str)),
+    "files": ("a list of texts", _is_list_of_texts),
+    "model": ("a text", lambda value: isinstance(value, str)),
+}
+_DESCRIBED: Mapping[str, Any] = {
+    **dict.fromkeys(("sizes", "vocab_size", "newly_initialized")),
+    **{"layout": {}, "family": "", "files": [], "model": "unilm"},
+}
 
 
 @dataclass(frozen=True)
@@ -76,20 +98,20 @@ class PretrainedEncoder:
             )
         if checked:
             check_files(folder / CONFIG, folder / DICTIONARY)
+        what = f"{folder / CONFIG} was not written by 's2sft convert'"
         try:
-            described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            return cls(
-                folder,
-                described["sizes"],
-                described["vocab_size"],
-                described["newly_initialized"],
-                described.get("layout", {}),
-                described.get("family", ""),
-                described.get("files", []),
-                described.get("model", "unilm"),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{folder / CONFIG} was not written by 's2sft convert': {error!r}") from None
+            described = {**_DESCRIBED, **read_json_object(folder / CONFIG)}
+        except UserError as error:
+            raise UserError(f"{what}: {error}") from None
+        problems = [
+            f"{name} must be {kind}, but is {shown(described[name])}"
+            for name, (kind, is_right) in _KINDS.items()
+            if not is_right(described[name])
+        ]
+        problems += layout_problems(described["layout"], "layout")
+        if problems:
+            raise UserError(f"{what}: {'; '.join(problems)}")
+        return cls(folder, **{name: described[name] for name in _KINDS})
 
     def with_roles(self, num_roles: int, num_turns: int) -> "PretrainedEncoder":
         """Return the encoder with role and turn embeddings in place of segments, newly initialised if it has none."""
@@ -121,7 +143,9 @@ class PretrainedEncoder:
             UserError: if their file is missing or damaged, or they are not finite.
         """
         file = self.path / MODEL if self.weights is None else self.path
-        weights = load_checkpoint(file, lazily=True)["model"] if self.weights is None else self.weights
+        weights = load_checkpoint(file, lazily=True).get("model") if self.weights is None else self.weights
+        if not isinstance(weights, Mapping):
+            raise UserError(f"{file} must hold the parameters as 'model', but was not written by 's2sft convert'")
         check_finite(file, weights)
         return dict(weights)
 

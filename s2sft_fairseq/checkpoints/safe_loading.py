@@ -40,7 +40,8 @@ from s2sft_fairseq.checkpoints.model_folder import (
     read_model,
     what_it_is,
 )
-from s2sft_fairseq.checksums import check_archive
+from s2sft_fairseq.checkpoints.state_checks import check_archive, check_state
+from s2sft_fairseq.checksums import check_checkpoint
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -196,11 +197,12 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
         raise UserError(f"{path}: a checkpoint file or a model folder is needed, but this is {what}")
     if path.endswith(".safetensors") or (Path(path).name in ENGINES.values() and engine_of(Path(path).parent)):
         return read_model(Path(path))
-    check_archive(Path(path))
     try:
+        check_archive(path)
+        check_checkpoint(Path(path))
         mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except MemoryError:
+    except (MemoryError, UserError):
         raise
     except RefusedValueError as error:
         raise UserError(_refusal(path, [f"a NumPy value that is no number ({error})"])) from error
@@ -209,6 +211,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
         raise UserError(_refusal(path, refused) if refused else _unreadable(path, error)) from error
     if not isinstance(state, dict):
         raise UserError(f"{path}: a checkpoint holds a dictionary, this file holds a {type(state).__name__}")
+    check_state(path, state)
     return state
 
 
@@ -236,7 +239,7 @@ def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # a newer protocol is an error here
             state = _weights_only_unpickler.load(file, encoding="latin1")  # arrays that Python 2 wrote are such text
         # "StructuredToParameterName@@" is a table of names
-        return {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+        tensors = {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
     except MemoryError:
         raise
     except RefusedValueError as error:
@@ -248,6 +251,8 @@ def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{_unreadable(path, error)} "
             "A pickle that is no PyTorch checkpoint must be of protocol 2 and hold NumPy arrays."
         ) from error
+    check_state(path, tensors)
+    return tensors
 
 
 def _refused_types(path: str, error: Exception) -> list[str]:

@@ -20,11 +20,12 @@ from typing import Any
 
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.families.settings import check_kinds
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
-from s2sft_fairseq.data.text_files import read_json_object
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.data.bounded_files import read_json_object
+from s2sft_fairseq.errors import UserError, shown
 
 WEIGHTS = (
     "model.safetensors.index.json",
@@ -33,6 +34,7 @@ WEIGHTS = (
     "pytorch_model.bin",
     "model.pt",
 )
+_LONGEST_NAME = 120
 CONFIGS = ("config.json", "ernie_config.json", "model_config.json")
 
 
@@ -71,6 +73,7 @@ def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
         beside = config or (None if inner else find_config(file))
         if beside is not None:
             found = read_json_object(beside)
+            check_kinds(beside, found)
         elif inner is None and not problems:
             problems.append(f"{file} needs its configuration beside it, {_or(_config_names(file))}, or --config FILE")
     except UserError as error:
@@ -141,13 +144,14 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
     options = state.get("args") or state.get("cfg")
     if options is not None and isinstance(state.get("model"), dict):
         inner = _fairseq_options(file, options)
+        check_kinds(file, inner)
         state = state["model"]
     elif isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     elif isinstance(state.get("weights"), dict):  # DeltaLM's own, which tells of its sizes by its shapes alone
         state, inner = state["weights"], {"_name": "deltalm"}
     if strange := [
-        f"{name} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
+        f"{_plain(name)} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
     ]:
         raise UserError(f"{file} must hold tensors by name, but {', '.join(strange[:5])}")
     if state and all(name.startswith("module.") for name in state):  # saved from within DistributedDataParallel
@@ -157,7 +161,9 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
 
 def _fairseq_options(file: Path, options: Any) -> dict[str, Any]:
     """Return the options of the model that a fairseq checkpoint holds."""
-    values = vars(options) if isinstance(options, Namespace) else options.get("model") or {}
+    values = options if isinstance(options, Namespace) else options.get("model") or {}
+    if not isinstance(values, dict | Namespace):
+        raise UserError(f"{file}: cfg.model must be a dict, but is a {type(values).__name__}")
     values = dict(vars(values) if isinstance(values, Namespace) else values)
     name = values.get("_name") or values.get("arch") or ""
     if name == "unilm" or "relative_position_bins" in values:
@@ -174,12 +180,19 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise UserError(f"{index} must have a weight_map from names of tensors to names of files, but has none")
     files = sorted(set(table.values()))
-    if missing := [name for name in files if not index.with_name(name).is_file()]:
-        raise UserError(f"{index} names {len(files)} files, of which {', '.join(missing)} are missing beside it")
+    # A name is looked up among those of the folder: none leads out of it, or back to the index.
+    beside = {path.name for path in index.parent.iterdir() if path.suffix in (".safetensors", ".bin")}
+    if missing := [_plain(name) for name in files if name not in beside]:
+        raise UserError(f"{index} names {len(files)} files, of which {', '.join(missing[:10])} are missing beside it")
     weights: dict[str, Tensor] = {}
     for name in files:
         part, _ = _read_weights(index.with_name(name))
         weights |= part
     if absent := sorted(table.keys() - weights.keys()):
-        raise UserError(f"{index} names tensors that its files lack: {', '.join(absent[:10])}")
+        raise UserError(f"{index} names tensors that its files lack: {', '.join(map(_plain, absent[:10]))}")
     return weights
+
+
+def _plain(name: str) -> str:
+    """Return a name that a file holds as a message shows it."""
+    return name if name.isprintable() and len(name) <= _LONGEST_NAME else shown(name)

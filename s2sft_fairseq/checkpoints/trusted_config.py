@@ -16,13 +16,14 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 
 FROM_FAIRSEQ: dict[str, tuple[str, ...]] = {
     "model": ("transformer", "transformer_align", "transformer_lm", "bart", "roberta"),
@@ -50,6 +51,7 @@ _HARMLESS_NODES = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set),
     *(ast.UnaryOp, ast.unaryop, ast.BinOp, ast.Add, ast.Sub, ast.Div, ast.FloorDiv, ast.BitOr),
 )
+_MOST_VALUES = 100_000  # fairseq has some thousand options
 _SHOWN = 60
 
 _not_built: ContextVar[frozenset[str]] = ContextVar("_not_built", default=frozenset())
@@ -98,7 +100,7 @@ def _problems(state: Mapping[str, Any], skipped: frozenset[str]) -> Iterator[str
         for part in (part for part in FROM_FAIRSEQ if part not in skipped):
             where, options = (name, config) if kind is Namespace else (f"{name}.{part}", config.get(part))
             yield from _class_problems(part, options, where)
-        yield from _value_problems(config, name)
+        yield from _value_problems(config, name, count())
 
 
 def _class_problems(part: str, options: Any, where: str) -> Iterator[str]:
@@ -115,7 +117,7 @@ def _class_problems(part: str, options: Any, where: str) -> Iterator[str]:
     for field, name in named.items():
         if not isinstance(name, str) or not _may_be_built(part, name):
             yield (
-                f"{field} is {name!r:.{_SHOWN}}, but a checkpoint may name only a {part} of this plugin or of "
+                f"{field} is {shown(name)}, but a checkpoint may name only a {part} of this plugin or of "
                 f"--user-dir, or one of {', '.join(FROM_FAIRSEQ[part])}"
             )
 
@@ -131,20 +133,33 @@ def _may_be_built(part: str, name: str) -> bool:
     return cls.__module__.partition(".")[0] != "fairseq" or name in FROM_FAIRSEQ[part]
 
 
-def _value_problems(value: Any, field: str) -> Iterator[str]:
-    """Yield every text that is code, or refers to another value, and every value that no option has."""
+def _value_problems(value: Any, field: str, looked_at: Iterator[int]) -> Iterator[str]:
+    """Yield every text that is code, or refers to another value, and every value that no option has.
+
+    Args:
+        value: of an option, or a part of it.
+        field: its place.
+        looked_at: counts the values; a pickle of some lines has billions by referring to a list again and again.
+
+    Raises:
+        RecursionError: if there are too many.
+    """
+    if next(looked_at) > _MOST_VALUES:
+        raise RecursionError
     if isinstance(value, dict | Namespace):
         for key, inner in _values(value).items():
+            place = f"{field}.{key if isinstance(key, str) else shown(key)}"
             if key not in _PATHS or not isinstance(inner, str) or "${" in inner:
-                yield from _value_problems(inner, f"{field}.{key}")
+                yield from _value_problems(inner, place, looked_at)
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            yield from _value_problems(inner, f"{field}[{index}]")
+            yield from _value_problems(inner, f"{field}[{index}]", looked_at)
     elif isinstance(value, str):
         if "${" in value or _is_code(value):
-            yield f"{field} is {value!r:.{_SHOWN}}, but an option must be a number, a word or a path, not Python code"
-    elif not isinstance(value, _PLAIN):
-        yield f"{field} must be a number, a text, or a list of them, but is a {type(value).__name__}"
+            yield f"{field} is {shown(value)}, but an option must be a number, a word or a path, not Python code"
+    elif not isinstance(value, _PLAIN) or (isinstance(value, int) and value.bit_length() > 64):
+        found = shown(value) if isinstance(value, int) else f"a {type(value).__name__}"
+        yield f"{field} must be a number, a text, or a list of them, but is {found}"
 
 
 def _is_code(text: str) -> bool:

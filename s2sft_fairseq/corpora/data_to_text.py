@@ -19,7 +19,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordError, one_line, read_bytes, require
+from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordError, one_line, require
+from s2sft_fairseq.data.bounded_files import read_text
 from s2sft_fairseq.errors import UserError
 
 HEADER = ["mr", "ref"]
@@ -48,10 +49,7 @@ def read_e2e_file(path: Path, malformed: Malformed) -> Iterator[Example]:
     Raises:
         UserError: if the file is no UTF-8 or has another header.
     """
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
+    text = read_text(path).removeprefix("\ufeff")
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(rows, [])
@@ -117,6 +115,9 @@ def read_webnlg_file(path: Path, language: str, malformed: Malformed) -> Iterato
         root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
         malformed.add(path, error.position[0], f"is no well-formed XML: {error}")
+        return
+    except (LookupError, ValueError) as error:  # of its encoding, which the first line names
+        malformed.add(path, 1, f"is no well-formed XML: {error}")
         return
     for number, entry in enumerate(root.iter("entry"), 1):
         where = f"entry {number} ({entry.get('category')}, {entry.get('eid')})"

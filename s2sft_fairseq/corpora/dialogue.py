@@ -30,6 +30,7 @@ from s2sft_fairseq.corpora.reading import (
     require,
     take,
 )
+from s2sft_fairseq.data.bounded_files import whole_number
 
 
 def read_coqa(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:
@@ -100,7 +101,7 @@ def read_persona_chat_file(path: Path, malformed: Malformed) -> Iterator[Example
             if expected is None and number > 1:
                 continue
             first, expected = expected, None
-            if numbered is None or first is None or int(numbered[1]) != first:
+            if numbered is None or first is None or whole_number(numbered[1]) != first:
                 raise MalformedRecordError(f"must be the numbered line {first or 1}, but is {line or ''!r:.60}")
             if numbered[2].startswith(PERSONA):
                 if turns:

@@ -67,7 +67,10 @@ def split_docstring(docstring: str) -> tuple[str, str]:
     Args:
         docstring: with its indentation removed, as `ast.get_docstring` returns it.
     """
-    lines = [_Line(line.strip(), len(line) - len(line.lstrip())) for line in docstring.expandtabs().splitlines()]
+    # No expression below looks for more than one space, and many take quadratic time for a long run of them.
+    lines = [
+        _Line(" ".join(line.split()), len(line) - len(line.lstrip())) for line in docstring.expandtabs().splitlines()
+    ]
     paragraphs = [line for line in _paragraphs(_without_blocks(lines)) if not _LEGAL.search(line.text)]
     while paragraphs and _SIGNATURE.fullmatch(paragraphs[0].text):
         del paragraphs[0]

@@ -11,14 +11,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from s2sft_fairseq.corpora.reading import Example, Malformed, aligned_lines, read_bytes, require
+from s2sft_fairseq.corpora.reading import Example, Malformed, aligned_lines, require
+from s2sft_fairseq.data.bounded_files import read_bytes
 from s2sft_fairseq.errors import UserError
 
 TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 VALID_EVERY = 23
 
 _LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
-_SEGMENT = re.compile(r'<doc [^>]*docid="(?P<talk>[^"]*)"|<seg id="(?P<number>[^"]*)">(?P<text>.*?)</seg>', re.S)
+# No part passes the beginning of another: what is never closed would be read to the end again and again.
+_SEGMENT = re.compile(
+    r'<doc [^<>]*docid="(?P<talk>[^<"]*)"|<seg id="(?P<number>[^<"]*)">(?P<text>(?:[^<]++|<(?!/?seg\b))*+)</seg>'
+)
 _SHOWN = 5
 _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 

@@ -5,7 +5,6 @@ them. Pairs with the same source are one example with several references where t
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from s2sft_fairseq.corpora.reading import (
     take,
 )
 from s2sft_fairseq.corpora.writing import write_corpus
+from s2sft_fairseq.data.bounded_files import parse_json
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 
@@ -76,8 +76,8 @@ def read_pairs(paths: Sequence[Path], fields: Fields, malformed: Malformed) -> I
 
 def _from_json(line: str, fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         raise MalformedRecordError("is not valid JSON") from None
     source = tuple(take(record, key, str) for key in fields.source)
     key = "refs" if fields == USUAL and "tgt" not in record and "refs" in record else fields.target

@@ -3,7 +3,6 @@
 Every mistake is counted and the first ones are kept, to be reported together.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.data.text_files import READING_ERRORS, open_bytes, reading_problem
+from s2sft_fairseq.data.bounded_files import READING_ERRORS, open_bytes, read_json, reading_problem
 from s2sft_fairseq.errors import UserError
 
 # Between the fields of a source: ``s2sft tokenize --separator`` makes the separator symbol of a vocabulary of it.
@@ -167,19 +166,6 @@ def require(folder: Path, *names: str) -> list[Path]:
     return [path for path in found.values() if path is not None]
 
 
-def read_bytes(path: Path) -> bytes:
-    """The whole of a file, decompressed if its name ends in ``.gz``.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
-    try:
-        with open_bytes(path) as file:
-            return file.read()
-    except READING_ERRORS as error:
-        raise UserError(reading_problem(path, error)) from None
-
-
 def numbered_lines(path: Path, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
     """Yield the lines of a file with their numbers, from 1, without their ends; None is a line that is no UTF-8.
 
@@ -215,18 +201,6 @@ def aligned_lines(paths: Sequence[Path], malformed: Malformed) -> Iterator[tuple
         raise UserError(f"line-aligned files must have equally many lines, but {counts}")
 
 
-def read_json_file(path: Path) -> Any:
-    """Read a JSON file, decompressed if its name ends in ``.gz``.
-
-    Raises:
-        UserError: if it cannot be read or is no JSON.
-    """
-    try:
-        return json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:  # no JSON, nested without end, or no UTF-8
-        raise UserError(f"{path} must be JSON: {error}") from None
-
-
 def read_data_list(path: Path) -> list[Any]:
     """The list ``data`` that SQuAD and CoQA keep their records in.
 
@@ -234,6 +208,6 @@ def read_data_list(path: Path) -> list[Any]:
         UserError: if the file cannot be read or has no such list.
     """
     try:
-        return take(read_json_file(path), "data", list)
+        return take(read_json(path), "data", list)
     except MalformedRecordError as error:
         raise UserError(f"{path} must hold an object with a list `data`, but {error}") from None

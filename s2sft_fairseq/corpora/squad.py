@@ -52,13 +52,13 @@ def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = Fal
     train, dev, titles = require(folder, "train-v1.1.json", "dev-v1.1.json", "doclist-test.txt")
     held_out = {text.strip() for _, text in numbered_lines(titles, malformed) if text and text.strip()}
     articles = read_data_list(train)
-    known = {article.get("title") for article in articles if isinstance(article, dict)}
+    known = set(map(_title, articles))
     if unknown := sorted(held_out - known):
         raise UserError(f"{titles} names {len(unknown)} article(s) that {train} does not have: {', '.join(unknown)}")
     if not held_out:
         raise UserError(f"{titles} must name the articles of the test set, but is empty")
-    of_titles = [a for a in articles if isinstance(a, dict) and a.get("title") in held_out]
-    others = [a for a in articles if not (isinstance(a, dict) and a.get("title") in held_out)]
+    of_titles = [article for article in articles if _title(article) in held_out]
+    others = [article for article in articles if _title(article) not in held_out]
     splits = {
         "train": read_articles(train, others, malformed),
         "valid": read_articles(dev, read_data_list(dev), malformed),
@@ -69,6 +69,12 @@ def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = Fal
     elif (path := find(folder, PUBLISHED)) is not None:
         splits["tgt-test"] = _with_references(path, read_articles(train, of_titles, malformed), malformed)
     return splits
+
+
+def _title(article: Any) -> str:
+    """The title of an article; "" where it has none, which is told when it is read."""
+    title = article.get("title") if isinstance(article, dict) else None
+    return title if isinstance(title, str) else ""
 
 
 def _with_references(path: Path, examples: Iterator[Example], malformed: Malformed) -> Iterator[Example]:

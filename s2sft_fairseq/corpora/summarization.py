@@ -25,10 +25,10 @@ from s2sft_fairseq.corpora.reading import (
     MalformedRecordError,
     numbered_lines,
     one_line,
-    read_json_file,
     require,
     take,
 )
+from s2sft_fairseq.data.bounded_files import read_json
 from s2sft_fairseq.errors import UserError
 
 HIGHLIGHT = "@highlight"
@@ -107,21 +107,23 @@ def read_xsum(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]
     if not names:
         raise UserError(f"--raw {folder} must hold {' or '.join(XSUM_FOLDERS)}, but has neither")
     articles, suffix = folder / names[0], XSUM_FOLDERS[names[0]]
-    splits = read_json_file(ids)
+    splits = read_json(ids)
     try:
         of_split = {ours: take(splits, name, list) for name, ours in _SPLITS.items()}
     except MalformedRecordError as error:
         raise UserError(f"{ids} must hold an object with a list of ids for each split, but {error}") from None
     return {
-        split: _read_articles(ids, split, [articles / f"{name}{suffix}" for name in names_of], malformed)
+        split: _read_articles(ids, split, articles, [f"{name}{suffix}" for name in names_of], malformed)
         for split, names_of in of_split.items()
     }
 
 
-def _read_articles(ids: Path, split: str, paths: list[Path], malformed: Malformed) -> Iterator[Example]:
-    for path in paths:
-        if not path.is_file():
-            malformed.add(ids, f"split {split}", f"there is no {path}")
+def _read_articles(ids: Path, split: str, folder: Path, names: list[str], malformed: Malformed) -> Iterator[Example]:
+    there = {path.name for path in folder.iterdir()}  # so that no name leads out of the folder
+    for name in names:
+        path = folder / name
+        if name not in there:
+            malformed.add(ids, f"split {split}", f"there is no {f'{path}':.200}")
             continue
         with malformed.record(path, "article"):
             sections = read_sections(path, malformed)

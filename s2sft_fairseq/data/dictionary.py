@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.data.bounded_files import read_text, whole_number
+from s2sft_fairseq.errors import UserError, shown
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,15 @@ class PretrainedDictionary:
         """
         if not isinstance(f, str):
             return cls._parse(f.read(), getattr(f, "name", "dictionary"))
-        return cls._parse(_read_text(Path(f)), f)
+        if not os.path.exists(f):
+            raise UserError(f"dictionary {f} does not exist")
+        if os.path.isdir(f):
+            raise UserError(f"dictionary {f} must be a file, but is a folder")
+        try:
+            text = read_text(Path(f))
+        except UserError as error:
+            raise UserError(f"dictionary {error}") from None
+        return cls._parse(text, f)
 
     @classmethod
     def _parse(cls, text: str, name: str) -> Self:
@@ -137,10 +146,10 @@ class PretrainedDictionary:
         # Not splitlines(): some vocabularies hold U+2028 and its like as tokens.
         for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
             symbol, _, count = line.removesuffix("\r").removesuffix(" #fairseq:overwrite").rpartition(" ")
-            if symbol and count.isascii() and count.isdigit():
-                symbols.append((symbol, int(count)))
+            if symbol and (counted := whole_number(count)) is not None:
+                symbols.append((symbol, counted))
             else:
-                problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {line[:60]!r}")
+                problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {shown(line)}")
         if problems:
             raise UserError.of(problems[:10], f"{len(problems)} malformed lines in dictionary {name}:")
         if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad, LLAMA_BOS} & {symbol for symbol, _ in symbols}:
@@ -196,15 +205,3 @@ def _llama_symbols(symbols: Sequence[str]) -> SpecialSymbols:
     reserved = [symbol for symbol in symbols if _LLAMA_RESERVED.fullmatch(symbol)]
     pad, unk = (*reserved, "<|reserved_special_token_0|>", "<|reserved_special_token_1|>")[:2]
     return SpecialSymbols(bos=LLAMA_BOS, pad=pad, eos="<|end_of_text|>", unk=unk, mask="<|mask|>")
-
-
-def _read_text(path: Path) -> str:
-    """Read a file as it is: line ends are not touched, for some vocabularies hold line separators as tokens."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise UserError(f"dictionary {path} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"dictionary {path} must be a file, but is a folder") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"dictionary {path} must be UTF-8, but byte {error.start} is not") from None

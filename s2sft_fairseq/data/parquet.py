@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from s2sft_fairseq.data.text_files import readable
+from s2sft_fairseq.data.bounded_files import readable
 from s2sft_fairseq.errors import UserError, package
 
 _ROWS = 1024  # that are read together: few enough for any memory

@@ -1,4 +1,4 @@
-"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does; and JSON files.
+"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does.
 
 fairseq opens text with universal newlines (fairseq/file_chunker_utils.py): ``\\n``, ``\\r\\n`` and a lone ``\\r`` end a
 line; U+2028, U+0085, form feeds and the like, at which `str.splitlines` would break, do not. With ``--workers`` above 1
@@ -6,28 +6,26 @@ it seeks to byte offsets and then repeats lines of a file that holds any ``\\r``
 Invalid UTF-8 makes it fail with a traceback that names no line.
 """
 
-import gzip
-import json
+import io
 import logging
-import shutil
-import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from io import BufferedIOBase
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
+from s2sft_fairseq.data.bounded_files import (
+    BLOCK,
+    LONGEST_LINE,
+    READING_ERRORS,
+    open_bytes,
+    reading_problem,
+    too_long,
+)
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
 
 logger = logging.getLogger(__name__)
 
 SHOWN_LINES = 10
-_CHUNK_LINES = 1000
-READING_ERRORS = (OSError, EOFError, zlib.error)  # the last two: of damaged .gz files
 
 
 @dataclass(frozen=True)
@@ -93,25 +91,26 @@ def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
     # fairseq counts a lone carriage return as a line end, but these files are refused: numbers are those of an editor.
     wrong: dict[str, list[int]] = {}
     with open_bytes(path) as file:
-        while chunk := list(islice(file, _CHUNK_LINES)):
-            if not lines and chunk[0].startswith(b"\xef\xbb\xbf"):
+        while block := file.read(BLOCK):
+            block = block if block.endswith(b"\n") else block + file.readline()
+            if not lines and block.startswith(b"\xef\xbb\xbf"):
                 problems.append(f"{path}: starts with a byte order mark (U+FEFF); save it as UTF-8 without one")
-            for number, mistake in _mistakes(chunk, allow_crlf):
+            for number, mistake in _mistakes(block, allow_crlf):
                 wrong.setdefault(mistake, []).append(lines + number)
-            lines += len(chunk)
-            text = b"".join(chunk).decode(errors="replace").removesuffix("\n")
-            empty += sum(not line or line.isspace() for line in text.split("\n"))
+            texts = block.decode(errors="replace").removesuffix("\n").split("\n")
+            lines += len(texts)
+            empty += sum(not line or line.isspace() for line in texts)
     if not lines:
         problems.append(f"{path}: is empty, at least one line is needed")
     problems += line_problems(path, wrong)
     return TextStats(path, lines, empty)
 
 
-def _mistakes(chunk: Sequence[bytes], allow_crlf: bool) -> Iterator[tuple[int, str]]:
+def _mistakes(block: bytes, allow_crlf: bool) -> Iterator[tuple[int, str]]:
     """Yield the number of each wrong line, from 1, and what is wrong with it."""
-    if _is_plain(b"".join(chunk)):  # nearly always, and found out much faster than line by line
-        return
-    for number, line in enumerate(chunk, 1):
+    if b"\r" not in block and b"\0" not in block and _is_utf8(block):
+        return  # nearly always, and found out much faster than line by line
+    for number, line in enumerate(io.BytesIO(block), 1):
         text = line.removesuffix(b"\n")
         if text.endswith(b"\r") and text != line and allow_crlf:
             text = text[:-1]
@@ -121,10 +120,6 @@ def _mistakes(chunk: Sequence[bytes], allow_crlf: bool) -> Iterator[tuple[int, s
             yield number, "hold NUL characters (is the file UTF-16?)"
         if not _is_utf8(text):
             yield number, "are not valid UTF-8"
-
-
-def _is_plain(text: bytes) -> bool:
-    return b"\r" not in text and b"\0" not in text and _is_utf8(text)
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -140,35 +135,6 @@ def line_problems(path: Path, wrong: Mapping[str, Sequence[int]]) -> Iterator[st
     for what, numbers in wrong.items():
         shown = ", ".join(map(str, numbers[:SHOWN_LINES])) + (", ..." if len(numbers) > SHOWN_LINES else "")
         yield f"{path}: {len(numbers)} line(s) {what}: line {shown}"
-
-
-def reading_problem(path: Path, error: BaseException) -> str:
-    """Word one of `READING_ERRORS`."""
-    return f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
-
-
-def open_bytes(path: Path) -> BufferedIOBase:
-    """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; a pipe can be opened again."""
-    return gzip.open(readable(path), "rb") if path.suffix == ".gz" else readable(path).open("rb")
-
-
-def readable(path: Path) -> Path:
-    """Return a file with the contents of `path` that can be read several times: itself, unless it is a pipe."""
-    is_stream = path.exists() and not path.is_file() and not path.is_dir()
-    return Path(_copy_of_stream(path.absolute(), path.stat().st_ino).name) if is_stream else path
-
-
-@cache
-def _copy_of_stream(path: Path, inode: int) -> "tempfile._TemporaryFileWrapper[bytes]":
-    """A file of what comes through a pipe, which `inode` tells from a later one of that name.
-
-    It is removed when the process ends.
-    """
-    copy = tempfile.NamedTemporaryFile(prefix="s2sft-pipe-")  # noqa: SIM115
-    with path.open("rb") as stream:
-        shutil.copyfileobj(stream, copy)
-    copy.flush()
-    return copy
 
 
 def plain_name(path: Path) -> str:
@@ -198,9 +164,17 @@ def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a checked file, without their ends."""
-    with readable(path).open(encoding="utf-8") as file:
-        for line in file:
+    """Yield the lines of a file, without their ends; `check_texts` finds what is wrong with it.
+
+    Raises:
+        UserError: if one has more than `LONGEST_LINE` bytes.
+    """
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise UserError(too_long(path, number))
             yield line.removesuffix("\n")
 
 
@@ -221,31 +195,3 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
             file.write(line + "\n")
             count += 1
     return count
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: if it cannot be read or is no JSON.
-    """
-    try:
-        return json.loads(readable(path).read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
-    except (ValueError, RecursionError) as error:  # it is no JSON, or nested without end
-        raise UserError(f"{path} must be JSON: {error}") from None
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        UserError: if it cannot be read or holds something else.
-    """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a JSON object, but holds a {type(value).__name__}")
-    return value

@@ -5,7 +5,6 @@ summarization is compared with. Usual are the first three sentences on CNN/Daily
 XSum (Narayan et al. 2018) and about the first eight words for headlines (Rush et al. 2015, who take 75 characters).
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.squad import read_right_answers
-from s2sft_fairseq.data.text_files import (
-    check_texts,
-    is_json_lines,
-    line_problems,
-    open_bytes,
-    read_json_object,
-    read_lines,
-)
+from s2sft_fairseq.data.bounded_files import open_bytes, parse_json, read_json_object
+from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.normalisation import normalise_hypothesis, normalise_reference, normalise_source
 from s2sft_fairseq.evaluation.settings import Settings
@@ -35,6 +28,7 @@ _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'.])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|St|Jr|Sr|No|vs|Inc|Co|Corp|Ltd|"
     r"Jan|Feb|Aug|Sept|Oct|Nov|Dec|e\.g|i\.e)$"
 )
+_LONGEST_ABBREVIATION = 5  # with what stands before it
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,8 @@ def split_sentences(text: str) -> list[str]:
     """Split English text, without data or a model: a few abbreviations are known, others end a sentence."""
     sentences, start = [], 0
     for end in _END.finditer(text):
-        if text[end.start()] == "." and _ABBREVIATION.search(text[start : end.start()]):
+        stop = end.start()
+        if text[stop] == "." and _ABBREVIATION.search(text, max(0, stop - _LONGEST_ABBREVIATION), stop):
             continue
         sentences.append(text[start : end.end()].strip())
         start = end.end()
@@ -160,8 +155,8 @@ def _references(path: Path) -> list[tuple[str, ...]]:
 
 def _json_references(line: str) -> tuple[str, ...] | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(value, dict):
         return None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.deltalm_as_bart import EPSILON, bart_config, bart_weights
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, configuration, write_config
-from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.exports.deltalm import DeltaLM, copy_tokenizer
 from s2sft_fairseq.files import check_replaceable, new_folder

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, read_config
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.exports.checks import check_transformers
 from s2sft_fairseq.exports.hugging_face import write_tokenizer

@@ -23,8 +23,8 @@ import numpy as np
 from tqdm import tqdm
 
 from s2sft_fairseq.checksums import sha256
+from s2sft_fairseq.data.bounded_files import read_json_object, readable
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.data.text_files import read_json_object, readable
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import disk_errors, sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer

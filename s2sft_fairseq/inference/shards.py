@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s2sft_fairseq.data.text_files import plain_name, read_json_object
+from s2sft_fairseq.data.bounded_files import read_json_object
+from s2sft_fairseq.data.text_files import plain_name
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import LOCK, check_replaceable, remove_temporary, write_whole
 from s2sft_fairseq.inference.files import differences, file_state

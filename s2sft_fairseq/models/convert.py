@@ -37,6 +37,7 @@ from s2sft_fairseq.tokenization.vocabulary import (
     Vocabulary,
     find_files,
     is_tokenizer_file,
+    read_ids,
     read_vocabulary,
 )
 
@@ -78,8 +79,7 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
             _refuse_deltalm(checkpoint.file, options)
             conversion = convert_bart(checkpoint, vocabulary.symbols)
         else:
-            family = recognize(checkpoint.weights, checkpoint.config)
-            conversion = read(family, checkpoint.weights, checkpoint.config, parameter_shapes)
+            conversion = convert_encoder(checkpoint)
         dictionary = _finish(conversion, vocabulary, options, staging)
         dictionary.save(str(staging / DICTIONARY))
         files = sorted(path.name for path in staging.iterdir())
@@ -98,6 +98,19 @@ def parameter_shapes(sizes: Mapping[str, Any], vocab_size: int) -> dict[str, tup
     with torch.device("meta"):
         model = UnilmModel(cfg, vocab_size=max(1, vocab_size), pad=0)
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def convert_encoder(checkpoint: SourceCheckpoint) -> Conversion:
+    """Convert an encoder of a known family; the weights of `checkpoint` are taken out of it.
+
+    Raises:
+        UserError: if it is none, or naming every setting and parameter that is missing or wrong.
+    """
+    weights, config = checkpoint.weights, checkpoint.config
+    try:
+        return read(recognize(weights, config), weights, config, parameter_shapes)
+    except UserError as error:
+        raise UserError(f"{checkpoint.file}: {error}") from None
 
 
 def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:
@@ -305,7 +318,7 @@ def _make_local(conversion: Conversion, window: int, every: int) -> str:
 
 
 def _write_added_tokens(path: Path, ids: dict[str, int]) -> None:
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = read_ids(path) if path.exists() else {}
     path.write_text(json.dumps({**known, **ids}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

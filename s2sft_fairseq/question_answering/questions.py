@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from s2sft_fairseq.data.bounded_files import parse_json
 from s2sft_fairseq.data.text_files import check_text, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
 
@@ -101,8 +102,8 @@ def read_questions(path: Path, count: int) -> list[Question]:
     questions, wrong = [], []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            questions.append(_parse(json.loads(line)))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            questions.append(_parse(parse_json(line)))
+        except ValueError:
             wrong.append(number)
     if wrong:
         raise UserError.of(line_problems(path, {"were not written by s2sft prepare squad": wrong}))
@@ -117,10 +118,37 @@ def label_array(questions: Sequence[Question]) -> np.ndarray:
     return np.array([places for question in questions for places in question.labels()], dtype=np.int64)
 
 
-def _parse(values: dict[str, Any]) -> Question:
-    windows = [(int(start), int(size)) for start, size in values.pop("windows")]
-    answer = values.pop("answer", None)
-    return Question(windows=windows, answer=None if answer is None else (int(answer[0]), int(answer[1])), **values)
+_MUST_HAVE = {"id", "query", "windows"}
+_MAY_HAVE = {"answer", "passage", "offsets"}
+
+
+def _parse(values: Any) -> Question:
+    """Return the question of a line.
+
+    Raises:
+        ValueError: if `Question.to_json` did not write it.
+    """
+    if not isinstance(values, dict) or not _MUST_HAVE <= values.keys() <= _MUST_HAVE | _MAY_HAVE:
+        raise ValueError("other names than those of a question")
+    if not isinstance(values["id"], str) or not isinstance(values.get("passage", ""), str):
+        raise ValueError("what must be text is none")
+    pairs = {name: [_pair(pair) for pair in _list(values[name])] for name in ("windows", "offsets") if name in values}
+    if type(values["query"]) is not int or values["query"] < 0:
+        raise ValueError("query is no number of tokens")
+    return Question(**{**values, **pairs, "answer": _pair(values["answer"]) if "answer" in values else None})
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("what must be a list is none")
+    return value
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = _list(value)
+    if not (type(first) is type(second) is int and first >= 0 and second >= 0):
+        raise ValueError("what must be two places is none")
+    return first, second
 
 
 @dataclass(frozen=True)

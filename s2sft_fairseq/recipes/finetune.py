@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from s2sft_fairseq import __version__
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
 from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.data.text_files import read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import locked
 from s2sft_fairseq.recipes import finetune_plan

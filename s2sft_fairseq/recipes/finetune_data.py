@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.pairs import Fields
-from s2sft_fairseq.data.text_files import open_bytes, write_lines
+from s2sft_fairseq.data.bounded_files import open_bytes
+from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import LOCK
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
-from s2sft_fairseq.data.text_files import read_json_object
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.recipes.engine import like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, held_out_losses, search_choices

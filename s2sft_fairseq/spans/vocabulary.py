@@ -22,9 +22,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from s2sft_fairseq.data.bounded_files import READING_ERRORS, parse_json, reading_problem, whole_number
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import READING_ERRORS, read_lines, reading_problem, write_lines
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.data.text_files import read_lines, write_lines
+from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.spans.ngrams import bigram_keys, trigram_keys
 from s2sft_fairseq.spans.words import WordNumbers, WordRule
@@ -198,13 +199,15 @@ class _Reader:
     def _listed(self, line: str) -> dict[str, int]:
         """Return how many n-grams the first line says there are of each order."""
         try:
-            facts = json.loads(line)
+            facts = parse_json(line)
             found: object = {key: facts[key] for key in FORMAT}
-            listed = {name: int(facts["listed"][name]) for name in _ORDERS}
-        except (ValueError, TypeError, LookupError, RecursionError):
+            listed = {name: facts["listed"][name] for name in _ORDERS}
+        except (ValueError, TypeError, LookupError):
             found, listed = line[:60], {}
         if found != FORMAT:
             raise UserError(f"{self._path}, line 1: needs {json.dumps(FORMAT)} of s2sft span-vocab, found {found!r}")
+        if wrong := [f"{name} is {shown(number)}" for name, number in listed.items() if type(number) is not int]:
+            raise UserError(f"{self._path}, line 1: needs whole numbers of n-grams in listed, but {', '.join(wrong)}")
         return listed
 
     def _rule(self, number: int, line: str) -> WordRule:
@@ -224,10 +227,11 @@ class _Reader:
     def _entry(self, number: int, line: str) -> Entry[int]:
         """Read an n-gram, with ids for symbols."""
         symbols, count, t = line.split("\t") if line.count("\t") == 2 else ("", "", "")
-        if not (symbols and count.isascii() and count.isdigit() and int(count) and _T.fullmatch(t)):
+        number_of = whole_number(count)
+        if not (symbols and number_of and _T.fullmatch(t)):
             self._note(number, f"needs symbols, a count and a t-statistic, separated by tabs, found {line[:60]!r}")
             return Entry((), 0, 0.0)
-        return Entry(self._ids(number, symbols), int(count), float(t))
+        return Entry(self._ids(number, symbols), number_of, float(t))
 
     def _orders(self, rule: WordRule, ngrams: Ragged) -> list[int]:
         """Return the number of words of each n-gram."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from s2sft_fairseq.data.bounded_files import open_bytes
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.text_files import open_bytes
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.tokenization.folder import Tokenizer

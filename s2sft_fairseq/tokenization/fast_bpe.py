@@ -113,4 +113,6 @@ def read_pairs(path: Path) -> list[str]:
     ]
     if problems:
         raise UserError.of(problems[:10], f"{len(problems)} malformed lines in {path}:")
+    if not parts:
+        raise UserError(f"{path} must hold pairs of pieces, a line each, but is empty")
     return [" ".join(part[:2]) for part in parts]

@@ -1,6 +1,5 @@
 """Files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,16 +10,16 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from s2sft_fairseq.data.dictionary import PretrainedDictionary
-from s2sft_fairseq.data.parquet import open_parquet
-from s2sft_fairseq.data.text_files import (
+from s2sft_fairseq.data.bounded_files import (
     READING_ERRORS,
-    check_texts,
-    is_parquet,
-    line_problems,
+    has_half_pair,
     open_bytes,
+    parse_json,
     reading_problem,
 )
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.parquet import open_parquet
+from s2sft_fairseq.data.text_files import check_texts, is_parquet, line_problems
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.tokenization.folder import Tokenizer
@@ -233,7 +232,7 @@ def json_columns(lines: bytes, keys: Sequence[str]) -> list[list[Field]]:
     """Return the fields of checked JSON lines, a list for each key; line ends within text become spaces."""
     columns: list[list[Field]] = [[] for _ in keys]
     for line in lines.removesuffix(b"\n").split(b"\n"):
-        example = json.loads(line)
+        example = parse_json(line, half_pairs=True)
         for key, column in zip(keys, columns, strict=True):
             value = example[key]
             column.append(_LINE_END.sub(" ", value) if isinstance(value, str) else value)
@@ -243,11 +242,11 @@ def json_columns(lines: bytes, keys: Sequence[str]) -> list[list[Field]]:
 def json_mistakes(line: bytes, keys: Sequence[str], dictionary: PretrainedDictionary) -> Iterator[str]:
     """Tell what is wrong with a line of JSON, in words that go on from "12 line(s) ..."."""
     try:
-        example = json.loads(line)
+        example = parse_json(line, half_pairs=True)
     except UnicodeDecodeError:
         yield "are not valid UTF-8"
         return
-    except (ValueError, RecursionError):
+    except ValueError:
         yield "are not valid JSON"
         return
     if not isinstance(example, dict):
@@ -257,9 +256,10 @@ def json_mistakes(line: bytes, keys: Sequence[str], dictionary: PretrainedDictio
         value = example.get(key)
         if key not in example:
             yield f'lack "{key}"'
+        elif has_half_pair(value):
+            yield f'have half of a surrogate pair in "{key}"'
         elif isinstance(value, str):
-            if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-                yield f'have half of a surrogate pair in "{key}"'
+            continue
         elif not isinstance(value, list) or not all(isinstance(token, str) for token in value):
             yield f'have a "{key}" that is neither text nor a list of tokens'
         else:

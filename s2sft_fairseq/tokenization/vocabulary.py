@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.checksums import check_files
+from s2sft_fairseq.data.bounded_files import read_json, read_json_object, read_text, whole_number
 from s2sft_fairseq.data.dictionary import (
     BERT_SYMBOLS,
     DICTIONARY,
@@ -18,8 +19,7 @@ from s2sft_fairseq.data.dictionary import (
     ROBERTA_SYMBOLS,
     PretrainedDictionary,
 )
-from s2sft_fairseq.data.text_files import read_json, read_json_object
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
 ADDED_TOKENS = "added_tokens.json"
@@ -34,6 +34,8 @@ FILE_SETS = (
     "codes, bpecodes or *.codes, and dict.txt (fastBPE)",
     "tokenizer.json (any other)",
 )
+
+_SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
 
 _NAMED_ID = re.compile(r"(.*)\t([0-9]+)", re.S)
 # [PAD], [unused1], <S>: says nothing about the case of the text.
@@ -146,13 +148,15 @@ def read_vocab_txt(path: Path) -> list[str]:
         UserError: if the file is not text, or ids do not count up from 0.
     """
     # Not splitlines(): some vocabularies hold U+2028 and its like as tokens.
-    lines = [line.removesuffix("\r") for line in _read_text(path).removesuffix("\n").split("\n")]
+    lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
     named = [_NAMED_ID.fullmatch(line) for line in lines]
     if all(named):
         lines = [found[1] for found in named if found]
         for number, found in enumerate(named):
-            if found and int(found[2]) != number:
-                raise UserError(f"{path}, line {number + 1}: the id after the tab must be {number}, but is {found[2]}")
+            if found and whole_number(found[2]) != number:
+                raise UserError(
+                    f"{path}, line {number + 1}: the id after the tab must be {number}, but is {found[2]:.40}"
+                )
     return _without_gaps(lines)
 
 
@@ -163,8 +167,12 @@ def read_ids(path: Path) -> dict[str, int]:
         UserError: if it is something else.
     """
     ids = read_json(path)
-    if not isinstance(ids, dict) or not all(isinstance(number, int) and number >= 0 for number in ids.values()):
-        raise UserError(f"{path} must hold a JSON object of tokens and their ids")
+    needed = f"{path} must hold a JSON object of tokens and their ids, whole numbers from 0 on"
+    if not isinstance(ids, dict):
+        raise UserError(f"{needed}, but holds {shown(ids)}")
+    for token, number in ids.items():
+        if type(number) is not int or number < 0:
+            raise UserError(f"{needed}, but {shown(token)} has {shown(number)}")
     return ids
 
 
@@ -172,10 +180,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read ``tokenizer_config.json``, {} where there is none.
 
     Raises:
-        UserError: if it is no JSON object.
+        UserError: if it is no JSON object, or a setting that is read here is of another kind.
     """
     path = folder / TOKENIZER_CONFIG
-    return read_json_object(path) if path.is_file() else {}
+    config = read_json_object(path) if path.is_file() else {}
+    if problems := [
+        f"{path}: {name} must be true, false or null, but is {shown(config[name])}"
+        for name in _SWITCHES
+        if not isinstance(config.get(name), bool | None)
+    ]:
+        raise UserError.of(problems)
+    return config
 
 
 def _tokens_of_tokenizer_json(path: Path) -> list[str]:
@@ -185,9 +200,15 @@ def _tokens_of_tokenizer_json(path: Path) -> list[str]:
         if isinstance(vocabulary, list):  # of Unigram, with their scores
             vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
         added = {token["content"]: token["id"] for token in document.get("added_tokens") or []}
-        return _in_order({**vocabulary, **added}, path)
+        ids = {**vocabulary, **added}
     except (TypeError, ValueError, KeyError):
         raise UserError(f"{path} must hold the tokens of Hugging Face's tokenizers, but they are damaged") from None
+    for token, number in ids.items():
+        if not isinstance(token, str) or type(number) is not int or number < 0:
+            raise UserError(
+                f"{path} must hold texts as tokens with ids from 0 on, but {shown(token)} has {shown(number)}"
+            )
+    return _in_order(ids, path)
 
 
 def _read_tokenizer_json(path: Path) -> dict[str, Any]:
@@ -225,9 +246,12 @@ def load_sentencepiece(path: Path) -> Any:
             f"{path} needs the package sentencepiece, which is not installed: pip install sentencepiece"
         ) from error
     try:
-        return SentencePieceProcessor(model_proto=path.read_bytes())
+        model = SentencePieceProcessor(model_proto=path.read_bytes())
     except (OSError, RuntimeError):
         raise UserError(f"{path} must be a SentencePiece model, but is none or damaged") from None
+    if not 0 <= model.unk_id() < model.get_piece_size():
+        raise UserError(f"{path} must have a piece for the unknown, but of its {model.get_piece_size()} pieces none is")
+    return model
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:
@@ -269,20 +293,12 @@ def _is_lower_case(folder: Path, files: Sequence[str], symbols: Sequence[str]) -
     """Whether text must be lower-cased: what the configuration says, else whether the vocabulary has no capitals."""
     if "tokenizer.json" in files:
         normalizer = _read_tokenizer_json(folder / "tokenizer.json").get("normalizer") or {}
-        parts = normalizer.get("normalizers", [normalizer])
-        return any(part.get("lowercase") or part.get("type") == "Lowercase" for part in parts)
+        parts = normalizer.get("normalizers") or [normalizer] if isinstance(normalizer, dict) else []
+        # What is no normalizer, the library that loads the file refuses.
+        normalizers = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        return any(part.get("lowercase") is True or part.get("type") == "Lowercase" for part in normalizers)
     stated = read_config(folder).get("do_lower_case")
     if stated is not None:
-        return bool(stated)
+        return stated
     tokens = filterfalse(_BRACKETED.fullmatch, map(read_symbol, symbols))
     return all(token == token.lower() for token in tokens)
-
-
-def _read_text(path: Path) -> str:
-    """Read a file as it is: line ends are not touched."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None

@@ -98,7 +98,7 @@ def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
     bert = normalizers.BertNormalizer(
         lowercase=lower,
         strip_accents=config.get("strip_accents"),
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        handle_chinese_chars=config.get("tokenize_chinese_chars") is not False,
     )
     library.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -115,11 +115,11 @@ def detokenize(words: list[str]) -> str:
     # joined[i]: whether token i has no space before it, and no space after it
     joined = [_joined(*padded[at : at + 4]) for at in range(len(words))]
     quotes = [at for at, word in enumerate(words) if word in _QUOTES and joined[at] != (True, True)]
+    last = {words[at]: at for at in quotes}
     open_quotes: set[str] = set()
-    for number, at in enumerate(quotes):
+    for at in quotes:
         word = words[at]
-        has_partner = any(words[later] == word for later in quotes[number + 1 :])
-        plural = word == "'" and at and not has_partner and words[at - 1].endswith("s")  # the readers' own
+        plural = word == "'" and at and at == last[word] and words[at - 1].endswith("s")  # the readers' own
         joined[at] = (True, False) if plural or word in open_quotes else (False, True)
         if not plural:
             open_quotes ^= {word}

@@ -35,7 +35,7 @@ def convert(bert, call_command, tmp_path):
         *(("num_attention_heads", value) for value in (10**12, 0)),
         *(("max_position_embeddings", value) for value in (10**12, None)),
         *(("hidden_act", value) for value in (5, "none")),
-        *(("layer_norm_eps", value) for value in ("x", -1, float("nan"), float("inf"))),
+        *(("layer_norm_eps", value) for value in ("x", None, -1, float("nan"), float("inf"))),
         *(("type_vocab_size", value) for value in ("x", [2], 10**12)),
         ("vocab_size", 10**13),
     ],

@@ -14,10 +14,10 @@ from s2sft_fairseq.corpora.reading import (
     aligned_lines,
     find,
     numbered_lines,
-    read_bytes,
     require,
     take,
 )
+from s2sft_fairseq.data.bounded_files import read_bytes
 from s2sft_fairseq.errors import UserError
 
 

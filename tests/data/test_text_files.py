@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from fairseq.file_chunker_utils import Chunker, find_offsets
 
+from s2sft_fairseq.data.bounded_files import open_bytes, read_json, read_json_object
 from s2sft_fairseq.data.text_files import (
     TextStats,
     check_parallel,
     check_text,
     check_texts,
-    open_bytes,
-    read_json,
-    read_json_object,
     read_lines,
     write_lines,
 )

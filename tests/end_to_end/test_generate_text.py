@@ -159,9 +159,7 @@ def test_what_is_drawn_is_repeated(generate, call_command, options, monkeypatch,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_run_that_is_asked_to_end_keeps_windows(
-    generate, call_command, options, tmp_path, monkeypatch, number
-):
+def test_a_run_that_is_asked_to_end_keeps_windows(generate, call_command, options, tmp_path, monkeypatch, number):
     whole = generate("--buffer-size", 8, output="whole.txt")
     append = ResumableOutput.append
 

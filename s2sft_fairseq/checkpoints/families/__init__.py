@@ -16,7 +16,7 @@ from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.rotary_bert import GTE, JINA, NOMIC_BERT
 from s2sft_fairseq.checkpoints.families.s2sft import S2SFT
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.errors import UserError, as_option, shown
 
 # The more special first: s2s-ft's files have BERT's names too, and UniLM's, nomic's those of BERT, jina's RoBERTa's.
 FAMILIES = (
@@ -25,6 +25,7 @@ FAMILIES = (
 )
 _WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
 """Whose format models are written in, whatever they were read from."""
+_SHOWN = 120  # characters of a name
 _SWITCHES = (
     *("norm", "embedding_norm", "layer_norm_position", "feed_forward", "biases", "key_value_heads", "lm_head"),
     *("output_matrix", "output_bias"),
@@ -48,15 +49,17 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
                 return family
     if kind in kinds:
         return kinds[kind]
+    shown_names = ", ".join(name[:_SHOWN] for name in names[:5])
     raise UserError(
         f"this is no encoder of a known family (s2sft convert --list): the configuration's model_type must be one of "
-        f"{', '.join(sorted(kinds))}, but is {kind!r}; its parameters: {', '.join(names[:5])}, ...{_nearest(names)}"
+        f"{', '.join(sorted(kinds))}, but is {shown(kind)}; its parameters: {shown_names}, "
+        f"...{_nearest(names)}"
     )
 
 
 def _nearest(names: Sequence[str]) -> str:
     """Tell which family has the most of these names, and which ones it lacks."""
-    layers = 1 + max((int(number) for name in names for number in re.findall(r"\.(\d+)\.", name)), default=0)
+    layers = 1 + max((int(number) for name in names for number in re.findall(r"\.(\d{1,9})\.", name)), default=0)
     lacking = {}
     # The most usual ones first.
     usual = (BERT, ROBERTA)

@@ -19,7 +19,7 @@ from s2sft_fairseq.checkpoints.families.settings import (
     must_be,
     required,
 )
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 
 _TERMS = {"c2p": ["c2p"], "p2c": ["p2c"], "both": ["p2c", "c2p"]}
 _LAYER_NORM = "layer_norm"
@@ -53,7 +53,7 @@ def _terms(config: Mapping[str, Any]) -> str:
     for ours, theirs in _TERMS.items():
         if names == sorted(theirs):
             return ours
-    raise UserError(f"the configuration's pos_att_type must be c2p, p2c or both, but is {given!r}")
+    raise UserError(f"the configuration's pos_att_type must be c2p, p2c or both, but is {shown(given)}")
 
 
 def _config(sizes: Sizes) -> dict[str, Any]:

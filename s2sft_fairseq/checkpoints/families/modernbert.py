@@ -13,7 +13,7 @@ from s2sft_fairseq.checkpoints.families.settings import (
     required,
     rotary_base,
 )
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 
@@ -47,7 +47,7 @@ def _global_attention_every(config: Mapping[str, Any]) -> int:
             return every
     raise UserError(
         f"the configuration's layer_types must have {FULL!r} in layers 0, n, 2n, ... and {LOCAL!r} in the others, "
-        f"but is {kinds}"
+        f"but is {shown(kinds)}"
     )
 
 

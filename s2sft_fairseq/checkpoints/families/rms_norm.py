@@ -25,7 +25,7 @@ from s2sft_fairseq.checkpoints.families.settings import (
     required,
     rotary_base,
 )
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 
 _COMMON = {
     "num_segments": 0,
@@ -131,11 +131,11 @@ def _global_layers(kinds: list[str]) -> tuple[int, int]:
     Raises:
         UserError: if they are spread in another way.
     """
-    for every in range(1, len(kinds) + 1):
-        for first in range(every):
-            if kinds == _layer_types(len(kinds), every, first):
-                return every, first
-    raise UserError(f"the configuration's layer_types must have {FULL!r} in every n-th layer, but is {kinds}")
+    first = kinds.index(FULL) if FULL in kinds else len(kinds)
+    for every in range(first + 1, len(kinds) + 1):
+        if kinds == _layer_types(len(kinds), every, first):
+            return every, first
+    raise UserError(f"the configuration's layer_types must have {FULL!r} in every n-th layer, but is {shown(kinds)}")
 
 
 def _layer_types(num_layers: int, every: int, first: int) -> list[str]:

@@ -1,9 +1,49 @@
 """Reading settings of a configuration, with errors that name all that is wrong."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS
+from s2sft_fairseq.errors import UserError, shown
+
+_KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
+    "a whole number": (
+        (int,),
+        (
+            *("type_vocab_size", "sent_type_vocab_size", "rel_pos_bins", "max_rel_pos", "max_relative_positions"),
+            *("position_buckets", "embedding_size", "attention_head_size", "head_dim", "num_key_value_heads"),
+            *("global_attn_every_n_layers", "sliding_window", "prediction_head_size", "max_length", "vocab_size"),
+            *("cls_token_id", "sep_token_id", "target_type_id", "decoder_layers", "encoder_attention_heads"),
+        ),
+    ),
+    "a number": (
+        (int, float),
+        (
+            *("layer_norm_eps", "norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
+            *("rope_theta", "global_rope_theta", "local_rope_theta", "rotary_emb_base"),
+        ),
+    ),
+    "true or false": (
+        (bool,),
+        (
+            *("attention_bias", "mlp_bias", "norm_bias", "classifier_bias", "tie_word_embeddings", "share_att_key"),
+            *("relative_attention", "position_biased_input"),
+        ),
+    ),
+    "a text": (
+        (str,),
+        (
+            *("model_type", "hidden_act", "hidden_activation", "classifier_activation", "activation_function"),
+            *("activation_fn", "norm_rel_ebd", "position_embedding_type"),
+        ),
+    ),
+    "a text or a list of texts": ((str, list), ("pos_att_type",)),
+    "a whole number or a text": ((int, str), ("source_type_id",)),
+    "a list": ((list,), ("layer_types", "attention_windows")),
+    "an object": ((dict,), ("rope_parameters",)),
+}
+"""The settings that families read beside the sizes that must be there, by what they must be."""
 
 # Our names of sizes -> those of Hugging Face's configurations.
 HUGGING_FACE_SIZES = {
@@ -27,6 +67,34 @@ ACTIVATIONS = {
 }
 
 
+def check_kinds(file: Path, config: Mapping[str, Any]) -> None:
+    """Check that all settings that some family reads are of their kind, where they are given.
+
+    Args:
+        file: that holds the configuration.
+        config: the configuration.
+
+    Raises:
+        UserError: listing every one that is not.
+    """
+    problems = [
+        f"the configuration's {name} must be {kind}, but is {shown(config[name])}"
+        for kind, (types, names) in _KINDS.items()
+        for name in names
+        if config.get(name) is not None and type(config[name]) not in types
+    ]
+    problems += [
+        f"the configuration's {name} must have at most {MOST_LAYERS:,} items, but has {len(config[name]):,}"
+        for name in _KINDS["a list"][1]
+        if isinstance(config.get(name), list) and len(config[name]) > MOST_LAYERS
+    ]
+    given = config.get("pos_att_type")
+    if isinstance(given, list) and not all(isinstance(each, str) for each in given):
+        problems.append(f"the configuration's pos_att_type must hold texts, but is {shown(given)}")
+    if problems:
+        raise UserError.of(f"{file}: {problem}" for problem in problems)
+
+
 def required(config: Mapping[str, Any], **names: str) -> dict[str, Any]:
     """Return ``config[theirs]`` for each ``ours=theirs``.
 
@@ -38,7 +106,7 @@ def required(config: Mapping[str, Any], **names: str) -> dict[str, Any]:
         found = ", ".join(sorted(config)) or "nothing"
         raise UserError(f"the configuration must have {', '.join(missing)}, but has only: {found}")
     if problems := [
-        f"the configuration's {theirs} must be a whole number above 0, but is {config[theirs]!r}"
+        f"the configuration's {theirs} must be a whole number above 0, but is {shown(config[theirs])}"
         for theirs in names.values()
         if type(config[theirs]) is not int or config[theirs] < 1
     ]:
@@ -53,7 +121,7 @@ def must_be(config: Mapping[str, Any], **values: Any) -> None:
         UserError: listing every one that has another.
     """
     if problems := [
-        f"the configuration's {name} must be {needed!r} for this model, but is {config[name]!r}"
+        f"the configuration's {name} must be {needed!r} for this model, but is {shown(config[name])}"
         for name, needed in values.items()
         if config.get(name, needed) != needed
     ]:
@@ -68,7 +136,7 @@ def activation(config: Mapping[str, Any], name: str) -> str:
     """
     theirs = config.get(name, "gelu")
     if theirs not in ACTIVATIONS:
-        raise UserError(f"the configuration's {name} must be one of {', '.join(ACTIVATIONS)}, but is {theirs!r}")
+        raise UserError(f"the configuration's {name} must be one of {', '.join(ACTIVATIONS)}, but is {shown(theirs)}")
     return ACTIVATIONS[theirs]
 
 
@@ -95,11 +163,17 @@ def rotary_base(
     parameters = config.get("rope_parameters") or {}
     if kind is not None:
         parameters = parameters.get(kind) or {}
+        if not isinstance(parameters, dict):
+            raise UserError(f"the configuration's rope_parameters.{kind} must be an object, but is {shown(parameters)}")
     scaling = parameters.get("rope_type", "default") if parameters else config.get("rope_scaling") or "default"
     if scaling != "default":
         of_kind = "" if kind is None else f" for {kind}"
-        raise UserError(f"the configuration's rope_type must be 'default' for this model, but is {scaling!r}{of_kind}")
+        raise UserError(
+            f"the configuration's rope_type must be 'default' for this model, but is {shown(scaling)}{of_kind}"
+        )
     found = parameters.get("rope_theta", config.get(old_name))
+    if type(found) not in (int, float, type(None)):
+        raise UserError(f"the configuration's rope_theta must be a number, but is {shown(found)}")
     return float(default if found is None else found)
 
 

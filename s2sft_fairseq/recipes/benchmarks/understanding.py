@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 
 from s2sft_fairseq.corpora.glue import TASKS, read_glue
-from s2sft_fairseq.corpora.reading import read_bytes, require
+from s2sft_fairseq.corpora.reading import require
 from s2sft_fairseq.corpora.squad import VERSIONS, read_squad_files
 from s2sft_fairseq.corpora.writing import write_labelled
+from s2sft_fairseq.data.bounded_files import read_bytes
 from s2sft_fairseq.question_answering.squad_windows import WindowMaker, write_windows
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.recipe import Benchmark, Writer
