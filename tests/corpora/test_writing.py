@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s2sft_fairseq.checksums import read_checksums
 from s2sft_fairseq.corpora.reading import Example
 from s2sft_fairseq.corpora.writing import write_corpus, write_labelled
 from s2sft_fairseq.errors import UserError
@@ -28,6 +29,8 @@ SPLITS = {
 def test_files(tmp_path, malformed):
     stats = write_corpus(SPLITS, tmp_path / "corpus", malformed, settings={"raw": tmp_path})
     found = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "corpus").iterdir()}
+    del found["SHA256SUMS"]
+    assert read_checksums(tmp_path / "corpus").keys() == found.keys()
     assert json.loads(found.pop("stats.json")) == {**stats, "settings": {"raw": str(tmp_path)}}
     assert stats["lines"] == {"train": 3, "valid": 2, "dev": 1, "test": 2, "test_other": 1}
     assert stats["malformed"] == 0
@@ -76,7 +79,9 @@ def test_what_an_interrupted_run_left_is_no_hindrance(tmp_path, malformed):
     (tmp_path / ".corpus.12-0123abcd.tmp" / "train.src").write_text("old\n")
     write_corpus(SPLITS, tmp_path / "corpus", malformed)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-    with pytest.raises(UserError, match=r"--output .*corpus must be new or empty, but holds dev\.refs\.jsonl"):
+    with pytest.raises(
+        UserError, match=r"--output .*corpus must be new or empty, but holds SHA256SUMS, dev\.refs\.jsonl"
+    ):
         write_corpus(SPLITS, tmp_path / "corpus", malformed)
 
 
@@ -93,7 +98,7 @@ def test_files_of_classification(tmp_path, malformed):
     stats = write_labelled(
         {"train": train, "test": test}, tmp_path / "out", malformed, classes=("no", "yes"), limit=2, settings={"x": 1}
     )
-    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir() if path.name != "SHA256SUMS"}
     assert json.loads(files.pop("stats.json")) == stats
     assert stats == {"lines": {"train": 2, "test": 1}, "settings": {"x": 1}, "malformed": 0}
     assert files == {
