@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.files import DiskError, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def fastest_kernels(threads: int) -> dict[str, str]:
     logger.info(f"fastest matrix products on {threads} threads, measured in {took:.1f} s: {chosen}")
     try:
         write_whole(path, lambda file: file.write_text(json.dumps({**known, key: found}, indent=1), encoding="utf-8"))
-    except OSError as error:
+    except (OSError, DiskError) as error:
         logger.info(f"{path} cannot be written, so the next process measures again: {error}")
     return found
 

@@ -130,6 +130,7 @@ def _parse(values: Any) -> Question:
     """
     if not isinstance(values, dict) or not _MUST_HAVE <= values.keys() <= _MUST_HAVE | _MAY_HAVE:
         raise ValueError("other names than those of a question")
+    values = {name: value for name, value in values.items() if value is not None or name in _MUST_HAVE}
     if not isinstance(values["id"], str) or not isinstance(values.get("passage", ""), str):
         raise ValueError("what must be text is none")
     pairs = {name: [_pair(pair) for pair in _list(values[name])] for name in ("windows", "offsets") if name in values}

@@ -11,6 +11,7 @@ from command_output import generated
 
 import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checksums import CHECKSUMS
 
 # An exception that Python ignores, in a `__del__`, is shown with a traceback too.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -139,6 +140,7 @@ def saved(trained, tmp_path):
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_data(fails, toy, generation, tmp_path, damage):
     data = shutil.copytree(toy.data, tmp_path / "data")
+    (data / CHECKSUMS).unlink()  # as in data of an earlier version
     spoil, expected = DAMAGE[damage]
     spoil(data)
     assert re.search(expected, fails("generate", data, *generation))
@@ -291,6 +293,7 @@ def test_long_lines_are_cut_and_counted(toy, generation, call_command):
 
 def test_fairseqs_own_commands_say_the_same(toy, trained, tmp_path, run_process):
     data = shutil.copytree(toy.data, tmp_path / "data")
+    (data / CHECKSUMS).unlink()
     shorten(data / "test.src-tgt.src.bin", size=0)
     command = Path(sys.executable).with_name("fairseq-generate")
     plugin = ("--user-dir", Path(s2sft_fairseq.__file__).parent, "--task", "unilm_seq2seq")

@@ -14,6 +14,7 @@ from examples import run_examples
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.finetuning import context_block
 from s2sft_fairseq.objectives.ragged import Ragged
@@ -121,6 +122,7 @@ def test_a_model_folder(trained, toy, method, call_command, tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["search"] = {"beam": 2, "nbest": 2, "lenpen": 0.3}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    write_checksums(tmp_path / "model")
     model = Seq2Seq.from_pretrained(tmp_path / "model", device="cpu", dtype="float32")
     expected = of_command(
         *(call_command, tmp_path, trained(method).best, toy.folder, "--beam", 2, "--nbest", 2, "--lenpen", 0.3)
@@ -129,6 +131,7 @@ def test_a_model_folder(trained, toy, method, call_command, tmp_path):
     assert len(model.hypotheses("a b", num_return=1)[0]) == 1
     config["search"] = {"chant": 2}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    write_checksums(tmp_path / "model")
     with pytest.raises(UserError, match=r"search\.chant is no option of a search"):
         Seq2Seq.from_pretrained(tmp_path / "model", device="cpu").generate("a")
 

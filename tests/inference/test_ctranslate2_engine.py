@@ -151,6 +151,7 @@ def test_damaged_and_missing(pair_of, tmp_path, monkeypatch):
     _, exported = pair_of()
     shutil.copytree(exported, tmp_path / "model")
     (tmp_path / "model" / "model.bin").write_bytes(b"nothing")
+    (tmp_path / "model" / "SHA256SUMS").unlink()
     with pytest.raises(UserError, match=r"model cannot be read by ctranslate2: "):
         Seq2Seq.from_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
