@@ -100,9 +100,12 @@ def _scientific_packages_later() -> Iterator[None]:
     """Within it, scikit-learn and SciPy are not imported, but stood for by modules that import them when they are used.
 
     fairseq/criterions/sentence_prediction.py and fairseq/tasks/audio_classification.py import them for their metrics,
-    which takes half as long as PyTorch.
+    which takes half as long as PyTorch. fairseq/data/plasma_utils.py looks for a part of pyarrow that is no more, and
+    pyarrow starts a thread, with which Python 3.12 and later warn of each fork: it is not found here.
     """
-    stand_ins = {name: _Later(name) for name in _SCIENTIFIC if name not in sys.modules}
+    stand_ins: dict[str, Any] = {name: _Later(name) for name in _SCIENTIFIC if name not in sys.modules}
+    if "pyarrow" not in sys.modules:
+        stand_ins["pyarrow"] = None
     sys.modules.update(stand_ins)
     try:
         yield
