@@ -114,8 +114,11 @@ def serve(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
                     request = urllib.request.Request(
                         f"http://127.0.0.1:{port}/generate", body, {"Content-Type": "application/json"}
                     )
-                    with urllib.request.urlopen(request, timeout=120) as answer:
-                        answer.read()
+                    try:
+                        with urllib.request.urlopen(request, timeout=120) as answer:
+                            answer.read()
+                    except OSError:  # the server ends; if it fails, the speed that is reported falls
+                        return
                     with lock:
                         done[0] += len(sources)
 

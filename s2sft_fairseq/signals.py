@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Within it, a function handles the signals; they are a matter of the main thread, and of others it is none."""
+    """Let a function handle the signals within the block; in other threads than the main one, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -183,7 +183,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     # A name is looked up among those of the folder: none leads out of it, or back to the index.
     beside = {path.name for path in index.parent.iterdir() if path.suffix in (".safetensors", ".bin")}
     if missing := [_plain(name) for name in files if name not in beside]:
-        raise UserError(f"{index} names {len(files)} files, of which {', '.join(missing[:10])} are missing beside it")
+        raise UserError(f"{index} names {len(files)} files, but these are missing beside it: {', '.join(missing[:10])}")
     weights: dict[str, Tensor] = {}
     for name in files:
         part, _ = _read_weights(index.with_name(name))

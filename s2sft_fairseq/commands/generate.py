@@ -26,8 +26,8 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     "input": {
         "type": Path,
         "metavar": "FILE",
-        "help": "raw text, one source a line, or .jsonl, one JSON object a line, either of which may end in .gz, or "
-        ".parquet; with --engine ray a folder of such files, or a pattern (in quotation marks)",
+        "help": "raw text, one source a line (also .gz); .jsonl, one JSON object a line (also .gz); or .parquet; "
+        "with --engine ray a folder of such files, or a pattern (in quotation marks)",
     },
     "output": {
         "type": Path,

@@ -190,7 +190,8 @@ def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any
     }
     if cfg.generation.sampling:  # what is drawn depends on what else is in the batch
         groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
-    left_out = {"_name", "data", "max_batch_memory", "float32"}  # the last one is bf16 = False
+    # No line depends on these; float32 is bf16 = False.
+    left_out = {"_name", "data", "max_batch_memory", "float32", "skip_nonfinite_updates"}
     return {
         "--path": [file_state(checkpoint_file(path)) for path in utils.split_paths(cfg.common_eval.path)],
         "--tokenizer-dir": tokenizer_state(Path(cfg.task.data)),

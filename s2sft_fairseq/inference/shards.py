@@ -34,8 +34,8 @@ def find_shards(pattern: Path, folder: Path, suffix: str) -> list[Shard]:
     """Find the files of a corpus, in the order of their names.
 
     Args:
-        pattern: a glob pattern (``**``: folders below too), or a folder, of which files whose names begin with ``.`` or
-            ``_`` are left out: other programs leave marks of these names in it.
+        pattern: a glob pattern (``**``: folders below too), or a folder. In a folder, names that begin with ``.`` or
+            ``_`` are ignored: other programs leave such files there.
         folder: where the outputs go.
         suffix: that of the outputs, without its dot.
 

@@ -250,7 +250,9 @@ def load_sentencepiece(path: Path) -> Any:
     except (OSError, RuntimeError):
         raise UserError(f"{path} must be a SentencePiece model, but is none or damaged") from None
     if not 0 <= model.unk_id() < model.get_piece_size():
-        raise UserError(f"{path} must have a piece for the unknown, but of its {model.get_piece_size()} pieces none is")
+        raise UserError(
+            f"{path} must have a piece for unknown text, but none of its {model.get_piece_size()} pieces is one"
+        )
     return model
 
 

@@ -1,6 +1,6 @@
 """Read files that libFuzzer makes, guided by what lines of this package they reach: ``fuzz.py READER --runs N``.
 
-It needs the package atheris, of which there are wheels for few platforms: pip install atheris. An input that raises
+It needs the package atheris (pip install atheris), which has wheels for few platforms. An input that raises
 anything but `UserError`, or takes more than 4 GiB or 20 seconds, ends it, and is written to the current folder as
 ``crash-...``. Readers are those of tests/support/file_readers.py.
 """

@@ -29,7 +29,7 @@ def memory() -> int:
 
 
 def fuzz(name: str, folder: Path, inputs: int) -> dict[str, int]:
-    """Read so many damaged folders; how many were read and how many refused."""
+    """Read a number of damaged folders; return how many were read and how many refused."""
     reader = READERS[name]
     reader.write(folder)
     reader.read(folder)

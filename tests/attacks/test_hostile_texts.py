@@ -53,7 +53,7 @@ def test_what_json_may_not_be(tmp_path, text):
 
 
 def letters(path: Path, count: int, before: bytes = b"") -> Path:
-    """A ``.gz`` of so many letters without a line end."""
+    """Write a ``.gz`` of a number of letters without a line end."""
     pack = zlib.compressobj(9, wbits=31)
     parts = [pack.compress(before), *(pack.compress(b"a" * 2**20) for _ in range(count // 2**20)), pack.flush()]
     path.write_bytes(b"".join(parts))
@@ -128,7 +128,9 @@ def test_articles_of_xsum(tmp_path, name):
 def test_a_sentencepiece_model_without_pieces(tmp_path):
     write_sentencepiece(tmp_path)
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
-    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model must have a piece for the unknown, but of its 0"):
+    with pytest.raises(
+        UserError, match=r"sentencepiece\.bpe\.model must have a piece for unknown text, but none of its 0 pieces"
+    ):
         open_tokenizer(tmp_path)
 
 

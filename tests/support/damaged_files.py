@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import _weights_only_unpickler
 
 KINDS = ("value", "key", "remove", "flip", "cut", "double", "insert", "swap")
 PLACES, CHOICES = 2**16, 2**8
@@ -163,13 +164,13 @@ def _damaged_bytes(content: bytes, damage: Damage) -> bytes:
 
 @lru_cache(64)
 def _torch(content: bytes) -> tuple[Any, list[Keys]]:
-    tree = torch.load(io.BytesIO(content), weights_only=False)
+    tree = torch.load(io.BytesIO(content), weights_only=True)  # damaged before, it might run code otherwise
     return tree, _paths(tree)
 
 
 @lru_cache(64)
 def _pickle(content: bytes) -> tuple[Any, list[Keys]]:
-    tree = pickle.loads(content)
+    tree = _weights_only_unpickler.load(io.BytesIO(content), encoding="latin1")
     return tree, _paths(tree)
 
 
