@@ -27,8 +27,8 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.data.packed_dataset import model_input
-from s2sft_fairseq.objectives.finetuning import context_block
-from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.finetuning import context_section
+from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 
 WHOLE = 10_000
@@ -148,11 +148,11 @@ class Counted:
     def _without_cache(self, source: str, confidence: float) -> list[int]:
         form = self.loaded.task.form
         laid_out = Ragged.of([form.source(self.loaded.ids(source))])
-        context, count = context_block(laid_out, form), form.max_target
+        context, count = context_section(laid_out, form), form.max_target
         block, ones = np.full(count, form.placeholder), np.ones(count, dtype=np.int64)
         forbidden = torch.tensor([*self.loaded.task.dictionary.never_generated(), form.placeholder])
         while (open_places := np.flatnonzero(block == form.placeholder)).size:
-            placeholders = Block.of(
+            placeholders = Section.of(
                 Ragged.of([block]),
                 first_position=int(laid_out.lengths[0]),
                 segment=form.placeholder_segment,

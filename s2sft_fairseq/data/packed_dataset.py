@@ -11,7 +11,7 @@ from fairseq.data import FairseqDataset
 from s2sft_fairseq.data.length_batches import bucketed_order, cut_into_batches, share_of_padding
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.blocks import Blocks
-from s2sft_fairseq.objectives.finetuning import Corruption, context_block
+from s2sft_fairseq.objectives.finetuning import Corruption, context_section
 from s2sft_fairseq.objectives.objective import Flow, Objective
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, collate, first_step
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
@@ -67,7 +67,7 @@ class PackedDataset(FairseqDataset):
 
         Args:
             ids: numbers of the examples (B,). B: examples.
-            packed: their blocks.
+            packed: their sections.
 
         Returns:
             ``net_input``: the arguments of the model, columns (T,) and ``labelled`` (N,), the numbers of the tokens
@@ -96,8 +96,8 @@ class PackedDataset(FairseqDataset):
                 "weights": None if weights is None else torch.from_numpy(weights),
                 "divisor": len(labelled) if self.cut is None else self.cut.divisor(batch, labelled),
             }
-        blocks = batch.block()[labelled]
-        members = {flow.name: blocks == flow.block for flow in self.flows}
+        sections = batch.section()[labelled]
+        members = {flow.name: sections == flow.section for flow in self.flows}
         of_flows = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
@@ -192,7 +192,7 @@ class PackedDataset(FairseqDataset):
 
 
 def model_input(batch: PackedBatch) -> dict[str, Any]:
-    """Return the arguments of the encoder: columns (T,), the lengths of the blocks, and `packing.first_step`."""
+    """Return the arguments of the encoder: columns (T,), the lengths of the sections, and `packing.first_step`."""
     return {
         "tokens": torch.from_numpy(batch.token),
         "positions": torch.from_numpy(batch.position),
@@ -292,7 +292,7 @@ class PackedPairDataset(PackedDataset):
                 "target": None if reference is None else torch.from_numpy(reference.padded(form.pad)),
             }
         if reference is None:
-            return self.make_batch(ids, (context_block(source, form),))
+            return self.make_batch(ids, (context_section(source, form),))
         target = Ragged.of([sample["target"] for sample in samples])
         return self.make_batch(ids, self.objective.pack(source, target, form, self.corruption, self.draws(ids)))
 

@@ -13,7 +13,7 @@ import torch
 
 from s2sft_fairseq.data.packed_dataset import PackedDataset, model_input
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.finetuning import context_block
+from s2sft_fairseq.objectives.finetuning import context_section
 from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import PackedExamples, collate
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
@@ -188,6 +188,6 @@ class LabelledDataset(PackedDataset):
             "id": torch.from_numpy(ids),
             "nsentences": len(ids),
             "ntokens": len(text.values),
-            "net_input": model_input(collate([(context_block(text, self.form),)])),
+            "net_input": model_input(collate([(context_section(text, self.form),)])),
             "labels": None if self.labels is None else torch.from_numpy(self.labels[ids]),
         }

@@ -91,7 +91,7 @@ class EncoderWithHead(BaseFairseqModel):
         first_step: int | None = None,
     ) -> Tensor:
         """Return the logits of a packed batch; arguments as for `UnilmModel.forward`."""
-        read = self.head.read_tokens([sum(blocks) for blocks in lengths])
+        read = self.head.read_tokens([sum(sections) for sections in lengths])
         at = None if read is None else upload(read, tokens.device)
         columns = PackedColumns(tokens, positions, segments, steps, groups, lengths, first_step)
         logits: Tensor = self.head(self.encoder.encode(columns, at=at))

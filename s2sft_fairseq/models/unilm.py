@@ -136,7 +136,7 @@ class UnilmModel(BaseFairseqModel):
 
         Args:
             tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
-            lengths: of the blocks of each example.
+            lengths: of the sections of each example.
             first_step: of the placeholders, if the batch is in order; see `packing.first_step`.
             labelled: numbers of the tokens to predict at, ascending (N,); None: all T.
             targets: what to predict there. The loss is worked out here, and not by the criterion, so that no parameter

@@ -118,10 +118,10 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
         _CONTENT: ((content, none), (context + content, placeholders)),
         _PLACEHOLDERS: ((placeholders, none), (seen, lengths.sum(1) - seen)),
     }
-    blocks = [number for number in runs if number == _CONTEXT or lengths[:, number].any()]
-    bounds = [[_bounds(each) for each in runs[number]] for number in blocks]
-    block = np.repeat(np.tile(np.arange(3), len(lengths)), lengths.ravel())
-    rows = [np.flatnonzero(block == number) for number in blocks[1:]]
+    sections = [number for number in runs if number == _CONTEXT or lengths[:, number].any()]
+    bounds = [[_bounds(each) for each in runs[number]] for number in sections]
+    section = np.repeat(np.tile(np.arange(3), len(lengths)), lengths.ravel())
+    rows = [np.flatnonzero(section == number) for number in sections[1:]]
     arrays = [*chain(*bounds), *rows]
     uploaded = upload(np.concatenate(arrays), device, torch.int32)
     on_device = iter(uploaded.split([len(array) for array in arrays]))
@@ -137,7 +137,7 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
             # A placeholder stands one position behind the key that it is aligned with.
             reach=reach - 1 if reach is not None and number == _PLACEHOLDERS else reach,
         )
-        for number, (of_queries, of_keys) in zip(blocks, bounds, strict=True)
+        for number, (of_queries, of_keys) in zip(sections, bounds, strict=True)
     ]
     return FlashPlan(calls, [each.long() for each in on_device], autocast_type(dtype, device))
 

@@ -44,7 +44,7 @@ def padded_plan(
 ) -> PaddedPlan:
     """Work out what is visible, once for all layers of a kind; arguments as for `visibility.attention_blocks`."""
     device = columns.positions.device
-    totals = [sum(blocks) for blocks in columns.lengths] or [0]
+    totals = [sum(sections) for sections in columns.lengths] or [0]
     length = max(1, -(-max(totals) // MULTIPLE)) * MULTIPLE
     lengths = upload(totals, device)
     examples = torch.arange(len(totals), device=device).repeat_interleave(lengths, output_size=sum(totals))

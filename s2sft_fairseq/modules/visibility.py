@@ -20,7 +20,7 @@ class PackedColumns(NamedTuple):
     steps: Tensor
     groups: Tensor
     lengths: Sequence[Sequence[int]]
-    """The length of each block of each example."""
+    """The length of each section of each example."""
     first_step: int | None = None
     """Of the placeholders, if the batch is in order (`s2sft_fairseq.objectives.packing.first_step`); else None."""
 
@@ -161,7 +161,7 @@ def blocks_at(queries: Tensor, blocks: Sequence[AttentionBlock]) -> list[Attenti
 
 
 def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[list[slice]]:
-    """Yield where the blocks of each example stand, the context first."""
+    """Yield where the sections of each example stand, the context first."""
     start = 0
     for of_blocks in lengths:
         bounds = list(accumulate(of_blocks, initial=start))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sft_fairseq.objectives.finetuning import Corruption, pseudo_masked
-from s2sft_fairseq.objectives.packing import Block, PackedBatch, PackedExamples
+from s2sft_fairseq.objectives.packing import Section, PackedBatch, PackedExamples
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -226,11 +226,11 @@ def blocks(
     step = filled.place - block.place + 1  # of the first token of the block
     if cut.whole(form.max_target):
         nothing = Ragged(content.token[:0], np.zeros_like(content.lengths))
-        content = Block.of(nothing, first_position=0, segment=form.target_segment, label=form.pad)
+        content = Section.of(nothing, first_position=0, segment=form.target_segment, label=form.pad)
     return (
         context,
         content,
-        Block.of(
+        Section.of(
             filled.with_values(np.where(is_masked, symbols, tokens)),
             first_position=source.lengths,
             segment=form.placeholder_segment,

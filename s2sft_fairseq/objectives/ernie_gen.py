@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from s2sft_fairseq.objectives.finetuning import Corruption, SpanSearch, causal, corrupted_context
-from s2sft_fairseq.objectives.packing import Block, PackedExamples
+from s2sft_fairseq.objectives.packing import Section, PackedExamples
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -45,9 +45,9 @@ def infilling(
     # One token on: the [SEP] that ends a target gives way to the [CLS] that begins it.
     content = target.with_values(np.roll(target.values, 1))
     noised = corruption.add_noise(content, form, draws)
-    blocks = (
+    sections = (
         context,
-        Block.of(
+        Section.of(
             target.with_values(np.where(target.place == 0, form.cls, noised)),
             first_position=source.lengths,
             segment=form.target_segment,
@@ -56,10 +56,10 @@ def infilling(
         ),
         _flow(source, target, form, first=target.place, number=0),
     )
-    return blocks if spans is None else (*blocks, _flow(source, target, form, first=spans(target), number=1))
+    return sections if spans is None else (*sections, _flow(source, target, form, first=spans(target), number=1))
 
 
-def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarray, number: int) -> Block:
+def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarray, number: int) -> Section:
     """Return a placeholder for each target token.
 
     Args:
@@ -67,7 +67,7 @@ def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarr
         first: the place of the first token of each token's span (N,).
         number: of the flow; the groups of two flows must differ.
     """
-    return Block.of(
+    return Section.of(
         target.with_values(np.full_like(target.values, form.placeholder)),
         first_position=source.lengths + 1,
         segment=form.placeholder_segment,
@@ -199,7 +199,7 @@ def causal_fragments(
     """
     source, target = split(text, fragments.draw(text, draws))
     laid_out = target.between([], [form.sep])
-    blocks = causal(source.between([form.cls], []), laid_out, form, corruption, draws)
-    content = blocks[1]
+    sections = causal(source.between([form.cls], []), laid_out, form, corruption, draws)
+    content = sections[1]
     noised = corruption.add_noise(laid_out.with_values(content.token), form, draws)
-    return (blocks[0], content._replace(token=np.where(laid_out.place == 0, form.sep, noised)))
+    return (sections[0], content._replace(token=np.where(laid_out.place == 0, form.sep, noised)))

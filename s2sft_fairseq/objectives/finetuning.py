@@ -1,7 +1,7 @@
 """The three fine-tuning methods of s2s-ft (section 2 of the paper, Figures 1 and 2) in the packed format.
 
-An objective is a function from the laid-out sources and targets of a batch to their blocks. It treats all examples at
-once: ``Ragged`` rows of tokens, a row for an example, become columns of a `Block`. A `Corruption` says how tokens are
+An objective is a function from the laid-out sources and targets of a batch to their sections. It treats all examples at
+once: ``Ragged`` rows of tokens, a row for an example, become columns of a `Section`. A `Corruption` says how tokens are
 corrupted before the model sees them; what is drawn for an example does not depend on the others.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from s2sft_fairseq.errors import as_option
-from s2sft_fairseq.objectives.packing import Block, PackedExamples
+from s2sft_fairseq.objectives.packing import Section, PackedExamples
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -90,15 +90,15 @@ class Corruption:
 NO_CORRUPTION = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0)
 
 
-def context_block(source: Ragged, form: SequenceForm) -> Block:
+def context_section(source: Ragged, form: SequenceForm) -> Section:
     """Return laid-out sources as what is given from the start."""
-    return Block.of(source, first_position=0, segment=form.segment_column(source), label=form.pad)
+    return Section.of(source, first_position=0, segment=form.segment_column(source), label=form.pad)
 
 
-def corrupted_context(source: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> Block:
+def corrupted_context(source: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> Section:
     """Return laid-out sources, corrupted, as what is given from the start."""
     # The segments are those of the clean source: a random token may be another [SEP].
-    return context_block(source, form)._replace(token=corruption.corrupt_source(source, form, draws))
+    return context_section(source, form)._replace(token=corruption.corrupt_source(source, form, draws))
 
 
 def _steps(target: Ragged) -> np.ndarray:
@@ -122,7 +122,7 @@ def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
     corrupted = corruption.corrupt(shifted, corruption.target_mask_prob, form, draws)
     return (
         context,
-        Block.of(
+        Section.of(
             target.with_values(np.where(target.place == 0, form.sep, corrupted)),
             first_position=source.lengths,
             segment=form.target_segment,
@@ -141,7 +141,7 @@ def masked(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
     chosen = _choose_masked(target, corruption, draws)
     return (
         context,
-        Block.of(
+        Section.of(
             target.with_values(np.where(chosen, corruption.draw(target, form, draws), target.values)),
             first_position=source.lengths,
             segment=form.target_segment,
@@ -191,14 +191,14 @@ def pseudo_masked(
     predicted = steps if spans is None else spans(target) + 1
     return (
         context,
-        Block.of(
+        Section.of(
             target.with_values(np.where(corrupted, placeholder, target.values)),
             first_position=source.lengths,
             segment=form.target_segment,
             step=steps,
             label=form.pad,
         ),
-        Block.of(
+        Section.of(
             target.with_values(placeholder),
             first_position=source.lengths,
             segment=form.placeholder_segment,

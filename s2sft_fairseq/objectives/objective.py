@@ -27,11 +27,11 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 
 class Flow(NamedTuple):
-    """The labels of one block; its loss is a term of the whole loss."""
+    """The labels of one section; its loss is a term of the whole loss."""
 
     name: str
-    block: int
-    """Number of the block, from 0."""
+    section: int
+    """Number of the section, from 0."""
     weight: float = 1.0
     """Weight of its loss in the whole."""
 
@@ -41,9 +41,9 @@ class Objective:
     """A fine-tuning objective."""
 
     pack: Pack
-    """From laid-out sources and targets to the blocks that are trained on."""
+    """From laid-out sources and targets to the sections that are trained on."""
     decoded_as: Pack
-    """Likewise, to the blocks whose placeholders see what they see in decoding."""
+    """Likewise, to the sections whose placeholders see what they see in decoding."""
     flows: tuple[Flow, ...]
     """The flows of labels, in order. If there are several, each has one label for every token of a target."""
     positions_per_target: int
@@ -82,7 +82,7 @@ class Objective:
             return replace(self, pack=pack)
         (word,) = self.flows
         word_weight = 0.5 if word_weight is None else word_weight
-        flows = (word._replace(weight=word_weight), Flow(self.span_flow, word.block + 1, 1 - word_weight))
+        flows = (word._replace(weight=word_weight), Flow(self.span_flow, word.section + 1, 1 - word_weight))
         return replace(self, pack=pack, flows=flows, positions_per_target=self.positions_per_target + 1)
 
     def with_blocks(self, cut: Blocks) -> "Objective":

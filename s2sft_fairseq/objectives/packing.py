@@ -17,7 +17,7 @@ A query ``q`` sees a key ``k`` of its own example exactly when
 * ``k`` is content and ``step[k] <= step[q]`` (``q`` is content) or ``step[k] < step[q]`` (``q`` is a placeholder), or
 * ``k`` is a placeholder and ``q`` is a placeholder of the same group.
 
-The tokens of an example stand in *blocks*: first the context, then content that is predicted (step > 0), then
+The tokens of an example stand in *sections*: first the context, then content that is predicted (step > 0), then
 placeholders. The context is content of step 0 whose positions count on from 0; it may be empty. Attention uses this:
 the context meets itself, without a mask, and what comes behind it meets the whole example; in local layers each run of
 queries meets what is near.
@@ -32,10 +32,10 @@ import numpy as np
 from s2sft_fairseq.objectives.ragged import Ragged
 
 
-class Block(NamedTuple):
+class Section(NamedTuple):
     """A run of tokens of one kind in each of some examples, one example after the other.
 
-    Every column is an int64 array (N,). N: tokens of this block in all of its examples.
+    Every column is an int64 array (N,). N: tokens of this section in all of its examples.
     """
 
     token: np.ndarray
@@ -45,7 +45,7 @@ class Block(NamedTuple):
     group: np.ndarray
     label: np.ndarray
     lengths: np.ndarray
-    """Tokens of this block in each example, int64 (B,). B: examples."""
+    """Tokens of this section in each example, int64 (B,). B: examples."""
 
     @classmethod
     def of(
@@ -57,8 +57,8 @@ class Block(NamedTuple):
         label: np.ndarray | int,
         step: np.ndarray | int = 0,
         group: np.ndarray | int = 0,
-    ) -> "Block":
-        """Make a block; single numbers hold for each of its tokens.
+    ) -> "Section":
+        """Make a section; single numbers hold for each of its tokens.
 
         Args:
             token: vocabulary ids, a row for an example.
@@ -75,13 +75,13 @@ class Block(NamedTuple):
         return cls(token.values, position, column(segment), column(step), column(group), column(label), token.lengths)
 
 
-PackedExamples = tuple[Block, ...]
-"""The blocks of one or more examples."""
+PackedExamples = tuple[Section, ...]
+"""The sections of one or more examples."""
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Packed examples one after the other, within an example block after block; there is no padding.
+    """Packed examples one after the other, within an example section after section; there is no padding.
 
     Every column is an int64 array (T,). T: tokens of all examples.
     """
@@ -93,10 +93,10 @@ class PackedBatch:
     group: np.ndarray
     label: np.ndarray
     lengths: tuple[tuple[int, ...], ...]
-    """The length of each block of each example."""
+    """The length of each section of each example."""
 
-    def block(self) -> np.ndarray:
-        """Return the number of the block in which each token stands, from 0 (T,)."""
+    def section(self) -> np.ndarray:
+        """Return the number of the section in which each token stands, from 0 (T,)."""
         lengths = np.array(self.lengths, dtype=np.int64)
         numbers = np.broadcast_to(np.arange(lengths.shape[1]), lengths.shape)
         return np.repeat(numbers.ravel(), lengths.ravel())
@@ -106,17 +106,17 @@ def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
     """Join examples, whether they were packed one by one or many at once, to one batch.
 
     Raises:
-        ValueError: if the examples do not all have the same number of blocks.
+        ValueError: if the examples do not all have the same number of sections.
     """
-    if len(numbers := {len(blocks) for blocks in packed}) > 1:
-        raise ValueError(f"examples of one batch need one number of blocks, found {sorted(numbers)}")
-    blocks = [Block(*map(np.concatenate, zip(*run, strict=True))) for run in zip(*packed, strict=True)]
-    # From block after block to example after example; stable, so that an example keeps the order of its blocks.
-    example = np.concatenate([np.repeat(np.arange(len(block.lengths)), block.lengths) for block in blocks])
+    if len(numbers := {len(sections) for sections in packed}) > 1:
+        raise ValueError(f"examples of one batch need one number of sections, found {sorted(numbers)}")
+    sections = [Section(*map(np.concatenate, zip(*run, strict=True))) for run in zip(*packed, strict=True)]
+    # From section after section to example after example; stable, so that an example keeps the order of its sections.
+    example = np.concatenate([np.repeat(np.arange(len(section.lengths)), section.lengths) for section in sections])
     order = np.argsort(example, kind="stable")
-    columns = zip(*(block[:-1] for block in blocks), strict=True)
+    columns = zip(*(section[:-1] for section in sections), strict=True)
     token, position, segment, step, group, label = (np.concatenate(column)[order] for column in columns)
-    lengths = tuple(zip(*(block.lengths.tolist() for block in blocks), strict=True))
+    lengths = tuple(zip(*(section.lengths.tolist() for section in sections), strict=True))
     return PackedBatch(token, position, segment, step, group, label, lengths)
 
 
@@ -125,7 +125,7 @@ def first_step(batch: PackedBatch) -> int | None:
 
     In order means of every example:
 
-    * there is a context; at most one block of content and one of placeholders follow it
+    * there is a context; at most one section of content and one of placeholders follow it
     * content becomes known from left to right, a token in each step from 1 on
     * each placeholder is a group of its own, and they too stand one step after the other, from the same step on in all
       examples; the content that the last one sees is there
@@ -140,11 +140,11 @@ def first_step(batch: PackedBatch) -> int | None:
     lengths[:, : len(batch.lengths[0])] = batch.lengths
     context, content, placeholders = lengths.T
     runs = Ragged.of_lengths(lengths.ravel())
-    example, block, place = runs.row // 3, runs.row % 3, runs.place
-    is_placeholder = block == 2
+    example, section, place = runs.row // 3, runs.row % 3, runs.place
+    is_placeholder = section == 2
     first = int(batch.step[is_placeholder][0]) if is_placeholder.any() else 1
-    step = np.where(block == 0, 0, place + np.where(is_placeholder, first, 1))
-    position = np.where(block == 0, place, context[example] + step - 1)
+    step = np.where(section == 0, 0, place + np.where(is_placeholder, first, 1))
+    position = np.where(section == 0, place, context[example] + step - 1)
     # Ascending ones differ, and all objectives number their groups so.
     follows = is_placeholder[1:] & (place[1:] > 0)
     in_order = (

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sft_fairseq.objectives.blocks import draw_lengths, draw_masked
-from s2sft_fairseq.objectives.finetuning import Corruption, context_block
+from s2sft_fairseq.objectives.finetuning import Corruption, context_section
 from s2sft_fairseq.objectives.objective import Flow
-from s2sft_fairseq.objectives.packing import Block, PackedExamples
+from s2sft_fairseq.objectives.packing import Section, PackedExamples
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -93,12 +93,12 @@ class LanguageModel(NamedTuple):
     @property
     def autoencodes(self) -> bool:
         """Whether the [M] predict."""
-        return self.flows[0].block == 0
+        return self.flows[0].section == 0
 
     @property
     def has_placeholders(self) -> bool:
         """Whether there are [P], which predict."""
-        return self.flows[-1].block == 2
+        return self.flows[-1].section == 2
 
 
 _AE, _AR, _PAR, _BLOCKS = Flow("ae", 0), Flow("ar", 2), Flow("par", 2), Flow("blocks", 2)
@@ -144,7 +144,7 @@ def pseudo_masked_lm(
     is_masked = step > 0
     drawn = corruption.draw(text, replace(form, placeholder=mask), draws)
     replaced = np.where(is_masked, drawn, text.values)
-    context = context_block(text.with_values(replaced), form)._replace(segment=form.segment_column(text))
+    context = context_section(text.with_values(replaced), form)._replace(segment=form.segment_column(text))
     if language_model.autoencodes:
         context = context._replace(label=np.where(is_masked, text.values, form.pad))
     if not language_model.has_placeholders:
@@ -153,7 +153,7 @@ def pseudo_masked_lm(
     step = step[is_masked]
     if language_model.token_by_token:
         step = masked.with_values(step).rank() + 1
-    original = Block(
+    original = Section(
         token=masked.values,
         position=context.position[is_masked],
         segment=context.segment[is_masked],

@@ -124,10 +124,10 @@ def draw(example: PackedExample, file: Path) -> None:
     axes.set_yticks(range(count), names, fontsize=8)
     axes.set_xticks(range(count), example.tokens, fontsize=8, rotation=90)
     axes.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=0)
-    # Thin lines between tokens, thick ones between blocks of the packed sequence.
+    # Thin lines between tokens, thick ones between sections of the packed sequence.
     axes.hlines(np.arange(1, count) - 0.5, -0.5, count - 0.5, color="0.8", linewidth=0.5)
     axes.vlines(np.arange(1, count) - 0.5, -0.5, count - 0.5, color="0.8", linewidth=0.5)
-    for edge in np.flatnonzero(np.diff(example.batch.block())) + 0.5:
+    for edge in np.flatnonzero(np.diff(example.batch.section())) + 0.5:
         axes.axhline(edge, color="black", linewidth=1.2)
         axes.axvline(edge, color="black", linewidth=1.2)
     axes.set_xlabel("key: light grey source, grey target, dark placeholder", fontsize=8)

@@ -16,7 +16,7 @@ from s2sft_fairseq import Seq2Seq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.objectives.finetuning import context_block
+from s2sft_fairseq.objectives.finetuning import context_section
 from s2sft_fairseq.objectives.ragged import Ragged
 
 SOURCES = ["a b c d", "D E F G", "", "h h", "zebra . d", "b " * 40, "   ", "e, f", "a b c", "c"]
@@ -184,7 +184,7 @@ def test_states_and_attention_of_the_dense_reference(model):
     source, target = (np.array([index(letter) for letter in letters]) for letters in ("abcd", "dc"))
     laid_out = Ragged.of([form.source(source)])
     with torch.no_grad():
-        alone = dense_states(encoder, (context_block(laid_out, form),))
+        alone = dense_states(encoder, (context_section(laid_out, form),))
         torch.testing.assert_close(model.encode("a b c d")[0], alone, atol=1e-5, rtol=1e-4)
         blocks = model._loaded.task.objective.reference(laid_out, Ragged.of([form.target(target)]), form)
         token, position, segment, label = (

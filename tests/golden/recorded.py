@@ -1,7 +1,7 @@
 """The recorded numbers of the original s2s-ft program (see README.md beside this file), as our models and batches.
 
 Everything about them is read from the recordings: which variants of the model there are, their sizes and special ids,
-how long the blocks are. ``GOLDEN_DIR`` in the environment names another folder of recordings of the same format.
+how long the sections are. ``GOLDEN_DIR`` in the environment names another folder of recordings of the same format.
 """
 
 import json
@@ -24,7 +24,7 @@ from s2sft_fairseq.models.convert import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.objectives.packing import Block, PackedBatch, collate
+from s2sft_fairseq.objectives.packing import Section, PackedBatch, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 FOLDER = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).parent)
@@ -106,9 +106,9 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
 
 
 def real_places(lengths: Sequence[Sequence[int]], form: SequenceForm) -> np.ndarray:
-    """Where the tokens of our blocks stand in recorded rows, whose blocks are padded to their maximum, bool (B, L)."""
+    """Where the tokens of our sections stand in recorded rows, whose sections are padded to their maximum, bool (B, L)."""
     most = (form.max_source, form.max_target, form.max_target)
-    return np.concatenate([np.arange(most[i]) < block[:, None] for i, block in enumerate(np.array(lengths).T)], axis=1)
+    return np.concatenate([np.arange(most[i]) < section[:, None] for i, section in enumerate(np.array(lengths).T)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,14 @@ class ReplayedDraws:
             positions = inputs["masked_pos"][inputs["masked_weight"].astype(bool)]
             self.chosen = np.isin(np.arange(len(self.target)), positions)
 
-    def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Block, ...]:
+    def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Section, ...]:
         """Pack with our objective and no corruption, then write the drawn ids over the clean ones."""
 
         corruption = OBJECTIVES[self.method].corruption["paper"]
-        blocks = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
-        drawn = [self.source, self.target, self.pseudo][: len(blocks)]
-        replayed = [block._replace(token=ids) for block, ids in zip(blocks, drawn, strict=True)]
-        assert all(len(block.token) == len(block.position) for block in replayed)
+        sections = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
+        drawn = [self.source, self.target, self.pseudo][: len(sections)]
+        replayed = [section._replace(token=ids) for section, ids in zip(sections, drawn, strict=True)]
+        assert all(len(section.token) == len(section.position) for section in replayed)
         if self.method == "masked":
             clean = form.target(target)
             replayed[1] = replayed[1]._replace(label=np.where(self.chosen, clean, form.pad))

@@ -13,7 +13,7 @@ from s2sft_fairseq.modules.flash_attention import flash_attention, flash_obstacl
 from s2sft_fairseq.modules.padded_attention import padded_attention, padded_plan
 from s2sft_fairseq.modules.visibility import PackedColumns, visible, within_window
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 
 HEADS, WIDTH = 2, 128
@@ -28,7 +28,7 @@ def example(context, content=0, placeholders=0, first=1):
         steps = step + np.arange(length) if step else 0
         groups = 7 + 2 * np.arange(length) if group else 0
         ids = Ragged.of([np.full(length, 5)])
-        return Block.of(ids, first_position=start, segment=0, label=0, step=steps, group=groups)
+        return Section.of(ids, first_position=start, segment=0, label=0, step=steps, group=groups)
 
     return (
         block(context, 0, 0, False),

@@ -26,10 +26,10 @@ from s2sft_fairseq.modules.visibility import (
 )
 from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
-from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.sequence_form import SourceFields
 
-# The kinds of the blocks of a random example: context, content that is predicted, placeholders. "later" is content of
+# The kinds of the sections of a random example: context, content that is predicted, placeholders. "later" is content of
 # which nothing is known before all of the first content is.
 KINDS = {
     "one": ("context",),
@@ -41,7 +41,7 @@ KINDS = {
 }
 
 
-def random_block(kind, number, length, rng):
+def random_section(kind, number, length, rng):
     # Anything goes behind the context: orders from right to left or mixed, positions that come twice, placeholders in
     # groups.
     steps = {
@@ -51,7 +51,7 @@ def random_block(kind, number, length, rng):
         "placeholders": rng.integers(1, 9, length),
     }[kind]
     groups = 10 * number + rng.integers(1, 4, length) if kind == "placeholders" else np.zeros(length, dtype=np.int64)
-    return Block(
+    return Section(
         token=words(rng, length),
         position=np.arange(length) if kind == "context" else rng.integers(0, 40, length),
         segment=rng.integers(0, 2, length),
@@ -64,12 +64,12 @@ def random_block(kind, number, length, rng):
 
 def random_example(kinds, lengths, rng):
     return tuple(
-        random_block(kind, i, length, rng) for i, (kind, length) in enumerate(zip(kinds, lengths, strict=True))
+        random_section(kind, i, length, rng) for i, (kind, length) in enumerate(zip(kinds, lengths, strict=True))
     )
 
 
 def random_examples(kinds, seed, count=4):
-    """Contexts of which some are longer than several windows of local attention, and blocks of which some are empty."""
+    """Contexts of which some are longer than several windows of local attention, and sections of which some are empty."""
     rng = np.random.default_rng(seed)
     return [
         random_example(kinds, [rng.integers(1, 30) if kind == "context" else rng.integers(0, 8) for kind in kinds], rng)
@@ -79,7 +79,7 @@ def random_examples(kinds, seed, count=4):
 
 def by_example(column, lengths):
     """The rows of each example, [(L_i, ...)]."""
-    return column.split([sum(blocks) for blocks in lengths])
+    return column.split([sum(sections) for blocks in lengths])
 
 
 def gradients(model, states, seed):
@@ -181,7 +181,7 @@ def test_rule():
 @pytest.mark.parametrize("preset", CORRUPTIONS)
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_what_attention_relies_on(method, preset):
-    """No query sees a key of a later block or no key at all; and what is said of the context, the first block."""
+    """No query sees a key of a later section or no key at all; and what is said of the context, the first section."""
     rng = np.random.default_rng(7)
     form, corruption = tiny_form(method), OBJECTIVES[method].corruption[preset]
     for _ in range(5):
@@ -210,14 +210,14 @@ def columns_of(batch):
 
 
 def joined(examples):
-    """Positions, steps, groups and lengths of examples that need not have the same number of blocks."""
+    """Positions, steps, groups and lengths of examples that need not have the same number of sections."""
     columns = (np.concatenate([getattr(b, n) for e in examples for b in e]) for n in ("position", "step", "group"))
-    return *map(torch.from_numpy, columns), [tuple(len(block.token) for block in example) for example in examples]
+    return *map(torch.from_numpy, columns), [tuple(len(section.token) for section in example) for example in examples]
 
 
 def expected_bias(examples, window, relative):
     """What is to be added to the scores of all tokens against all tokens (1 or h, T, T), entry by entry."""
-    places = [block.position[i] for example in examples for block in example for i in range(len(block.position))]
+    places = [section.position[i] for example in examples for section in example for i in range(len(section.position))]
     bias = torch.full((len(relative.weight) if relative else 1, len(places), len(places)), float("-inf"))
     start = 0
     for example in examples:

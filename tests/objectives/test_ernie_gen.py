@@ -213,7 +213,7 @@ def test_no_content_leaks(flow, label):
 
 def test_two_flows():
     method = OBJECTIVES["infilling"].with_spans(spans_of(STARTS), 0.25)
-    assert [(flow.name, flow.block, flow.weight) for flow in method.flows] == [("word", 2, 0.25), ("span", 3, 0.75)]
+    assert [(flow.name, flow.section, flow.weight) for flow in method.flows] == [("word", 2, 0.25), ("span", 3, 0.75)]
     assert method.positions_per_target == 3
     form = tiny_form("infilling")
     blocks = method.pack(*laid_out(SOURCE, TARGET, form), form, NO_CORRUPTION, Draws(1, 1, np.array([0])))

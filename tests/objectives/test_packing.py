@@ -1,4 +1,4 @@
-"""Blocks and batches of the packed format."""
+"""Sections and batches of the packed format."""
 
 import numpy as np
 import pytest
@@ -7,17 +7,17 @@ from tiny import tiny_form, words
 
 from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
-from s2sft_fairseq.objectives.packing import Block, collate, first_step
+from s2sft_fairseq.objectives.packing import Section, collate, first_step
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
 
-def block(*tokens, **columns):
+def section(*tokens, **columns):
     settings = {"first_position": 0, "segment": 0, "label": 0, **columns}
-    return Block.of(Ragged.of([np.array(tokens, dtype=np.int64)]), **settings)
+    return Section.of(Ragged.of([np.array(tokens, dtype=np.int64)]), **settings)
 
 
 def test_single_numbers_hold_for_every_token():
-    made = block(7, 8, 9, first_position=4, segment=1, label=2, step=np.array([3, 4, 5]))
+    made = section(7, 8, 9, first_position=4, segment=1, label=2, step=np.array([3, 4, 5]))
     assert made.token.tolist() == [7, 8, 9]
     assert made.position.tolist() == [4, 5, 6]
     assert made.segment.tolist() == [1, 1, 1]
@@ -30,14 +30,14 @@ def test_single_numbers_hold_for_every_token():
 
 def test_positions_of_each_example_count_on_from_its_own():
     tokens = Ragged.of([np.array([7, 8]), np.array([9]), np.array([10, 11, 12])])
-    made = Block.of(tokens, first_position=np.array([3, 0, 5]), segment=0, label=0)
+    made = Section.of(tokens, first_position=np.array([3, 0, 5]), segment=0, label=0)
     assert made.position.tolist() == [3, 4, 0, 5, 6, 7]
     assert made.lengths.tolist() == [2, 1, 3]
 
 
 def test_examples_stand_one_after_the_other():
-    long_first = (block(11, 12, 13, label=1), block(21, first_position=3, segment=1, step=1, group=1, label=31))
-    long_second = (block(14, label=1), block(24, 25, first_position=1, segment=1, step=2, group=3, label=34))
+    long_first = (section(11, 12, 13, label=1), section(21, first_position=3, segment=1, step=1, group=1, label=31))
+    long_second = (section(14, label=1), section(24, 25, first_position=1, segment=1, step=2, group=3, label=34))
     batch = collate([long_first, long_second])
     assert batch.lengths == ((3, 1), (1, 2))
     assert batch.token.tolist() == [11, 12, 13, 21, 14, 24, 25]
@@ -55,11 +55,11 @@ def test_one_by_one_or_at_once():
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 5, (6, 3))
     examples = [
-        tuple(block(*rng.integers(0, 99, length), first_position=int(i), group=i) for i, length in enumerate(each))
+        tuple(section(*rng.integers(0, 99, length), first_position=int(i), group=i) for i, length in enumerate(each))
         for each in lengths
     ]
     together = [
-        tuple(Block(*map(np.concatenate, zip(*blocks, strict=True))) for blocks in zip(*some, strict=True))
+        tuple(Section(*map(np.concatenate, zip(*sections, strict=True))) for sections in zip(*some, strict=True))
         for some in (examples[:1], examples[1:4], examples[4:])
     ]
     one_by_one, at_once = collate(examples), collate(together)
@@ -70,9 +70,9 @@ def test_one_by_one_or_at_once():
         np.testing.assert_array_equal(getattr(one_by_one, name), getattr(at_once, name))
 
 
-def test_examples_need_the_same_number_of_blocks():
-    with pytest.raises(ValueError, match=r"one number of blocks, found \[1, 2\]"):
-        collate([(block(1),), (block(1), block(2))])
+def test_examples_need_the_same_number_of_sections():
+    with pytest.raises(ValueError, match=r"one number of sections, found \[1, 2\]"):
+        collate([(section(1),), (section(1), section(2))])
 
 
 PAIRS = ((6, 5), (11, 2), (1, 8), (1, 1))
@@ -111,7 +111,7 @@ def test_spans_are_not_in_order(method):
 
 
 def as_attended(lengths, first):
-    """Who sees whom by the attention that order allows (L, L), for the lengths of the three blocks of an example."""
+    """Who sees whom by the attention that order allows (L, L), for the lengths of the three sections of an example."""
     context, content, _ = lengths
     seen = np.zeros((sum(lengths), sum(lengths)), dtype=bool)
     for query in range(sum(lengths)):
@@ -125,9 +125,9 @@ def as_attended(lengths, first):
     return seen
 
 
-# Of the blocks of an example: lengths, and what is added to the steps of content and of placeholders.
+# Of the sections of an example: lengths, and what is added to the steps of content and of placeholders.
 LAYOUTS = {
-    "all blocks": (3, 4, 4, 0, 0),
+    "all sections": (3, 4, 4, 0, 0),
     "one content more": (3, 5, 4, 0, 0),
     "shifted placeholders": (3, 5, 4, 0, 1),
     "one placeholder": (3, 5, 1, 0, 4),
@@ -140,9 +140,9 @@ def laid_out(lengths, content_later=0, placeholders_later=0):
     context, content, placeholders = lengths
     numbers = np.arange(placeholders)
     return (
-        block(*[5] * context),
-        block(*[5] * content, first_position=context, step=np.arange(content) + 1 + content_later),
-        block(
+        section(*[5] * context),
+        section(*[5] * content, first_position=context, step=np.arange(content) + 1 + content_later),
+        section(
             *[5] * placeholders,
             first_position=context + placeholders_later,
             step=numbers + 1 + placeholders_later,
@@ -162,12 +162,12 @@ def test_order_is_causal_attention(layout):
 
 def changed(number, place=0, **columns):
     """An example in order, but for the columns of one token."""
-    blocks = list(laid_out((3, 4, 4)))
+    sections = list(laid_out((3, 4, 4)))
     for name, value in columns.items():
-        column = getattr(blocks[number], name).copy()
+        column = getattr(sections[number], name).copy()
         column[place] = value
-        blocks[number] = blocks[number]._replace(**{name: column})
-    return blocks
+        sections[number] = sections[number]._replace(**{name: column})
+    return sections
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def changed(number, place=0, **columns):
         laid_out((3, 4, 4), content_later=1),
         laid_out((3, 4, 4), placeholders_later=-1),
         laid_out((3, 4, 4), placeholders_later=2),
-        (*laid_out((3, 4, 4)), block(first_position=7)),
+        (*laid_out((3, 4, 4)), section(first_position=7)),
     ],
 )
 def test_what_is_not_in_order(example):

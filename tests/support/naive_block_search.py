@@ -5,8 +5,8 @@ import torch
 from tiny import model_inputs
 
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.objectives.finetuning import context_block
-from s2sft_fairseq.objectives.packing import Block, collate
+from s2sft_fairseq.objectives.finetuning import context_section
+from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -19,15 +19,15 @@ def block_log_probs(models, form: SequenceForm, source: np.ndarray, text: list[i
     placeholders = np.array(block)
     step = np.full(len(block), len(content) + 1)
     example = (
-        context_block(laid_out, form),
-        Block.of(
+        context_section(laid_out, form),
+        Section.of(
             Ragged.of([content]),
             first_position=first,
             segment=form.target_segment,
             step=np.arange(len(content)) + 1,
             label=form.pad,
         ),
-        Block.of(
+        Section.of(
             Ragged.of([placeholders]),
             first_position=first + len(content),
             segment=form.placeholder_segment,
