@@ -7,8 +7,9 @@ A plain model is decoded greedily and with a beam of 5 alone, a model that was t
 cache" is the sampler of masked diffusion that reads source and target again in each pass, with the same weights, one
 block for the target and one sentence at a time.
 
-The texts of all sources count for the score, decoded in the largest batches; "same" is the share of them that are those
-of greedy search. Tokens a pass and rows a pass (tokens that are read) are those of the timed sentences, one by one.
+All sources count for the score; they are decoded in the largest batches. "same" is the share of texts that are equal to
+those of greedy search. Tokens/pass and rows/pass (tokens that a pass reads) are of the timed sentences, one by one.
+Speeds are those of the fastest of ``--repeats`` runs, each of which takes all ways of a model in turn.
 """
 
 import argparse
@@ -49,6 +50,8 @@ def main() -> None:
     parser.add_argument("--confidence", type=float, nargs="*", default=[0.3, 0.5, 0.7, 1.0])
     parser.add_argument("--no-cache", type=float, nargs="*", default=[0.5, 1.0], help="confidences")
     parser.add_argument("--drafts", type=int, nargs="*", default=[1, 3, -1])
+    parser.add_argument("--repeats", type=int, default=1, help="of the timed runs")
+    parser.add_argument("--quantize", choices=["int8"], help="multiply in 8 bits")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path("blocks.json"), help="of the records")
     options = parser.parse_args()
@@ -58,41 +61,62 @@ def main() -> None:
     lines = evenly(options.references.read_text(encoding="utf-8").splitlines(), options.sources)
     references = [json.loads(line)["refs"] for line in lines]
     print(f"{len(sources)} sentences, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
-    speeds = [f"batch {size}" for size in options.batch_size]
-    print("| | " + " | ".join((*COLUMNS, *speeds)) + " |")
-    print("|---" * (len(COLUMNS) + len(speeds) + 1) + "|")
-    records = []
-    for record in measure(options, sources, references):
-        records.append(record)
-        write_records(options.file, records)
-        cells = [f"{record[name]:.2f}" if name in record else "" for name in (*COLUMNS, *speeds)]
-        print(f"| {record['way']} | {' | '.join(cells)} |", flush=True)
-
-
-def measure(
-    options: argparse.Namespace, sources: Sequence[str], references: Sequence[Sequence[str]]
-) -> Iterator[dict[str, Any]]:
-    """Yield a record for each way to decode; speeds are sentences/s."""
+    columns = [*COLUMNS, *(f"batch {size}" for size in options.batch_size)]
+    print(f"| | {' | '.join(columns)} |\n{'|---' * (len(columns) + 1)}|")
+    records: list[dict[str, Any]] = []
     timed = evenly(sources, options.timed)
     for which, path, ways in models(options):
-        model, greedy = Counted(path), []
+        model, of_model, greedy = Counted(path, options.quantize), [], None
         for name, way in ways.items():
-            texts, tokens, seconds = model.generate(sources, max(options.batch_size), way)
-            greedy, count = greedy or texts, len(sources)
-            if "no_cache" not in way:  # that reads one sentence at a time as it is
-                (_, tokens, seconds), count = model.generate(timed, 1, way), len(timed)
-            record = {
-                "way": f"{which}: {name}",
-                "ROUGE-L": rouge_l(texts, references),
-                "tokens/pass": tokens / model.passes,
-                "rows/pass": model.rows / model.passes,
-                "same": sum(a == b for a, b in zip(texts, greedy, strict=True)) / len(texts),
-                "batch 1": count / seconds,
-            }
-            for size in options.batch_size:
-                if size > 1 and "no_cache" not in way:
-                    record[f"batch {size}"] = len(timed) / model.generate(timed, size, way)[2]
-            yield record
+            texts, record = scored(model, way, sources, references, max(options.batch_size))
+            greedy = greedy or texts
+            record |= {"way": f"{which}: {name}"}
+            record |= {"same": sum(a == b for a, b in zip(texts, greedy, strict=True)) / len(texts)}
+            of_model.append(record)
+            time_once(model, way, record, timed, options.batch_size)
+            show(record, columns)
+            write_records(options.file, records + of_model)
+        records += of_model
+        if options.repeats > 1:
+            for _ in range(options.repeats - 1):
+                for way, record in zip(ways.values(), of_model, strict=True):
+                    time_once(model, way, record, timed, options.batch_size)
+            print(f"The fastest of {options.repeats} runs:")
+            for record in of_model:
+                show(record, columns)
+            write_records(options.file, records)
+
+
+def show(record: dict[str, Any], columns: Sequence[str]) -> None:
+    """Print a row of the table."""
+    cells = [f"{record[name]:.2f}" if name in record else "" for name in columns]
+    print(f"| {record['way']} | {' | '.join(cells)} |", flush=True)
+
+
+def scored(
+    model: "Counted",
+    way: dict[str, Any],
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    batch_size: int,
+) -> tuple[list[str], dict[str, Any]]:
+    """Decode all sources in one way: the texts, and a record with their score."""
+    texts, tokens, seconds = model.generate(sources, batch_size, way)
+    record = {"ROUGE-L": rouge_l(texts, references)}
+    if "no_cache" in way:  # slow, and one sentence at a time: timed here, on all sources
+        record |= {**model.counts(tokens), "batch 1": len(sources) / seconds}
+    return texts, record
+
+
+def time_once(
+    model: "Counted", way: dict[str, Any], record: dict[str, Any], timed: Sequence[str], batch_sizes: Sequence[int]
+) -> None:
+    """Time some of the sources in each batch size; a record keeps the fastest run (sentences/s)."""
+    for size in () if "no_cache" in way else batch_sizes:
+        _, tokens, seconds = model.generate(timed, size, way)
+        if size == 1:
+            record |= model.counts(tokens)
+        record[f"batch {size}"] = max(record.get(f"batch {size}", 0.0), len(timed) / seconds)
 
 
 def models(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, dict[str, Any]]]]:
@@ -117,8 +141,8 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, d
 class Counted:
     """A model, and how many passes it made and tokens it read."""
 
-    def __init__(self, path: Path) -> None:
-        self.model = Seq2Seq.from_pretrained(path, device="cpu")
+    def __init__(self, path: Path, quantize: str | None = None) -> None:
+        self.model = Seq2Seq.from_pretrained(path, device="cpu", quantize=quantize)
         self.loaded = self.model._loaded
         (self.inner,) = self.loaded.models
         self.step, self.inner.step = self.inner.step, self._step
@@ -128,6 +152,10 @@ class Counted:
         self.passes += 1
         self.rows += tokens.size(1)
         return self.step(state, tokens, *others)
+
+    def counts(self, tokens: int) -> dict[str, float]:
+        """Return tokens and rows of a pass in the last call of `generate`, which wrote these tokens."""
+        return {"tokens/pass": tokens / self.passes, "rows/pass": self.rows / self.passes}
 
     def generate(self, sources: Sequence[str], batch_size: int, way: dict[str, Any]) -> tuple[list[str], int, float]:
         """Return texts, the number of their tokens with eos, and seconds."""

@@ -5,10 +5,11 @@
     python benchmarks/soak.py training   --data DATA --pretrained ENCODER --save-dir DIR --minutes 60 --file soak.json
     python benchmarks/soak.py report     --file soak.json --draw soak.png
 
-Every `--every` seconds it takes the resident memory and the open files of the process, and its work since then:
-updates, or sentences of a file that is read again and again. A soak can be made in pieces: each run adds samples to the
-file, and a training goes on from its last checkpoint, which SIGTERM has made it save. The report compares the last
-quarter of each piece with its second one, in medians; the first has kernels to choose and pools to fill.
+Every `--every` seconds it takes the resident memory and the open files of the process, and its work since the last
+sample: updates, or sentences of a file that is read again and again. Work is divided by wall time and by the CPU time
+of the process, which other programs on the machine change less. A soak can be made in pieces: each run adds samples to
+the file, and training continues from the checkpoint that SIGTERM makes it save. The report compares medians of the last
+quarter of each piece with those of the second quarter; in the first one kernels are chosen and memory pools fill.
 """
 
 import argparse
@@ -54,21 +55,22 @@ def main() -> None:
     piece = 1 + max((each["piece"] for each in samples if each["kind"] == options.kind), default=0)
     work = {"generation": generation, "serve": serve, "training": training}[options.kind]
     started = before = time.monotonic()
-    done_before = 0
+    done_before = cpu_before = 0.0
     for process, done in work(options):
         now = time.monotonic()
         if now - before >= options.every:
-            speed = (done - done_before) / (now - before)
+            cpu = cpu_seconds(process)
             sample = {
                 "kind": options.kind,
                 "piece": piece,
                 "seconds": round(now - started, 1),
-                "speed": round(speed, 3),
+                "speed": round((done - done_before) / (now - before), 3),
+                "cpu_speed": round((done - done_before) / (cpu - cpu_before), 3),
             }
             samples.append({**sample, **used_by(process)})
             write_records(options.file, samples)
             print(samples[-1], flush=True)
-            before, done_before = now, done
+            before, done_before, cpu_before = now, done, cpu
         if now - started >= 60 * options.minutes:
             break
 
@@ -77,6 +79,12 @@ def used_by(process: int) -> dict[str, int]:
     """Return the resident memory in kB and the number of open files of a process."""
     resident = int(Path(f"/proc/{process}/statm").read_text(encoding="utf-8").split()[1]) * PAGE // 1024
     return {"resident_kB": resident, "files": len(os.listdir(f"/proc/{process}/fd"))}
+
+
+def cpu_seconds(process: int) -> float:
+    """Return the CPU time that the threads of a process have used."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def batches(options: argparse.Namespace) -> Iterator[list[str]]:
@@ -174,12 +182,13 @@ def training(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
     """Print how the last quarter of each piece differs from its second one."""
     pieces = sorted({(each["kind"], each["piece"]) for each in samples})
-    print("| | minutes | memory, MB | change | files | change | work/s | change |\n|---|---|---|---|---|---|---|---|")
+    print("| | minutes | memory, MB | change | files | change | work/s | change | work per CPU second | change |")
+    print("|---" * 10 + "|")
     for kind, piece in pieces:
         own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
         quarter = max(1, len(own) // 4)
         cells = [f"{kind} {piece}", f"{own[-1]['seconds'] / 60:.0f}"]
-        for name, unit in (("resident_kB", 1024), ("files", 1), ("speed", 1)):
+        for name, unit in (("resident_kB", 1024), ("files", 1), ("speed", 1), ("cpu_speed", 1)):
             second, last = (
                 statistics.median(each[name] for each in part) for part in (own[quarter : 2 * quarter], own[-quarter:])
             )
@@ -196,15 +205,16 @@ def draw(samples: Sequence[dict[str, Any]], picture: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    names = {"resident_kB": "memory", "files": "open files", "cpu_speed": "work per CPU second"}
     figure, axes = pyplot.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
     for kind, style in zip(sorted({each["kind"] for each in samples}), ("-", "--", ":"), strict=False):
         for piece in sorted({each["piece"] for each in samples if each["kind"] == kind}):
             own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
-            for axis, name in zip(axes, ("resident_kB", "files", "speed"), strict=True):
+            for axis, name in zip(axes, names, strict=True):
                 middle = statistics.median(each[name] for each in own)
                 minutes = [each["seconds"] / 60 for each in own]
                 axis.plot(minutes, [each[name] / middle for each in own], style, label=f"{kind} {piece}", linewidth=1)
-                axis.set_ylabel({"resident_kB": "memory"}.get(name, name) + " / median")
+                axis.set_ylabel(f"{names[name]} / median")
     axes[-1].set_xlabel("minutes")
     axes[0].legend(fontsize=8)
     figure.savefig(picture, dpi=110)
