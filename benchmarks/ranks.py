@@ -1,0 +1,60 @@
+"""Scaling of training over ranks: as many examples an update, by one process or several with a thread each.
+
+    python benchmarks/ranks.py --data data-bin --pretrained encoder --ranks 1 2 --output out
+
+Efficiency is the speed of N ranks over N times that of one. The speed is that of all
+updates after the first ten, from the times in the log; runs take turns, and the fastest of each counts.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from records import write_records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--pretrained", required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--batch", type=int, default=16, help="examples of an update, of all ranks together")
+    parser.add_argument("--updates", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    fastest = dict.fromkeys(options.ranks, 0.0)
+    for _ in range(options.repeats):
+        for ranks in options.ranks:
+            fastest[ranks] = max(fastest[ranks], updates_per_second(options, ranks))
+    records = [
+        {"ranks": ranks, "updates/s": speed, "efficiency": speed / fastest[1] / ranks} for ranks, speed in fastest.items()
+    ]
+    write_records(options.output / "ranks.json", records)
+    for record in records:
+        print(f"{record['ranks']} ranks: {record['updates/s']:.3f} updates/s, efficiency {record['efficiency']:.2f}")
+
+
+def updates_per_second(options: argparse.Namespace, ranks: int) -> float:
+    """Train, and return the speed after the first ten updates."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "-m", "s2sft_fairseq"]
+    words += ["train", options.data, "--pretrained", options.pretrained, "--cpu", "--seed", "1", "--lr", "1e-5"]
+    words += ["--batch-size", str(options.batch // ranks), "--max-update", str(options.updates), "--no-save"]
+    words += ["--disable-validation", "--log-format", "json", "--log-interval", "10", "--save-dir", str(options.output)]
+    done = subprocess.run(
+        words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout[-3000:]}\nthe training ended with {done.returncode}")
+    logged = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"epoch"')]
+    walls = [(int(line["num_updates"]), float(line["wall"])) for line in logged if "wall" in line]
+    (first, began), (last, ended) = walls[0], walls[-1]
+    return (last - first) / (ended - began)
+
+
+if __name__ == "__main__":
+    main()
