@@ -89,20 +89,18 @@ class PackedDataset(FairseqDataset):
 
     def _flows(self, batch: PackedBatch, labelled: np.ndarray) -> dict[str, Any]:
         """Return what a batch holds of the flows, and what its labels weigh."""
-        if len(self.flows) == 1:
-            weights = None if self.cut is None else self.cut.weights(batch, labelled)
-            return {
-                "flows": {},
-                "weights": None if weights is None else torch.from_numpy(weights),
-                "divisor": len(labelled) if self.cut is None else self.cut.divisor(batch, labelled),
-            }
         sections = batch.section()[labelled]
-        members = {flow.name: sections == flow.section for flow in self.flows}
-        of_flows = sum(flow.weight * members[flow.name] for flow in self.flows)
+        members = {flow.name: sections == flow.section for flow in self.flows} if len(self.flows) > 1 else {}
+        weights, divisor = None, len(labelled) // len(self.flows)
+        if self.cut is not None:
+            weights, divisor = self.cut.weights(batch, labelled)
+        elif members:
+            weights = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
-            "weights": torch.from_numpy(of_flows),  # float64: fairseq's --fp16 halves float32 alone
-            "divisor": len(labelled) // len(self.flows),
+            # float64: fairseq's --fp16 halves float32 alone
+            "weights": None if weights is None else torch.from_numpy(weights),
+            "divisor": divisor,
         }
 
     def check_ids(self, tokens: Ragged) -> None:

@@ -8,6 +8,9 @@ With one block for the target this is the masked diffusion of MDLM (Sahoo et al.
 diffusion of BD3-LM (Arriola et al., 2025). One thing differs from BD3-LM: the content of a target sees itself from left
 to right, whatever the blocks. So its keys and values are the same in every way of decoding.
 
+A word flow may be trained beside the blocks: every target token has a placeholder of its own too, as in pseudo-masked
+fine-tuning, so that decoding token by token is learned from each target.
+
 What stands behind the ``[SEP]`` in the last block is ``[SEP]`` again, and predicted like all else: in decoding a block
 begins before it is known where the text ends.
 """
@@ -58,8 +61,9 @@ class Blocks:
     """Fewest tokens of a block."""
     greatest: int = LONGEST
     """Most tokens of a block; lengths between the two are equally likely."""
-    single_share: float = 0.0
-    """Share of the targets whose blocks are all of one token, as in decoding token by token."""
+    word_weight: float = 0.0
+    """Weight of the word flow in the loss, in which each target token has a placeholder of its own, as in decoding token
+    by token; 0: there is no such flow."""
     schedule: str = "uniform"
     """How much of a block is masked, one of `SCHEDULES`."""
     weight: str = "even"
@@ -69,15 +73,15 @@ class Blocks:
     def problems(self) -> list[str]:
         """What is wrong with these values, a sentence each."""
         found = []
-        if not 0 <= self.single_share <= 1:
-            found.append(f"--single-share must be between 0 and 1, but is {self.single_share:g}")
+        if not 0 <= self.word_weight < 1:
+            found.append(f"--word-flow-weight must be at least 0 and below 1, but is {self.word_weight:g}")
         if self.weight == "bound" and SCHEDULES[self.schedule].probability is None:
             found.append(f"--block-loss-weight bound needs another --noise-schedule than {self.schedule}")
         return found
 
     def whole(self, max_target: int) -> bool:
-        """Tell whether every target is one block, so that no placeholder sees content."""
-        return self.least >= max_target and not self.single_share
+        """Tell whether every target is one block and there are no words, so that no placeholder sees content."""
+        return self.least >= max_target and not self.word_weight
 
     def positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
         """Return how many positions content and placeholders take at most.
@@ -90,7 +94,8 @@ class Blocks:
             return np.full_like(lengths, max_target)
         is_fixed = self.least == self.greatest
         filled = -(-lengths // self.least) * self.least if is_fixed else lengths + self.greatest - 1
-        positions: np.ndarray = lengths + np.minimum(filled, max_target)
+        others = lengths * (2 if self.word_weight else 1)
+        positions: np.ndarray = others + np.minimum(filled, max_target)
         return positions
 
     def draw_lengths(self, lengths: np.ndarray, max_target: int, draws: Draws) -> Ragged:
@@ -101,38 +106,41 @@ class Blocks:
             max_target: where the last block of a target ends at the latest.
             draws: random numbers for these targets.
         """
-        block_prob = np.ones(len(lengths))
-        if self.single_share:
-            block_prob[draws.random(Ragged.of_lengths(np.ones_like(lengths))) < self.single_share] = 0
         bounds = min(self.least, max_target), min(self.greatest, max_target)
-        return draw_lengths(lengths, np.full_like(lengths, max_target), bounds, block_prob, draws)
+        return draw_lengths(lengths, np.full_like(lengths, max_target), bounds, 1.0, draws)
 
-    def weights(self, batch: PackedBatch, labelled: np.ndarray) -> np.ndarray | None:
-        """Return the weight of each label of a batch.
+    def weights(self, batch: PackedBatch, labelled: np.ndarray) -> tuple[np.ndarray | None, int]:
+        """Return the weight of each label of a batch, and what the sum of their losses is divided by.
 
-        Of a block of N tokens k are predicted. With the uniform schedule each k is equally likely, and the weight N / k
-        makes the loss that of MDLM, whose integral over t is then a sum over k (Nie et al., 2025, equation 6). With
-        another schedule N / k is divided by N times the probability of k.
+        With ``bound``, of a block of N tokens k are predicted. With the uniform schedule each k is equally likely, and
+        the weight N / k makes the loss that of MDLM, whose integral over t is then a sum over k (Nie et al., 2025,
+        equation 6). With another schedule N / k is divided by N times the probability of k. The loss is divided by all
+        tokens of the blocks; with ``even`` by those that are predicted. If there is a word flow, the loss is the
+        weighted sum of the losses of both flows, each divided by its own number of tokens.
 
         Args:
             batch: packed examples (T tokens).
             labelled: the numbers of its tokens that are predicted (L,).
 
         Returns:
-            Weights (L,), or None where all are 1.
+            Weights (L,), or None where all are 1; and the divisor.
         """
-        if self.weight == "even":
-            return None
-        members, predicted = _members(batch, labelled)
-        of_share = SCHEDULES[self.schedule].probability
-        assert of_share is not None, "problems() tells"
-        probability = of_share(predicted / members) - of_share((predicted - 1) / members)
-        weights: np.ndarray = 1 / (predicted * probability)
-        return weights
-
-    def divisor(self, batch: PackedBatch, labelled: np.ndarray) -> int:
-        """Return what the loss of a batch is divided by: the labels, or with ``bound`` all tokens of the blocks."""
-        return len(labelled) if self.weight == "even" else int((batch.group > 0).sum())
+        sections = batch.section()
+        in_block = sections == sections.max()  # blocks are the last section
+        of_block = in_block[labelled]
+        weights, divisor = np.ones(len(labelled)), int(of_block.sum())
+        if self.weight == "bound":
+            members, predicted = _members(batch, labelled[of_block])
+            of_share = SCHEDULES[self.schedule].probability
+            assert of_share is not None, "problems() tells"
+            probability = of_share(predicted / members) - of_share((predicted - 1) / members)
+            weights[of_block] = 1 / (predicted * probability)
+            divisor = int(in_block.sum())
+        if self.word_weight:
+            words = len(labelled) - int(of_block.sum())
+            weights *= np.where(of_block, (1 - self.word_weight) * words / divisor, self.word_weight)
+            divisor = words
+        return (weights if self.word_weight or self.weight == "bound" else None), divisor
 
 
 def _members(batch: PackedBatch, labelled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -214,28 +222,26 @@ def blocks(
     Args:
         cut: how targets are cut into blocks, and how these are masked.
     """
-    context, content, placeholders = pseudo_masked(source, target, form, corruption, draws)
+    context, content, words = pseudo_masked(source, target, form, corruption, draws)
     lengths = cut.draw_lengths(target.lengths, form.max_target, draws)
     is_masked = draw_masked(lengths, cut.schedule, draws)
     filled = members_of(lengths)
     is_target = filled.place < target.lengths[filled.row]
     tokens = np.full(len(is_target), form.sep)
     symbols = np.full(len(is_target), form.placeholder)
-    tokens[is_target], symbols[is_target] = target.values, placeholders.token
+    tokens[is_target], symbols[is_target] = target.values, words.token
     block = Ragged.of_lengths(lengths.values)
     step = filled.place - block.place + 1  # of the first token of the block
     if cut.whole(form.max_target):
         nothing = Ragged(content.token[:0], np.zeros_like(content.lengths))
         content = Section.of(nothing, first_position=0, segment=form.target_segment, label=form.pad)
-    return (
-        context,
-        content,
-        Section.of(
-            filled.with_values(np.where(is_masked, symbols, tokens)),
-            first_position=source.lengths,
-            segment=form.placeholder_segment,
-            step=step,
-            group=step,
-            label=np.where(is_masked, tokens, form.pad),
-        ),
+    in_blocks = Section.of(
+        filled.with_values(np.where(is_masked, symbols, tokens)),
+        first_position=source.lengths,
+        segment=form.placeholder_segment,
+        step=step,
+        # The groups of two flows must differ.
+        group=step + target.lengths[filled.row] if cut.word_weight else step,
+        label=np.where(is_masked, tokens, form.pad),
     )
+    return (context, content, words, in_blocks) if cut.word_weight else (context, content, in_blocks)

@@ -87,7 +87,9 @@ class Objective:
 
     def with_blocks(self, cut: Blocks) -> "Objective":
         """Return the objective with targets that are cut into blocks so."""
-        return replace(self, pack=partial(blocks, cut=cut), cut=cut)
+        (word,) = self.flows
+        flows = (word._replace(weight=cut.word_weight), Flow("block", word.section + 1, 1 - cut.word_weight))
+        return replace(self, pack=partial(blocks, cut=cut), cut=cut, flows=flows if cut.word_weight else self.flows)
 
     def target_positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
         """Return the packed positions of targets at most, from the lengths (B,) of laid-out ones."""
@@ -169,7 +171,7 @@ OBJECTIVES: dict[str, Objective] = {
         positions_per_target=2,
         # As infilling, and other than pseudo-masked: the blocks are masked themselves.
         corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
-        options={**_MASKING, **dict.fromkeys(("block_length", "noise_schedule", "block_loss_weight", "single_share"))},
+        options={**_MASKING, **dict.fromkeys(("block_length", "noise_schedule", "block_loss_weight", "word_flow_weight"))},
         cut=Blocks(),
     ),
 }

@@ -44,7 +44,7 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
     weight = options.word_flow_weight
     if weight is not None and not 0 <= weight <= 1:
         problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
-    if options.span_vocab is None and weight not in (None, 1):
+    if options.span_vocab is None and objective.cut is None and weight not in (None, 1):
         problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
     if options.span_vocab is not None and not objective.takes_spans:
         takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
@@ -90,11 +90,11 @@ def make_blocks(options: Any, block_length: str | None) -> Blocks:
     """
     bounds = parse_block_length("random" if block_length is None else block_length)
     least, greatest = bounds or (1, LONGEST)
-    share = options.single_share
+    weight = options.word_flow_weight
     cut = Blocks(
         least,
         greatest,
-        single_share=0.5 * (least < greatest) if share is None else share,
+        word_weight=0.5 * (least < greatest) if weight is None else weight,
         schedule=str(options.noise_schedule or "uniform"),
         weight=str(options.block_loss_weight or "even"),
     )

@@ -146,7 +146,10 @@ class InfillingOptions(FairseqDataclass):
     )
     word_flow_weight: Optional[float] = field(
         default=None,
-        metadata={"help": "infilling with --span-vocab: share of the word flow in the loss (default: 0.5)"},
+        metadata={
+            "help": "infilling with --span-vocab, and blocks: weight of the word flow in the loss, that of the other flow is "
+            "1 less it (default: 0.5; blocks of one length: 0, no word flow)"
+        },
     )
 
 
@@ -173,13 +176,6 @@ class BlockOptions(FairseqDataclass):
         metadata={
             "help": "blocks: weights of the masked tokens. even: all the same; bound: one over their share of the "
             "block, so that the loss bounds the likelihood, as in MDLM (default: even)"
-        },
-    )
-    single_share: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "blocks: share of the targets that are trained on token by token, as pseudo_masked does "
-            "(default: 0.5 with random lengths, otherwise 0)"
         },
     )
 

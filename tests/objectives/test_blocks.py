@@ -20,11 +20,11 @@ SOURCE, TARGET = np.array([11, 12]), np.array([21, 22, 23, 24])
 FULL = {"schedule": "full"}
 CUTS = {
     "random": Blocks(1, 5),
-    "random, half of them single": Blocks(2, 4, single_share=0.5),
+    "random, with words": Blocks(2, 4, word_weight=0.5),
     "3": Blocks(3, 3, schedule="cosine"),
     "longer than most targets": Blocks(9, 12),
     "target": Blocks(WHOLE, WHOLE),
-    "target, half of them single": Blocks(WHOLE, WHOLE, single_share=0.5),
+    "target, with words": Blocks(WHOLE, WHOLE, word_weight=0.25),
     "all masked": Blocks(1, 4, schedule="full"),
 }
 
@@ -87,14 +87,16 @@ def test_a_block_that_is_the_whole_target():
     assert set(example[2].group) == {1}
 
 
-@pytest.mark.parametrize("cut", [Blocks(1, 4), Blocks(3, 3), Blocks(WHOLE, WHOLE)])
+@pytest.mark.parametrize("cut", [Blocks(1, 4), Blocks(3, 3), Blocks(WHOLE, WHOLE), Blocks(1, 4, word_weight=0.5)])
 def test_nothing_leaks(cut):
     """A label's loss has gradients at the source, at content before its block and at its block, and nowhere else."""
     for seed in range(3):
         model, kept = tiny_model(2), []
         model.embeddings.register_forward_hook(lambda *call, kept=kept: kept.append(call[-1]) or call[-1].retain_grad())
-        context, content, placeholders = pack(cut, seed=seed)
-        batch = collate([(context, content, placeholders)])
+        example = pack(cut, seed=seed)
+        context, content = example[:2]
+        steps, groups = (np.concatenate([getattr(each, name) for each in example[2:]]) for name in ("step", "group"))
+        batch = collate([example])
         labelled = np.flatnonzero(batch.label != PAD)
         for number, place in enumerate(labelled - len(context.token) - len(content.token)):
             logits = model(**model_inputs(batch), labelled=torch.from_numpy(labelled))
@@ -102,14 +104,14 @@ def test_nothing_leaks(cut):
             ends = np.cumsum([len(context.token), len(content.token)])
             of_context, of_content, of_block = np.split(kept.pop().grad.norm(dim=-1).numpy(), ends)
             assert (of_context > 0).all()
-            np.testing.assert_array_equal(of_content > 0, content.step < placeholders.step[place])
-            np.testing.assert_array_equal(of_block > 0, placeholders.group == placeholders.group[place])
+            np.testing.assert_array_equal(of_content > 0, content.step < steps[place])
+            np.testing.assert_array_equal(of_block > 0, groups == groups[place])
 
 
 @pytest.mark.parametrize("corruption", [NO_CORRUPTION, Corruption(0.5, 0.1, 0.2, source_mask_prob=0.3)])
-@pytest.mark.parametrize("cut", [Blocks(1, 1), Blocks(1, 6, single_share=1.0)])
+@pytest.mark.parametrize("cut", [Blocks(1, 1), Blocks(1, 6, word_weight=0.5)])
 def test_blocks_of_one_token_are_pseudo_masked(corruption, cut):
-    """To the bit, corruption included: of one token at least one is masked."""
+    """To the bit, corruption included: of one token at least one is masked. So are the words beside longer blocks."""
     rng, form = np.random.default_rng(5), tiny_form()
     for number in range(30):
         pair = laid_out(words(rng, rng.integers(0, 9)), words(rng, rng.integers(0, 14)), form)
@@ -117,10 +119,12 @@ def test_blocks_of_one_token_are_pseudo_masked(corruption, cut):
             pack(*pair, form, corruption, Draws(number, 2, np.array([number])), **further)
             for pack, further in ((blocks, {"cut": cut}), (pseudo_masked, {}))
         )
-        for block, other in zip(ours, theirs, strict=True):
-            for mine, their in zip(block, other, strict=True):
+        assert len(ours) == 3 + bool(cut.word_weight)
+        for section, other in zip(ours[:3], theirs, strict=True):
+            for mine, their in zip(section, other, strict=True):
                 np.testing.assert_array_equal(mine, their)
-        assert cut.weights(collate([ours]), np.arange(3)) is None
+    labels = np.arange(len(ours[0].token) + len(ours[1].token), len(collate([ours]).token))
+    assert cut.word_weight or cut.weights(collate([ours]), labels) == (None, len(theirs[2].token))
 
 
 @pytest.mark.parametrize("corruption", [NO_CORRUPTION, Corruption(0.4, 0.2, 0.3)])
@@ -151,17 +155,15 @@ def test_positions_are_what_blocks_take_at_most(cut):
     most = cut.positions(lengths, form.max_target)
     found = []
     for seed in range(200):
-        _, content, placeholders = blocks(
-            source, target, form, NO_CORRUPTION, Draws(seed, 1, np.arange(len(lengths))), cut=cut
-        )
-        found.append(content.lengths + placeholders.lengths)
+        _, *others = blocks(source, target, form, NO_CORRUPTION, Draws(seed, 1, np.arange(len(lengths))), cut=cut)
+        found.append(sum(section.lengths for section in others))
     assert (np.max(found, axis=0) <= most).all()
     assert (np.max(found, axis=0) == most).mean() >= 0.5  # it is reached, but not by all lengths
-    assert placeholders.position.max() < 4 + form.max_target
+    assert others[-1].position.max() < 4 + form.max_target
 
 
 def test_lengths_and_shares():
-    """Each length and, with the uniform schedule, each number of masked tokens comes equally often; half are single."""
+    """Each length and, with the uniform schedule, each number of masked tokens comes equally often."""
     draws, lengths = Draws(3, 1, np.arange(4000)), np.full(4000, 12)
     drawn = Blocks(2, 5).draw_lengths(lengths, 100, draws)
     counts = np.bincount(drawn.values)
@@ -169,8 +171,6 @@ def test_lengths_and_shares():
     assert len(counts) == 6
     first = np.bincount(drawn.values[drawn.place == 0], minlength=6)[2:]
     assert (abs(first - 1000) < 3 * np.sqrt(4000 * 0.25 * 0.75)).all()
-    share = (np.bincount(Blocks(2, 5, single_share=0.3).draw_lengths(lengths, 100, draws).row) == 12).mean()
-    assert abs(share - 0.3) < 3 * np.sqrt(0.3 * 0.7 / 4000)
     of_four = Ragged(np.full(4000, 4), np.full(4000, 1))
     masked = draw_masked(of_four, "uniform", draws).reshape(4000, 4)
     assert (abs(np.bincount(masked.sum(axis=1), minlength=5)[1:] - 1000) < 3 * np.sqrt(4000 * 0.25 * 0.75)).all()
@@ -207,12 +207,13 @@ def test_the_bound_is_that_of_mdlm(members, schedule):
     inverse = SCHEDULES[schedule].probability
     for mask in masks:
         labelled = len(clean.token) - members + np.array(mask)
-        (weight,) = set(cut.weights(clean, labelled).round(12))
+        weights, divisor = cut.weights(clean, labelled)
+        (weight,) = set(weights.round(12))
         count, ways = len(mask), sum(len(other) == len(mask) for other in masks)
         probability = (inverse(count / members) - inverse((count - 1) / members)) / ways
         ours += probability * weight * loss_of_mask(members, mask)
     assert ours == pytest.approx(mdlm, rel=1e-9)
-    assert cut.divisor(clean, np.array([1])) == members
+    assert divisor == members
 
 
 def test_weights_are_those_of_the_own_block():
@@ -224,14 +225,37 @@ def test_weights_are_those_of_the_own_block():
     batch = collate([blocks(sources, targets, form, NO_CORRUPTION, Draws(4, 1, np.arange(3)), cut=cut)])
     labelled = np.flatnonzero(batch.label != PAD)
     ends = np.cumsum([sum(lengths) for lengths in batch.lengths])
-    for index, weight in zip(labelled, cut.weights(batch, labelled), strict=True):
+    weights, divisor = cut.weights(batch, labelled)
+    for index, weight in zip(labelled, weights, strict=True):
         example = slice(
             *([0, *ends][np.searchsorted(ends, index, side="right")], ends[np.searchsorted(ends, index, side="right")])
         )
         same = batch.group[example] == batch.group[index]
         assert weight == pytest.approx(same.sum() / (batch.label[example][same] != PAD).sum())
-    assert cut.divisor(batch, labelled) == (batch.group > 0).sum()
-    assert replace(cut, weight="even").divisor(batch, labelled) == len(labelled)
+    assert divisor == (batch.group > 0).sum()
+    assert replace(cut, weight="even").weights(batch, labelled) == (None, len(labelled))
+
+
+@pytest.mark.parametrize("weight", ["even", "bound"])
+def test_both_flows_are_means(weight):
+    """The loss is the weighted sum of that of pseudo-masked fine-tuning and that of blocks alone."""
+    form, rng = tiny_form(), np.random.default_rng(3)
+    sources = Ragged.of([form.source(SOURCE)] * 3)
+    targets = Ragged.of([form.target(words(rng, length)) for length in (7, 1, 11)])
+    cut = Blocks(2, 5, weight=weight, word_weight=0.3)
+    both = blocks(sources, targets, form, NO_CORRUPTION, Draws(4, 1, np.arange(3)), cut=cut)
+    alone = blocks(sources, targets, form, NO_CORRUPTION, Draws(4, 1, np.arange(3)), cut=replace(cut, word_weight=0.0))
+    loss_of = rng.exponential(size=(100, 40))  # by label and position
+
+    def loss(packed, cut):
+        batch = collate([packed])
+        labelled = np.flatnonzero(batch.label != PAD)
+        weights, divisor = cut.weights(batch, labelled) if cut else (None, len(labelled))
+        losses = loss_of[batch.label[labelled], batch.position[labelled]]
+        return (losses if weights is None else losses * weights).sum() / divisor
+
+    expected = 0.3 * loss(both[:3], None) + 0.7 * loss(alone, replace(cut, word_weight=0.0))
+    assert loss(both, cut) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +274,8 @@ def test_parsed(text, bounds):
 
 
 def test_problems():
-    assert Blocks(single_share=1.5, schedule="full", weight="bound").problems() == [
-        "--single-share must be between 0 and 1, but is 1.5",
+    assert Blocks(word_weight=1, schedule="full", weight="bound").problems() == [
+        "--word-flow-weight must be at least 0 and below 1, but is 1",
         "--block-loss-weight bound needs another --noise-schedule than full",
     ]
     assert not any(cut.problems() for cut in CUTS.values())

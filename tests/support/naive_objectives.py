@@ -124,9 +124,13 @@ def naive_blocks(
         steps = list(range(1, len(clean) + 1)) if spans is None else [start + 1 for start in spans]
         blocks.append([Token(pseudo[i], first + i, segment, steps[i], steps[i], clean[i]) for i in range(len(clean))])
         if cut is not None:
-            blocks[-1] = in_blocks(clean, pseudo, first, form, cut, draws)
-            if cut.least >= form.max_target and not cut.single_share:
-                blocks[1] = []
+            made = in_blocks(clean, pseudo, first, form, cut, draws)
+            if cut.word_weight:
+                blocks.append([token._replace(group=token.group + len(clean)) for token in made])
+            else:
+                blocks[-1] = made
+                if cut.least >= form.max_target:
+                    blocks[1] = []
     return blocks
 
 
@@ -134,13 +138,12 @@ def in_blocks(
     clean: list[int], pseudo: list[int], first: int, form: SequenceForm, cut: Blocks, draws: ExampleDraws
 ) -> list[Token]:
     """The placeholders of a target that is cut into blocks: one of each block at least is predicted."""
-    singles = cut.single_share > 0 and draws.random(1)[0] < cut.single_share
     places, _ = draws.random(len(clean)), draws.random(len(clean))
     least, greatest = min(cut.least, form.max_target), min(cut.greatest, form.max_target)
     starts, lengths = [], []
     for place in places:
         if (start := sum(lengths)) < len(clean):
-            length = 1 if singles else least + int(place * (greatest - least + 1))
+            length = least + int(place * (greatest - least + 1))
             starts.append(start)
             lengths.append(min(length, form.max_target - start))
     shares, chances = draws.random(len(lengths)), draws.random(sum(lengths))
