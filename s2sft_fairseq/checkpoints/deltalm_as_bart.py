@@ -16,8 +16,8 @@ multiply by 1/16, and the norm after Z gets the weight 16 g, where g and b are t
 norm. 16 is a power of two, so reading g back gives the same bits.
 
 BART's epsilon is always 1e-5. For a DeltaLM with another one, such as BERT's 1e-12, all states are multiplied by a
-power of two c, about sqrt(1e-5 / epsilon). The result does not change, as the matrices that read a state are divided
-by c.
+power of two c, about sqrt(1e-5 / epsilon). The logits do not change, because the matrices that read a state and the
+last layer norm are divided by c.
 
 A DeltaLM without a layer norm after the embeddings becomes a Marian in place of a BART. Marian also has a position
 table, but it begins with row 0.
