@@ -14,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 TABLE = "embeddings.positions.weight"
 BIAS = "lm_head.bias"
+OUTPUT = "lm_head.weight"
+"""The output matrix of encoders whose output embedding is not their token embedding."""
 
 
 def fold_row(weights: Weights, row: Tensor) -> None:
@@ -96,7 +98,7 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
         sources.append(rows.get(other) if copies else None)
     if problems:
         raise UserError.of(problems)
-    for name in (conversion.tokens, BIAS):
+    for name in (conversion.tokens, OUTPUT, BIAS):
         if (table := conversion.weights.get(name)) is not None and names:
             conversion.weights[name] = torch.cat([table, _new_rows(table, sources)])
     symbols += names
