@@ -1,1 +1,1 @@
-"""Models in Python: what ``from s2sft_fairseq import Seq2Seq`` gives, with the engine of the commands."""
+"""The Python interface: `Seq2Seq`, `Classifier` and `Reader`, which share their code with the commands."""

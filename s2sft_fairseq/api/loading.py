@@ -25,9 +25,9 @@ _RANDOM = threading.Lock()
 
 @contextlib.contextmanager
 def own_random_numbers(device: str = "cpu") -> Iterator[None]:
-    """Within it, random numbers may be drawn: those of the program are left as they are.
+    """Context manager that restores the state of PyTorch's random number generators at its end.
 
-    PyTorch has one generator of random numbers for all threads, so that only one thread at a time may be within it.
+    All threads share these generators, so a lock admits one thread at a time.
     """
     gpus = [torch.cuda.current_device()] if device == "cuda" else []
     with _RANDOM, torch.random.fork_rng(devices=gpus):
@@ -36,7 +36,7 @@ def own_random_numbers(device: str = "cpu") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Within it, imports leave the hook for uncaught exceptions and the warnings of this program as they are."""
+    """Context manager that restores the hook for uncaught exceptions and the warning filters, which imports change."""
     hook, filters = sys.excepthook, warnings.filters[:]
     try:
         yield
@@ -66,18 +66,18 @@ with _as_it_was():
 
 @dataclass
 class Loaded:
-    """A model with everything that belongs to it."""
+    """A model with its task, tokenizer and configuration."""
 
     models: Sequence[BaseFairseqModel]
     task: FairseqTask
     tokenizer: Tokenizer
     cfg: DictConfig
-    """fairseq's configuration, with the defaults of ``s2sft generate`` and the search of a model folder."""
+    """fairseq's configuration, with the defaults of ``s2sft generate --input``."""
     search: Mapping[str, Any]
-    """Of a model folder, by the names of the options."""
+    """The search options that a model folder sets, by the names of the options; empty for a checkpoint."""
     device: str
     state: Mapping[str, Any]
-    """What the checkpoint says of its task."""
+    """The ``task_state`` of the checkpoint."""
 
     def ids(self, text: str) -> np.ndarray:
         """Return the ids of a text without special symbols (S,)."""
@@ -98,10 +98,10 @@ def load(
     Args:
         path: a model folder, or the file of a checkpoint.
         tokenizer: the folder of the tokenizer; None: the model folder itself.
-        device: ``cpu``, ``cuda``, or ``auto``, the GPU where there is one.
-        dtype: of the weights and products; ``auto``: bfloat16 on GPUs that have it, otherwise float32.
+        device: ``cpu``, ``cuda``, or ``auto``: the GPU if there is one.
+        dtype: data type of the weights and products; ``auto``: bfloat16 on GPUs that support it, otherwise float32.
         quantize: ``int8`` or None.
-        tasks: names of those that the model may have been trained for.
+        tasks: names of the tasks that are accepted.
 
     Raises:
         UserError: naming every argument that is wrong, or what is wrong with the files.
@@ -119,7 +119,7 @@ def load(
     words += {"bfloat16": ["--bf16"], "float16": ["--fp16"], "float32": ["--float32"]}[dtype]
     words += ["--quantize", quantize] if quantize else []
     words += ["-t", languages[0]] if languages else []
-    # Weights are drawn at random before they are loaded, and fairseq's use of Hydra raises warnings.
+    # The model is initialized at random before its weights are loaded, and fairseq's use of Hydra raises warnings.
     with own_random_numbers(), warnings.catch_warnings():
         warning_filters.install()
         cfg = configuration(name, words)
@@ -131,7 +131,7 @@ def load(
 
 
 def settled(device: str, dtype: str) -> tuple[str, str]:
-    """Return the device and the data type that ``auto`` stands for on this machine."""
+    """Return the device and the data type, with ``auto`` replaced by what this machine supports."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
@@ -143,14 +143,14 @@ def check_arguments(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize
     """Check the arguments of ``from_pretrained``.
 
     Raises:
-        UserError: naming every one that is wrong.
+        UserError: naming every argument that is wrong.
     """
     if problems := list(_problems(path, tokenizer, device, dtype, quantize)):
         raise UserError.of(problems)
 
 
 def configuration(task: str, words: Sequence[str]) -> DictConfig:
-    """Return fairseq's configuration of a command line of ``fairseq-generate``."""
+    """Return fairseq's configuration for the arguments of ``fairseq-generate``."""
     parser = fairseq_options.get_generation_parser(default_task=task)
     args: Namespace = fairseq_options.parse_args_and_arch(parser, list(words))
     return convert_namespace_to_omegaconf(args)

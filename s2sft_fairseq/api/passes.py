@@ -1,6 +1,7 @@
-"""What a model computes in one pass, without a search: states, the probability of a target, attention weights.
+"""The outputs of one pass, without a search: states, logits, log-probabilities of a target, attention weights.
 
-S: positions of a source, T: tokens of a target, both with their special symbols; H: width; h: heads; d: of a head.
+S: positions of a source, T: tokens of a target, both with their special symbols; H: width; h: heads; d: width of a
+head.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ from s2sft_fairseq.objectives.ragged import Ragged
 
 
 class EncoderPass:
-    """Of an encoder-only model. Sources (S,) and targets (T,) are laid out already."""
+    """Passes of an encoder-only model. Sources (S,) and targets (T,) are laid out already."""
 
     def __init__(self, model: Any, task: Any, form: Any, device: str) -> None:
         self.model, self.task, self.form, self.device = model, task, form, device
@@ -51,9 +52,9 @@ class EncoderPass:
         return logits
 
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
-        """Return the shares of its attention that the prediction of a target token gives to source tokens (T, S).
+        """Return the attention weights from the prediction of each target token to the source tokens (T, S).
 
-        They are the mean of all heads of a layer. The rest goes to the target.
+        They are the mean over the heads of a layer. A row sums to less than 1: the rest goes to the target.
         """
         batch = collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
         columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
@@ -61,7 +62,7 @@ class EncoderPass:
         return weights[torch.from_numpy(batch.label != self.form.pad)][:, : len(source)]
 
     def _weights(self, columns: PackedColumns, layer: int) -> Tensor:
-        """Return the attention weights of all N tokens of one packed example (N, N), the mean of all heads."""
+        """Return the attention weights between the N tokens of one packed sequence (N, N), the mean over the heads."""
         seen: list[Any] = []
         attention, pattern = self.model.layers[layer].attention, self.model.patterns[layer]
         hook = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
@@ -83,7 +84,7 @@ class EncoderPass:
 
 
 class EncoderDecoderPass:
-    """Of an encoder-decoder. Sources (S,) and targets (T,) are laid out already."""
+    """Passes of an encoder-decoder. Sources (S,) and targets (T,) are laid out already."""
 
     def __init__(self, model: Any, form: Any, device: str) -> None:
         self.model, self.form, self.device = model, form, device
@@ -110,11 +111,11 @@ class EncoderDecoderPass:
         return logits
 
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
-        """Return the weights of the attention to the source (T, S), the mean of all heads of a layer."""
+        """Return the weights of the attention to the source (T, S), the mean over the heads of a layer."""
         number = layer % self.num_layers
         layer_of_decoder = self.model.decoder.layers[number]
         before = layer_of_decoder.need_attn
-        layer_of_decoder.need_attn = True  # switched off for generating
+        layer_of_decoder.need_attn = True  # fairseq switches it off for generation
         try:
             _, extra = self._decoded(source, target, alignment_layer=number)
         finally:
@@ -127,7 +128,7 @@ class EncoderDecoderPass:
         return self.model.encoder(tokens, torch.tensor([len(source)], device=self.device))
 
     def _decoded(self, source: np.ndarray, target: np.ndarray, **options: Any) -> Any:
-        """Return the decoder's features (1, T, H), and what else it gives."""
-        # A target is predicted from eos and all of its tokens but the last, which is eos.
+        """Return the decoder's features (1, T, H) and its extra outputs."""
+        # The decoder's input is eos followed by the target without its last token, which is eos.
         given = torch.from_numpy(np.roll(target, 1)).unsqueeze(0).to(self.device)
         return self.model.decoder(given, encoder_out=self._encoded(source), features_only=True, **options)

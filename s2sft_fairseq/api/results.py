@@ -1,4 +1,4 @@
-"""What the methods of `Seq2Seq` return."""
+"""The return types of the methods of `Seq2Seq`."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class Hypothesis:
 
     text: str
     score: float
-    """Natural logarithm of its probability, divided as the length penalty says."""
+    """Natural logarithm of its probability, normalized by the length penalty."""
     tokens: list[str]
-    """Symbols of the dictionary, the final one included."""
+    """Symbols of the dictionary, with the final one."""
     log_probs: list[float]
     """Natural logarithm of the probability of each token."""
 
@@ -30,13 +30,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Attention:
-    """What the prediction of each target token attends to."""
+    """The attention from the prediction of each target token to the source."""
 
     source: list[str]
-    """Tokens of the source, special symbols included."""
+    """Tokens of the source, with special symbols."""
     target: list[str]
     weights: Tensor
-    """Share of its attention that the prediction of a target token gives to a source token (T, S), the mean of all
-    heads. The rest goes to the target; a decoder's attention to the source has no rest.
+    """Attention weights from the prediction of each target token to the source tokens (T, S), the mean over the heads.
+    In an encoder-only model the rest of a row goes to the target; in an encoder-decoder a row sums to 1.
 
     T: tokens of the target, S: tokens of the source."""

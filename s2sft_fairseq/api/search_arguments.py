@@ -1,4 +1,4 @@
-"""The arguments of a search in Python, and the options of ``s2sft generate`` that they stand for."""
+"""The search arguments in Python, and the options of ``s2sft generate`` that they set."""
 
 import math
 import sys
@@ -11,16 +11,16 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.options import EARLY_STOPS, LENGTH_PENALTIES
 
 MOST = 2**31 - 1
-"""Of whole numbers."""
+"""The largest whole number that an argument may have."""
 
 
 class Argument(NamedTuple):
-    """What an argument stands for, and what it may be."""
+    """The option that an argument sets, and its valid values."""
 
     option: str
-    """A field of fairseq's ``generation``, or of the task."""
+    """A field of fairseq's ``generation`` configuration, or of the task's."""
     kind: type | tuple[str, ...]
-    """A type, or the words that are allowed."""
+    """A type, or the allowed names."""
     least: float = -math.inf
 
 
@@ -51,16 +51,16 @@ ARGUMENTS: Mapping[str, Argument] = {
 
 
 def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], problems: Sequence[str] = ()) -> None:
-    """Set options in fairseq's configuration.
+    """Set the search options in fairseq's configuration; arguments take precedence over the model folder.
 
     Args:
         cfg: the configuration, changed in place.
-        search: what a model folder suggests, by the names of the options.
-        given: by the names of `ARGUMENTS`; None leaves an option as it is.
-        problems: of other arguments, to be named too.
+        search: the search options that a model folder sets, by the names of the options.
+        given: the arguments, by the names of `ARGUMENTS`; None leaves an option unchanged.
+        problems: errors in other arguments, to report with those found here.
 
     Raises:
-        UserError: naming every argument that is unknown, or of a wrong type or out of range.
+        UserError: naming every argument that is unknown, of a wrong type or out of range.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if problems := [*_problems(cfg, given), *problems]:
@@ -73,7 +73,7 @@ def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], 
 
 
 def named(error: UserError) -> UserError:
-    """Return an error of the options with the names of the arguments."""
+    """Return an error with the names of options replaced by those of the arguments."""
     text = str(error)
     for name, argument in sorted(ARGUMENTS.items(), key=lambda item: -len(item[1].option)):
         text = text.replace(as_option(argument.option), name)

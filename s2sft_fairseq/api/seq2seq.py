@@ -30,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Seq2Seq:
-    """A model that writes a text for a text.
+    """A model that generates a target text from a source text.
 
-    Methods may be called from several threads: they take turns. Copies in several processes share nothing.
+    Its methods may be called from several threads: a lock lets one thread at a time use the model. Copies in several
+    processes share nothing.
 
     Examples:
         With a model that learned to write four letters backwards:
@@ -80,7 +81,8 @@ class Seq2Seq:
             path: a model folder, or the file of a checkpoint of ``s2sft train``.
             tokenizer: for a checkpoint, the folder of the encoder that it was trained from.
             device: ``cpu``, ``cuda`` or ``auto``.
-            dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``: bfloat16 on GPUs that have it, otherwise float32.
+            dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``: bfloat16 on GPUs that support it, otherwise
+                float32.
             quantize: ``int8`` multiplies in 8 bits on CPUs.
 
         Raises:
@@ -93,15 +95,16 @@ class Seq2Seq:
     @overload
     def generate(self, sources: Sequence[Text], **options: Any) -> list[Any]: ...
     def generate(self, sources: Any, **options: Any) -> Any:
-        """Write texts.
+        """Generate texts.
 
         Args:
-            sources: one text or several. A text may be a dict or a list of its fields, such as passage and answer.
+            sources: one text or a list. A text may be a dict or a tuple of its fields, such as passage and answer; in
+                a list of texts also a list.
             options: as for `hypotheses`.
 
         Returns:
-            The best text of a source, or with ``num_return`` above 1 a list of the best ones; of a list of sources a
-            list of these.
+            The best text for a source, or a list of the best ones if ``num_return`` is above 1. For a list of sources,
+            a list with one such result per source.
         """
         several = options.get("num_return") not in (None, 1)
         found = self.hypotheses(sources, **options)
@@ -122,13 +125,13 @@ class Seq2Seq:
 
         Args:
             sources: as for `generate`.
-            batch_size: most sources that are generated from together; ``auto``: as many as memory and machine allow.
-            seed: of samples.
-            target_lang: the language to write, where the model has several.
-            progress: show a progress bar where the error stream is a terminal.
-            options: of the search, by the names of `s2sft_fairseq.api.search_arguments`: ``beam``, ``num_return``,
-                ``max_len``, ``min_len``, ``length_penalty``, ``no_repeat_ngram``, ``sampling``, ``top_k``, ``top_p``,
-                ``temperature`` and so on. Others are those of the model folder, or else of ``s2sft generate``.
+            batch_size: maximum number of sources in a batch; ``auto``: as many as memory and machine allow.
+            seed: random seed for sampling.
+            target_lang: the language to generate, if the model has several.
+            progress: show a progress bar if the error stream is a terminal.
+            options: search arguments, see `s2sft_fairseq.api.search_arguments`: ``beam``, ``num_return``, ``max_len``,
+                ``min_len``, ``length_penalty``, ``no_repeat_ngram``, ``sampling``, ``top_k``, ``top_p``,
+                ``temperature`` and so on. The defaults are those of the model folder, or else of ``s2sft generate``.
 
         Raises:
             UserError: naming every argument that is wrong.
@@ -157,15 +160,15 @@ class Seq2Seq:
         return [[self._hypothesis(lines, each) for each in best] for best in found]
 
     def score(self, sources: Sequence[Text], targets: Sequence[str], *, target_lang: str | None = None) -> list[Score]:
-        """Return how probable each target is for its source, as decoding would have it.
+        """Return the probability of each target given its source, as decoding computes it.
 
         Args:
             sources: as for `generate`.
             targets: a text for each source.
-            target_lang: their language, where the model has several.
+            target_lang: the language of the targets, if the model has several.
 
         Raises:
-            UserError: if there are not as many targets as sources, or one is longer than what this model generates.
+            UserError: if there are not as many targets as sources, or a target is longer than this model can generate.
         """
         sources, targets = listed(sources), listed(targets)
         if len(sources) != len(targets):
@@ -181,13 +184,13 @@ class Seq2Seq:
         return scores
 
     def stream(self, source: Text, *, seed: int = 1, **options: Any) -> Iterator[str]:
-        """Yield the text of a source piece by piece, as greedy search or sampling finds it.
+        """Yield the text generated for a source in parts, while greedy search or sampling runs.
 
-        The pieces together are what `generate` returns with ``beam=1``.
+        Joined, the parts are the text that `generate` returns with ``beam=1``.
 
         Args:
             source: one text, or its fields.
-            seed: of a sample.
+            seed: random seed for sampling.
             options: as for `hypotheses`.
 
         Raises:
@@ -214,11 +217,11 @@ class Seq2Seq:
         )
 
     def encode(self, sources: Sequence[Text], *, target_lang: str | None = None) -> list[Tensor]:
-        """Return the states of the last layer, of an encoder-decoder of the encoder's, for each source.
+        """Return the states of the last layer for each source; for an encoder-decoder, of the encoder's last layer.
 
         Args:
             sources: as for `generate`.
-            target_lang: the language to write, where the model has several.
+            target_lang: the language to generate, if the model has several.
 
         Returns:
             For each source a float32 tensor (S, H). S: positions of the source with its special symbols, H: width.
@@ -229,14 +232,14 @@ class Seq2Seq:
             return [one_pass.states(source).float().cpu() for source in ids]
 
     def logits(self, source: Text, target: Sequence[int]) -> Tensor:
-        """Return the logits that each token of a target is predicted with.
+        """Return the logits that predict each token of a target.
 
         Args:
             source: one text, or its fields.
-            target: its ids (T - 1,), without eos.
+            target: the ids of the target (T - 1,), without eos.
 
         Returns:
-            A float32 tensor (T, V). T: tokens of the target, eos counted, V: symbols.
+            A float32 tensor (T, V). T: tokens of the target, with eos; V: symbols.
 
         Raises:
             UserError: if PyTorch does not run this model.
@@ -251,16 +254,16 @@ class Seq2Seq:
         return [self._loaded.tokenizer.dictionary.index(symbol) for symbol in symbols]
 
     def attention(self, source: Text, target: str, *, layer: int = -1, target_lang: str | None = None) -> Attention:
-        """Return what the prediction of each token of a target attends to in the source.
+        """Return the attention from the prediction of each token of a target to the source.
 
         Args:
             source: one text, or its fields.
             target: the text.
-            layer: its index, of an encoder-decoder among those of the decoder; -1: the last one.
-            target_lang: the language of the target, where the model has several.
+            layer: index of a layer, of the decoder in an encoder-decoder; -1: the last one.
+            target_lang: the language of the target, if the model has several.
 
         Raises:
-            UserError: if there is no such layer, or the target is longer than what this model generates.
+            UserError: if there is no such layer, or the target is longer than this model can generate.
         """
         one_pass = self._one_pass(target_lang)
         layers = one_pass.num_layers
@@ -273,7 +276,11 @@ class Seq2Seq:
         return Attention(self._symbols(ids), self._symbols(wanted), weights.float())
 
     def _configured(self, options: Mapping[str, Any], problems: Sequence[str] = ()) -> tuple[Any, Any]:
-        """Return the task and the configuration with these options, if they and everything else are right."""
+        """Return copies of the task and the configuration with these options.
+
+        Raises:
+            UserError: naming ``problems`` and every option that is wrong.
+        """
         cfg = copy.deepcopy(self._loaded.cfg)
         apply(cfg, self._loaded.search, options, problems)
         task = copy.copy(self._loaded.task)
@@ -281,20 +288,24 @@ class Seq2Seq:
         return task, cfg
 
     def _source_ids(self, sources: Sequence[Any], form: Any, argument: str = "sources") -> list[np.ndarray]:
-        """Return the laid-out ids of each source, and warn if some are too long."""
+        """Return the laid-out ids of each source; warn if some are cut."""
         ids = self._ids(sources, argument)
         _warn_of_cuts(sum(len(each) + form.source_specials > form.max_source for each in ids), len(ids), form)
         return [form.source(each) for each in ids]
 
     def _target_ids(self, targets: Sequence[Any], form: Any, argument: str) -> list[np.ndarray]:
-        """Return the laid-out ids of each target; decoding never writes one that is too long."""
+        """Return the laid-out ids of each target.
+
+        Raises:
+            UserError: if a target is longer than any that decoding can write.
+        """
         ids, most = self._ids(targets, argument), form.max_target - 1
         if long := max((len(each) for each in ids if len(each) > most), default=0):
             raise UserError(f"{argument} must have at most {most} tokens, as what this model writes, but have {long}")
         return [form.target(each) for each in ids]
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
-        """Return the ids of each text, without special symbols but for the one between fields."""
+        """Return the ids of each text; the only special symbols are the separators between fields."""
         fields = fields_of(texts, argument)
         encoded = iter(self._tokenizer.encode([part for parts in fields for part in parts]))
         index = self._loaded.tokenizer.dictionary.index
@@ -313,7 +324,7 @@ class Seq2Seq:
 
     @contextlib.contextmanager
     def _turn(self, draws: bool) -> Iterator[None]:
-        """Within it, no other thread uses the model; random numbers may be drawn if it is said so."""
+        """Context manager during which no other thread uses the model; if ``draws``, it may draw random numbers."""
         with self._lock, own_random_numbers(self._loaded.device) if draws else contextlib.nullcontext():
             yield
 

@@ -1,4 +1,4 @@
-"""A text piece by piece, while it is generated."""
+"""Streaming: the parts of a text while it is generated."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from torch import Tensor
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.tokenization.wordpiece import UNSPACED
 
-_BOUNDARY = re.compile(rf"\s\S|(?<={UNSPACED.pattern})(?={UNSPACED.pattern})")  # of words, or of Chinese characters
-# "the readers' own" turns into "the readers 'own'" where a second apostrophe follows.
+_BOUNDARY = re.compile(rf"\s\S|(?<={UNSPACED.pattern})(?={UNSPACED.pattern})")  # between words or Chinese characters
+# "the readers' own" becomes "the readers 'own'" if a second apostrophe follows.
 _MAY_OPEN_A_QUOTATION = re.compile(r"(?<=s)'(?=\s|$)")
 
 
@@ -23,15 +23,15 @@ def stream(
     device: str,
     taking_turns: Callable[[], AbstractContextManager[Any]],
 ) -> Iterator[str]:
-    """Yield the pieces of the text of a search.
+    """Yield the text that a search generates, part by part.
 
     Args:
-        search: begins the search of one hypothesis of one source.
+        search: starts the search for one hypothesis for one source.
         text_of: returns the text of tokens (T,).
-        seed: of a sample; None: the search draws no random numbers.
-        device: that draws them, ``cpu`` or ``cuda``.
-        taking_turns: within it the model is not used by other threads. One turn a step: other threads need not wait
-            until the last piece has been asked for.
+        seed: random seed for sampling; None: the search draws no random numbers.
+        device: the device whose generator draws them, ``cpu`` or ``cuda``.
+        taking_turns: returns a context manager that keeps other threads from using the model. It is entered once per
+            step, so other threads do not wait for the end of the stream.
 
     T: tokens.
     """
@@ -39,7 +39,7 @@ def stream(
     random = torch.cuda if device == "cuda" else torch.random
     with taking_turns(), torch.inference_mode():
         begun = search()
-        begun.steps_between_questions = 1  # each piece is asked for as soon as it is there
+        begun.steps_between_questions = 1  # check for the end after each step: each part is read at once
         if seed is not None:
             torch.manual_seed(seed)
             state = random.get_rng_state()
@@ -52,7 +52,7 @@ def stream(
                 state = random.get_rng_state()
         if not goes_on:
             break
-        # The last word may still grow, and the end of a text may look otherwise than its middle.
+        # The last word may still grow, and detokenization may treat the end of a text differently from its middle.
         stable = stable_part(text_of(begun.tokens[0, 0]))
         if stable.startswith(shown) and len(stable) > len(shown):
             yield stable[len(shown) :]
@@ -61,7 +61,7 @@ def stream(
 
 
 def stable_part(text: str) -> str:
-    """Return the beginning of a text that stays as it is when more tokens follow: all but its last word."""
+    """Return the beginning of a text that further tokens cannot change: all but its last word."""
     for last in list(_MAY_OPEN_A_QUOTATION.finditer(text))[-1:]:
         text = text[: last.start()]
     ends = [match.start() for match in _BOUNDARY.finditer(text)]

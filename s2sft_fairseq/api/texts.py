@@ -1,4 +1,4 @@
-"""What the models of this package take as texts in Python."""
+"""The texts that the models of this package accept in Python."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from s2sft_fairseq.errors import UserError
 
 Text = str | Mapping[str, str] | Sequence[str]
-"""A text, or the fields of one, such as passage and answer: a dict, a tuple, or a list among other texts."""
-_SHOWN = 10  # problems of one call
+"""A text, or its fields such as passage and answer: as a dict, as a tuple, or, within a list of texts, as a list."""
+_SHOWN = 10  # problems that an error lists
 
 
 def is_one(texts: Any) -> bool:
-    """Whether this is one text; a list is several."""
+    """Return whether this is one text; a list holds several."""
     return isinstance(texts, str | Mapping | tuple)
 
 
 def listed(texts: Any) -> list[Any]:
-    """Return texts as a list; what is no text at all becomes its only item, for `fields_of` to refuse."""
+    """Return texts as a list. A value that is not a text becomes its only item, which `fields_of` then rejects."""
     return list(texts) if isinstance(texts, Iterable) and not is_one(texts) else [texts]
 
 
@@ -24,11 +24,11 @@ def fields_of(texts: Sequence[Any], argument: str) -> list[list[str]]:
     """Return the fields of each text.
 
     Args:
-        texts: of `listed`.
-        argument: its name, for messages.
+        texts: the result of `listed`.
+        argument: the name of the argument, for messages.
 
     Raises:
-        UserError: naming the first ten items that are no texts.
+        UserError: naming the first ten items that are not texts.
     """
     found, problems = [], []
     for number, text in enumerate(texts):
@@ -47,5 +47,5 @@ def fields_of(texts: Sequence[Any], argument: str) -> list[list[str]]:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair, which a Python string can hold and UTF-8 cannot."""
+    """Return whether UTF-8 can encode a text: a Python string may hold lone surrogates, which UTF-8 cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

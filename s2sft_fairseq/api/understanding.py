@@ -29,17 +29,17 @@ from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 
 MAX_TOKENS = 8192
-"""Positions of a batch together, as in ``s2sft predict``."""
+"""Maximum number of positions in a batch, as in ``s2sft predict``."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a classifier says of a text."""
+    """The output of a classifier for a text."""
 
     label: str | float
-    """The likeliest class; of a regression the number."""
+    """The most probable class; for a regression, the number."""
     probabilities: dict[str, float]
-    """Of each class; none of a regression."""
+    """The probability of each class; empty for a regression."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class FoundAnswer:
     """A span of a passage."""
 
     text: str
-    """Empty where the model finds it likelier that there is no answer."""
+    """Empty if ``null_odds`` is above the threshold, or no span was found."""
     score: float
-    """The logit of its first token as first and of its last as last, added up."""
+    """The sum of the start logit of its first token and the end logit of its last token."""
     start: int
-    """Its first character in the passage."""
+    """Offset of its first character in the passage."""
     end: int
-    """The character behind its last one."""
+    """Offset after its last character."""
     null_odds: float
-    """How much likelier no answer is than this one, as a difference of scores."""
+    """The score of no answer minus that of the best span."""
 
 
 class _Model:
-    """What both have in common. Methods may be called from several threads: they take turns."""
+    """Base class of `Classifier` and `Reader`. Several threads may use it: a lock lets one at a time use the model."""
 
     task_class: type[UnderstandingTask]
 
@@ -77,7 +77,7 @@ class _Model:
         device: str = "auto",
         dtype: str = "auto",
     ) -> Any:
-        """Load a model; arguments as for `s2sft_fairseq.Seq2Seq.from_pretrained`.
+        """Load a model; see `s2sft_fairseq.Seq2Seq.from_pretrained` for the arguments.
 
         Raises:
             UserError: naming every argument that is wrong, or what is wrong with the files.
@@ -85,7 +85,7 @@ class _Model:
         check_arguments(path, tokenizer, device, dtype)
         device, dtype = settled(device, dtype)
         folder = Path(tokenizer or path)
-        with own_random_numbers():  # weights are drawn before they are loaded
+        with own_random_numbers():  # the model is initialized at random before its weights are loaded
             model, task = load(Path(path), {"data": str(folder)})
         if not isinstance(task, cls.task_class):
             raise UserError(f"{path} must be a model for a {cls.__name__}, but its task is {task.cfg._name}")
@@ -95,7 +95,7 @@ class _Model:
         return cls(model.to(device).eval(), task, folder)
 
     def _logits(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Return the logits of texts, each a line of symbols."""
+        """Return the logits for texts, each given as a line of symbols."""
         index = self._task.dictionary.index
         eos = self._task.dictionary.eos()
         rows = [torch.tensor([*map(index, line.split()), eos]) for line in lines]
@@ -106,7 +106,7 @@ class _Model:
 
 
 class Classifier(_Model):
-    """A model that names the class of a text or of a pair of texts, or a number.
+    """A model that predicts a class, or a number, for a text or a pair of texts.
 
     Examples:
         With a model that learned whether two sentences belong together:
@@ -122,16 +122,16 @@ class Classifier(_Model):
     task_class = UnilmClassificationTask
 
     def __call__(self, texts: Any) -> Any:
-        """Return the class of each text.
+        """Return the prediction for each text.
 
         Args:
             texts: one text or a list; a text may be a tuple or a dict of its fields, such as premise and hypothesis.
 
         Returns:
-            A `Prediction`, of a list a list of these.
+            A `Prediction`, or for a list of texts a list of them.
 
         Raises:
-            UserError: if something else is given.
+            UserError: if an item is not a text.
         """
         fields = fields_of(listed(texts), "texts")
         if not fields:
@@ -176,11 +176,12 @@ class Reader(_Model):
         Args:
             question: the question.
             passage: a text of any length; it is read in windows.
-            max_answer: most tokens of an answer.
-            null_threshold: odds above which there is no answer; inf: there always is one, as in SQuAD v1.1.
-            max_positions: of a window; no more than the model has.
-            stride: tokens from the beginning of a window to that of the next.
-            max_query: tokens of a question; longer ones lose their end.
+            max_answer: maximum number of tokens of an answer.
+            null_threshold: value of ``null_odds`` above which there is no answer; inf: there always is one, as in
+                SQuAD v1.1.
+            max_positions: positions of a window, at most those of the model.
+            stride: tokens from the beginning of a window to the beginning of the next.
+            max_query: maximum number of tokens of a question; longer questions are cut at the end.
 
         Raises:
             UserError: naming every argument that is wrong.

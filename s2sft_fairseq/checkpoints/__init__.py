@@ -1,1 +1,1 @@
-"""Checkpoints: safe loading, and one loader of pretrained weights per source format."""
+"""Checkpoints: safe loading, saving and averaging, model folders, and conversion of pretrained weights."""

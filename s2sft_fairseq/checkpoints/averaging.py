@@ -1,4 +1,4 @@
-"""The average of the weights of checkpoints of one training, and which of a folder's are the last or the best."""
+"""Choose checkpoints of a training (the last, the best, or those that match a pattern) and average their weights."""
 
 import math
 import re
@@ -13,16 +13,22 @@ from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 
-# How fairseq names checkpoints, of the end of an epoch or of updates within it; those of --keep-best-checkpoints.
+# fairseq's names of checkpoints: at the end of an epoch, after a number of updates, and of --keep-best-checkpoints.
 _OF_TRAINING = re.compile(r"checkpoint(?P<epoch>\d+)\.pt|checkpoint_(?P<within>\d+)_(?P<updates>\d+)\.pt")
 _BEST = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d{3})\d*\.pt")
 
 
 def choose_checkpoints(folder: Path, last: int | None, best: int | None, pattern: str | None) -> list[Path]:
-    """Return the checkpoints that one of the three options of ``s2sft average`` asks for.
+    """Return the checkpoints that one of the three options of ``s2sft average`` selects.
+
+    Args:
+        folder: the folder of the checkpoints.
+        last: ``--last``, or None.
+        best: ``--best``, or None.
+        pattern: ``--pattern``, or None.
 
     Raises:
-        UserError: if there are too few of them, or the number is below 1.
+        UserError: if there are too few of them, the number is below 1, or the pattern is an absolute path.
     """
     for option, number in (("--last", last), ("--best", best)):
         if number is not None and number < 1:
@@ -39,10 +45,10 @@ def choose_checkpoints(folder: Path, last: int | None, best: int | None, pattern
 
 
 def last_checkpoints(folder: Path, number: int) -> list[Path]:
-    """Return the last checkpoints of a training, the oldest first: those of epochs and of updates within them.
+    """Return the last checkpoints of a training, of epochs and of updates within them, the oldest first.
 
     Raises:
-        UserError: if there are fewer.
+        UserError: if there are fewer than ``number``.
     """
     found = _matching(folder, _OF_TRAINING, _place_in_training)
     return _some(folder, found[-number:], number, "checkpoint3.pt or checkpoint_3_4000.pt")
@@ -58,7 +64,7 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
     """Return the best checkpoints that ``--keep-best-checkpoints`` kept, the best first.
 
     Raises:
-        UserError: if there are fewer.
+        UserError: if there are fewer than ``number``.
     """
     found = _matching(folder, _BEST, lambda found: float(found[1]))
     if found and _greater_is_better(load_checkpoint(found[0], lazily=True)):
@@ -68,12 +74,14 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the first checkpoint with the average of the weights of all, and without the state of its optimizer.
+    """Return the first checkpoint with the weights averaged over all, and without the state of the optimizer.
 
-    Whole numbers must be the same in all. What shares its memory in all of them, such as a tied matrix, still does.
+    Integer tensors must be equal in all checkpoints. Tensors that share memory in all of them, such as a tied matrix,
+    still share it in the result.
 
     Raises:
-        UserError: if a file cannot be read, holds other weights than the first, or weights that are not finite.
+        UserError: if a file cannot be read, its weights have other names or shapes than those of the first, or weights
+            are not finite.
     """
     states = [load_checkpoint(path, lazily=True) for path in paths]
     problems = [
@@ -126,7 +134,7 @@ def _mean(values: Sequence[Tensor]) -> Tensor:
 
 
 def _matching(folder: Path, pattern: re.Pattern[str], place: Callable[[re.Match[str]], Any]) -> list[Path]:
-    """Return the files whose names match, in the order of what `place` makes of the match."""
+    """Return the files whose names match, sorted by the key that `place` computes from the match."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     matches = [(found, path) for path in folder.iterdir() if (found := pattern.fullmatch(path.name))]

@@ -1,7 +1,7 @@
-"""From the parameters of a pretrained encoder to those of the `unilm` model, and back.
+"""Convert the parameters of a pretrained encoder to those of the `unilm` model, and back.
 
-What differs between families (`s2sft_fairseq.checkpoints.families`) is data: how they name things, where their sizes
-are, and the few tensors that are kept in another form. What is the same is here.
+Each family (`s2sft_fairseq.checkpoints.families`) is described by data: its names of parameters, where its sizes are,
+and the few tensors that it stores in another form. The conversion itself is the same for all families and is here.
 """
 
 import math
@@ -19,23 +19,23 @@ from s2sft_fairseq.errors import UserError, as_option, shown
 Weights = dict[str, Tensor]
 Sizes = dict[str, Any]
 ShapesOf = Callable[[Sizes, int], dict[str, tuple[int, ...]]]
-"""From sizes and the number of symbols to the shape of every parameter of the model."""
+"""Function from the sizes and the number of symbols to the shape of each parameter of the model."""
 
 _FUSED = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
     "fc1": ("gate", "up"),
 }
-"""Our layers that are several in other programs, and the names that families give these. Of a gated feed-forward
-network the half that goes through the activation is the first."""
+"""Layers of ours that are several in other programs, with the names that families use for those. The first half of the
+``fc1`` of a gated feed-forward network is the one that goes through the activation."""
 
 
 def _unchanged(weights: Weights, sizes: Sizes) -> None:
-    """Leave everything as it is."""
+    """Change nothing."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one family of encoders names and keeps its parameters. ``{}`` in a name stands for the number of a layer."""
+    """Names and storage of the parameters of a family of encoders. ``{}`` in a name stands for the index of a layer."""
 
     name: str
     modules: Mapping[str, str]
@@ -43,34 +43,35 @@ class Family:
     parameters: Mapping[str, str]
     """Their single parameters -> ours."""
     sizes: Callable[[Mapping[str, Any]], Sizes]
-    """From their configuration to sizes by the names of `UnilmConfig`."""
+    """Function from their configuration to sizes by the names of `UnilmConfig`."""
     config: Callable[[Sizes], dict[str, Any]] | None = None
-    """The way back; None for a format that is read only."""
+    """The inverse of ``sizes``; None for a format that is read only."""
     base: str = ""
-    """What the names of the encoder itself begin with; files of an encoder without any head leave it out."""
+    """Prefix of the names of the encoder itself; files of an encoder without a head leave it out."""
     models: str = ""
-    """Published models of it."""
+    """Published models of the family."""
     model_types: tuple[str, ...] = ()
-    """``model_type`` of their configuration."""
+    """Values of ``model_type`` in their configurations."""
     signature: str = r"(?!)"
-    """What names of this family alone match; counts for more than ``model_type``."""
+    """Pattern that only names of this family match; takes precedence over ``model_type``."""
     spelling: tuple[tuple[str, str], ...] = ()
-    """Patterns of names in older files, and their names of today."""
+    """Patterns of names in older files, and their replacements by current names."""
     unused: str = r"(?!)"
-    """Parts of the encoder itself that a generator has no use for. What is outside ``base`` is never needed."""
+    """Pattern of the parts of the encoder itself that a generator does not use. Parts outside ``base`` are not needed
+    either."""
     tied: tuple[str, ...] = ()
     """Their copies of the token embedding, which are left out."""
     adapt: Callable[[Weights, Sizes], None] = _unchanged
-    """Settle in place, in our names, what is not only a matter of names; may change the sizes too."""
+    """Convert, in place and after renaming, the tensors that are stored in another form; may change the sizes too."""
     restore: Callable[[Weights, Sizes], None] = _unchanged
-    """The way back."""
+    """The inverse of ``adapt``."""
     layout: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda config: {}
-    """Layout of fine-tuning that their configuration suggests, by the names of the task's options."""
+    """The layout of fine-tuning that their configuration suggests, by the names of the task's options."""
     finetuned: bool = False
     """Whether checkpoints of this family are fine-tuned already."""
 
     def names(self, num_layers: int) -> dict[str, str]:
-        """Return every name of theirs with ours."""
+        """Return the mapping from all of their names to ours."""
         pairs = dict(self.parameters)
         for theirs, ours in self.modules.items():
             pairs |= {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
@@ -81,7 +82,7 @@ class Family:
         return expanded
 
     def respell(self, name: str) -> str:
-        """Return today's name of a parameter."""
+        """Return the current name of a parameter that may have an older one."""
         for pattern, replacement in self.spelling:
             name = re.sub(pattern, replacement, name)
         return name
@@ -89,29 +90,29 @@ class Family:
 
 @dataclass
 class Conversion:
-    """The outcome of a conversion."""
+    """The result of a conversion."""
 
     family: str
     weights: Weights
     """By our names."""
     sizes: Sizes
-    """By the names of `UnilmConfig`."""
+    """By the names of the options of ``model``: those of `UnilmConfig`, or of `DeltaLMConfig`."""
     layout: dict[str, Any] = field(default_factory=dict)
-    """Layout of fine-tuning that the encoder was trained with, as far as it says."""
+    """The layout of fine-tuning that the configuration suggests."""
     unused: list[str] = field(default_factory=list)
     """Names in the source that were left out."""
     missing: list[str] = field(default_factory=list)
-    """Parameters that the source lacks and that are initialised anew when training starts."""
+    """Parameters that the source lacks; training initializes them."""
     notes: list[str] = field(default_factory=list)
-    """What else there is to know, a sentence each."""
+    """Further notes for the user, a sentence each."""
     finetuned: bool = False
     model: str = "unilm"
-    """The registered model that it becomes; the sizes are by the names of its options."""
+    """The name of the registered model."""
     tokens: str = "embeddings.tokens.weight"
     """Name of the token embedding."""
 
 
-# No encoder is larger. The names of a billion layers alone would take gigabytes.
+# Far above any real encoder. Without a limit, the names of a billion layers alone would take gigabytes.
 MOST_LAYERS = 1_000
 _MOST = {
     "encoder_layers": MOST_LAYERS,
@@ -121,17 +122,17 @@ _MOST = {
 
 
 def check_sizes(sizes: Mapping[str, Any]) -> None:
-    """Check what a family has read from a configuration, before memory is taken for it.
+    """Check the sizes that a family read from a configuration, before any memory is allocated for them.
 
     Raises:
-        UserError: listing every size that no encoder has.
+        UserError: listing every size that is out of range.
     """
     problems = []
     for name, most in _MOST.items():
         if sizes[name] > most:
             found = f"{sizes[name]:,}" if sizes[name] < 2**63 else shown(sizes[name])
             problems.append(f"{as_option(name)} must be at most {most:,}, but the configuration says {found}")
-    epsilon = sizes.get("layer_norm_eps", 1)  # of a family that does not tell
+    epsilon = sizes.get("layer_norm_eps", 1)  # not every family sets it
     if not (type(epsilon) in (int, float) and 0 < epsilon < math.inf):
         problems.append(f"--layer-norm-eps must be a number above 0, but the configuration says {shown(epsilon)}")
     if problems:
@@ -142,13 +143,13 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     """Convert a checkpoint; ``source`` is emptied on the way, so that no tensor is held twice.
 
     Args:
-        family: what it is.
+        family: the family of the checkpoint.
         source: its tensors by name.
         config: its configuration.
-        shapes_of: what the model expects.
+        shapes_of: returns the shapes that the model expects.
 
     Raises:
-        UserError: listing everything that is missing, unknown or of an unexpected shape.
+        UserError: listing every parameter that is missing, unknown or of an unexpected shape.
     """
     sizes = family.sizes(config)
     check_sizes(sizes)
@@ -161,7 +162,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
         problems += [f"{theirs_of[name]} is missing" for name in incomplete]
         if not problems:
             family.adapt(weights, sizes)
-    except RuntimeError as error:  # PyTorch's
+    except RuntimeError as error:  # raised by PyTorch
         problems.append(f"tensors that belong together are of different sizes: {error}")
         raise UserError.of(problems, heading) from None
     rows = len(weights.get("embeddings.tokens.weight", ()))
@@ -198,7 +199,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
 
 
 def write(family: Family, weights: Mapping[str, Tensor], sizes: Sizes) -> Weights:
-    """Return the weights of a model under a family's names: the way back from :func:`read`."""
+    """Return the weights of a model under a family's names: the inverse of :func:`read`."""
     weights, sizes = dict(weights), dict(sizes)
     family.restore(weights, sizes)
     theirs_of = _theirs_of(family, sizes["encoder_layers"])
@@ -214,7 +215,7 @@ def _theirs_of(family: Family, num_layers: int) -> dict[str, str]:
 
 
 def _parts(fused: str) -> list[str]:
-    """Return the names of the parts of a fused layer, such as query, key and value; of another parameter its own."""
+    """Return the names of the parts of a fused layer, such as query, key and value; for any other name, the name."""
     for whole, parts in _FUSED.items():
         if f".{whole}." in fused:
             return [fused.replace(f".{whole}.", f".{part}.") for part in parts]
@@ -222,14 +223,19 @@ def _parts(fused: str) -> list[str]:
 
 
 def _rows_of_parts(sizes: Sizes) -> list[int]:
-    """Return the rows of query, key and value, fewer of the latter with grouped-query attention."""
+    """Return the numbers of rows of query, key and value; grouped-query attention has fewer keys and values."""
     width, heads = sizes["encoder_embed_dim"], sizes["encoder_attention_heads"]
     shared = (sizes.get("key_value_heads") or heads) * (width // heads)
     return [width, shared, shared]
 
 
 def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, list[str], list[str], list[str]]:
-    """Take the tensors out of ``source``: those by our names, and the unused, the unknown and the untied names."""
+    """Move the tensors out of ``source``.
+
+    Returns:
+        The weights by our names; the unused names; problems, a sentence for each unknown name; and the names of copies
+        of the token embedding that differ from it.
+    """
     names = family.names(num_layers)
     spelled = {name: family.respell(name) for name in source}
     has_base = any(name.startswith(family.base) for name in spelled.values())
@@ -255,7 +261,11 @@ def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, 
 
 
 def _fuse_projections(weights: Weights, num_layers: int) -> list[str]:
-    """Join the parts of fused layers where they are apart; return the names of those that lack their fellows."""
+    """Concatenate the separate parts of fused layers.
+
+    Returns:
+        The names of the missing parts of layers that have only some of their parts.
+    """
     incomplete = []
     for layer, whole in product(range(num_layers), _FUSED):
         for kind in ("weight", "bias"):
@@ -274,6 +284,6 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _alone(value: Tensor) -> Tensor:
-    """Return a tensor that can be saved alone: a copy where it is a view into something larger."""
+    """Return a contiguous tensor with its own storage: a copy if the tensor is a view of a larger one."""
     whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
     return value if whole and value.is_contiguous() else value.clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
-"""From the parameters of an encoder, or of DeltaLM's official checkpoints, to those of the `deltalm` model.
+"""Convert the parameters of an encoder, or of DeltaLM's official checkpoints, to those of the `deltalm` model.
 
-The names of the model are fairseq's, ``encoder.layers.N.*`` and ``decoder.layers.N.*``. Of the token embedding, which
-encoder, decoder and output share, there is one, ``encoder.embed_tokens.weight``.
+The names of the model are fairseq's, ``encoder.layers.N.*`` and ``decoder.layers.N.*``. Encoder, decoder and output
+share one token embedding, ``encoder.embed_tokens.weight``.
 """
 
 import re
@@ -20,12 +20,12 @@ COPIES = ("decoder.embed_tokens.weight", "decoder.output_projection.weight")
 """Other names of the token embedding."""
 POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 TABLES = (TOKENS, *POSITIONS)
-"""What may have more rows than the model, or less."""
+"""The tables, which may have more or fewer rows than those of the model."""
 SENTINELS = 100
-"""Sentinels in the official token tables: their last rows (microsoft/unilm, issue 881)."""
-_VERSIONS = ("encoder.version", "decoder.version")  # buffers in which fairseq counts changes to its code
+"""Number of sentinels in the official token tables: their last rows (microsoft/unilm, issue 881)."""
+_VERSIONS = ("encoder.version", "decoder.version")  # buffers with the version of fairseq's code
 
-# Parts of our encoder's names, and fairseq's.
+# Patterns of our encoder's names, and their replacements in fairseq's names.
 _ENCODER_NAMES = (
     (r"^embeddings\.tokens\.", "embed_tokens."),
     (r"^embeddings\.layer_norm\.", "layernorm_embedding."),
@@ -41,7 +41,7 @@ _OFFICIAL_NAMES = (
     (r"\.ffn(_2)?\.", "."),
 )
 
-# Parts of a decoder layer, and the parts of an encoder layer that they start from (section 2.2 of the paper).
+# Parts of a decoder layer, and the parts of an encoder layer that initialize them (section 2.2 of the paper).
 _FROM_ODD = {
     "self_attn": "self_attn",
     "self_attn_layer_norm": "self_attn_layer_norm",
@@ -61,11 +61,11 @@ _FROM_EVEN = {
 def encoder_weights(weights: Mapping[str, Tensor], pad: int) -> Weights:
     """Return the parameters of a `unilm` model's encoder by fairseq's names, ``embed_tokens.weight`` and so on.
 
-    Its position table (P, H) becomes fairseq's (pad + 1 + P, H), whose first rows belong to no token; segment 0, which
-    every token of a single text has, is added to it, and the language model head is left out.
+    Its position table (P, H) becomes fairseq's (pad + 1 + P, H), whose first rows belong to no position. The embedding
+    of segment 0, which all tokens of a single text have, is added to it. The language model head is left out.
 
     Args:
-        weights: by the names of the `unilm` model.
+        weights: the parameters by the names of the `unilm` model.
         pad: id of the padding.
     """
     renamed: Weights = {}
@@ -85,14 +85,14 @@ def encoder_weights(weights: Mapping[str, Tensor], pad: int) -> Weights:
 
 
 def interleave(encoder: Mapping[str, Tensor], decoder_layers: int) -> Weights:
-    """Return the parameters of the model, all of them from the encoder, by the paper's rule.
+    """Return the parameters of the model, all copied from the encoder as in the paper.
 
     Counted from 1, layer i of the decoder gets its self-attention and lower feed-forward network from layer 2i - 1 of
     the encoder, its cross-attention and upper feed-forward network from layer 2i, each with its layer norm.
 
     Args:
-        encoder: by fairseq's names, see :func:`encoder_weights`; of at least twice as many layers.
-        decoder_layers: how many layers the decoder has.
+        encoder: the parameters by fairseq's names, see :func:`encoder_weights`; at least ``2 * decoder_layers`` layers.
+        decoder_layers: number of layers of the decoder.
     """
     weights = {f"encoder.{name}": value for name, value in encoder.items()}
     for name, value in encoder.items():
@@ -110,22 +110,23 @@ def interleave(encoder: Mapping[str, Tensor], decoder_layers: int) -> Weights:
 
 
 def is_deltalm(names: Iterable[str]) -> bool:
-    """Tell whether these are the parameters of DeltaLM: two feed-forward networks in a layer of the decoder."""
+    """Return whether these are the parameters of DeltaLM, whose decoder layers have two feed-forward networks."""
     return any(re.match(r"decoder\.layers\.\d+\.(ffn_1\.fc1|fc3)\.", name) for name in names)
 
 
 def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: int) -> Conversion:
-    """Convert a DeltaLM checkpoint: an official one, or one of fairseq's, by the official program or of this plugin.
+    """Convert a DeltaLM checkpoint: an official one, or one of a training by the official program or this plugin.
 
-    The sizes are those that the shapes tell, and those that the options name; official files have no options.
+    The sizes come from the shapes and from the options; official files have no options.
 
     Args:
-        source: the parameters by either's names.
-        options: of the model, as far as they are known.
+        source: the parameters, by official or fairseq's names.
+        options: the known options of the model.
         pad: id of the padding.
 
     Raises:
-        UserError: naming a table that is missing. Whether all else is there, :func:`fit_problems` tells.
+        UserError: naming a parameter that the sizes are read from and that is missing; or if there are too many layers.
+            :func:`fit_problems` checks all other parameters.
     """
     weights = {name: value for name, value in official_weights(source).items() if name not in _VERSIONS}
     tied = tie(weights)
@@ -143,10 +144,10 @@ def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: 
 
 
 def fit_problems(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> list[str]:
-    """Compare parameters with the shapes that a model needs; of a table all but its rows.
+    """Compare parameters with the shapes that a model needs; the numbers of rows of tables may differ.
 
     Returns:
-        What is missing, unknown or of another shape, a sentence each.
+        A sentence for each parameter that is missing, unknown or of another shape.
     """
     own = {name: shape for name, shape in shapes.items() if name not in (*COPIES, *_VERSIONS)}
     problems = [f"{name} is missing" for name in own.keys() - weights.keys()]
@@ -165,10 +166,10 @@ def official_weights(weights: Mapping[str, Tensor]) -> Weights:
 
 
 def tie(weights: Weights) -> bool:
-    """Keep one token embedding of several, in place: the decoder's, as in the official program.
+    """Keep, in place, one of several token embeddings: the decoder's if there is one, as in the official program.
 
     Returns:
-        Whether they were equal.
+        Whether all of them were equal.
     """
     tables = [weights.pop(name) for name in COPIES if name in weights]
     tables += [weights[TOKENS]] if TOKENS in weights else []
@@ -179,7 +180,7 @@ def tie(weights: Weights) -> bool:
 
 
 def sizes_of(weights: Mapping[str, Tensor], pad: int) -> dict[str, int | str]:
-    """Return what the shapes of all parameters tell, by the names of `DeltaLMConfig`; ``pad``: id of the padding."""
+    """Return the sizes that follow from the shapes, by the names of `DeltaLMConfig`; ``pad``: id of the padding."""
     return {
         "encoder_layers": _num_layers(weights, "encoder"),
         "decoder_layers": _num_layers(weights, "decoder"),
@@ -191,7 +192,7 @@ def sizes_of(weights: Mapping[str, Tensor], pad: int) -> dict[str, int | str]:
 
 
 def _rowless(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape, that of a table without its rows."""
+    """Return a shape, for tables without the number of rows."""
     return tuple(shape[1:] if name in TABLES else shape)
 
 

@@ -1,24 +1,26 @@
 """DeltaLM as a BART of twice the decoder layers, exactly, and back.
 
-A decoder layer of DeltaLM is self-attention, FFN, cross-attention, FFN, each with a layer norm behind it. BART's is
-self-attention, cross-attention, FFN. Two of BART's do the same, with sub-layers that add nothing (Z):
+A decoder layer of DeltaLM is self-attention, FFN, cross-attention, FFN, each followed by a layer norm. A decoder layer
+of BART is self-attention, cross-attention, FFN. Two of BART's layers compute one of DeltaLM's, with sub-layers (Z) that
+add nothing:
 
 ====================  =======================================  =======================================
 BART's layers 2i      self-attention  *K*    Z  *16 g, b*      FFN ``fc3``, ``fc4``  *K*
 and 2i + 1            Z  *16 g, b*           cross-attention   FFN ``fc1``, ``fc2``
 ====================  =======================================  =======================================
 
-A sub-layer Z has weights of 0, and the layer norm behind it would normalise once more what is normalised already. So
-the norm in front of Z has the small weight K, which makes its variance far smaller than the epsilon of the norm behind
-Z: that one only multiplies, by about 1 / sqrt(epsilon). With K = sqrt(epsilon / 255) both together multiply by 1/16,
-and the norm behind Z takes the weight 16 g and the bias b of DeltaLM's own norm. 16 is a power of two, so that reading
-g back gives the same bits.
+A sub-layer Z has weights of 0, but the layer norm after it would normalize its input a second time. The norm before Z
+therefore has the small weight K, which makes the variance of its output far smaller than the epsilon of the norm after
+Z: that norm then only multiplies, by about 1 / sqrt(epsilon). With K = sqrt(epsilon / 255) the two norms together
+multiply by 1/16, and the norm after Z gets the weight 16 g, where g and b are the weight and the bias of DeltaLM's own
+norm. 16 is a power of two, so reading g back gives the same bits.
 
-BART's epsilon is 1e-5 always. A DeltaLM with another one, such as BERT's 1e-12, has all its states multiplied by a
-power of two c, about sqrt(1e-5 / epsilon), which leaves the result as it is: what reads a state divides by c.
+BART's epsilon is always 1e-5. For a DeltaLM with another one, such as BERT's 1e-12, all states are multiplied by a
+power of two c, about sqrt(1e-5 / epsilon). The logits do not change, because the matrices that read a state and the
+last layer norm are divided by c.
 
-Without a layer norm behind the embeddings it is Marian's model in place of BART's, which differs in this alone: its
-positions are a table too, but begin with row 0.
+A DeltaLM without a layer norm after the embeddings becomes a Marian in place of a BART. Marian also has a position
+table, but it begins with row 0.
 """
 
 import math
@@ -34,12 +36,12 @@ from s2sft_fairseq.checkpoints.deltalm import COPIES, POSITIONS, TOKENS
 from s2sft_fairseq.errors import UserError
 
 EPSILON = 1e-5
-"""Of the layer norms of BART and Marian."""
+"""Epsilon of the layer norms of BART and Marian."""
 FACTOR = 16.0
 SMALL = math.sqrt(EPSILON / (FACTOR**2 - 1))
-"""The weight K of a layer norm in front of a sub-layer that adds nothing."""
+"""The weight K of a layer norm before a sub-layer that adds nothing."""
 KEY = "s2sft_deltalm"
-"""In ``config.json``: what the configuration of BART has no place for."""
+"""Key in ``config.json`` for settings that BART's configuration does not have."""
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 """Ours -> theirs."""
 
@@ -52,7 +54,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _READS = r"\.(q_proj|k_proj|v_proj|fc1|fc3)\.weight$"
 _STATES = r"(\.(out_proj|fc2|fc4)\.(weight|bias)|norm(_embedding)?\.(weight|bias)|embed_(tokens|positions)\.weight)$"
 
-# Of DeltaLM's decoder layer: the part, which of BART's two layers it is in, and its name there.
+# Parts of DeltaLM's decoder layer: the name, the index of the BART layer (of two), and the name there.
 _PARTS = (
     ("self_attn", 0, "self_attn"),
     ("self_attn_layer_norm", 0, "encoder_attn_layer_norm"),
@@ -71,10 +73,10 @@ _ZERO = ((0, "encoder_attn"), (1, "self_attn"))
 
 
 def bart_config(sizes: Sizes) -> dict[str, Any]:
-    """Return what a ``config.json`` says of the architecture.
+    """Return the settings of the architecture in a ``config.json``.
 
     Args:
-        sizes: by the names of `DeltaLMConfig`, all of them.
+        sizes: all sizes, by the names of `DeltaLMConfig`.
     """
     kind = "bart" if sizes["layernorm_embedding"] == "yes" else "marian"
     config: dict[str, Any] = {
@@ -86,7 +88,7 @@ def bart_config(sizes: Sizes) -> dict[str, Any]:
         "scale_embedding": False,
         "tie_word_embeddings": True,
         "is_encoder_decoder": True,
-        # CTranslate2's converter asks for the first, others for the second.
+        # CTranslate2's converter needs the first, other programs the second.
         "normalize_before": False,
         "normalize_embedding": kind == "bart",
         "encoder_layers": sizes["encoder_layers"],
@@ -103,8 +105,8 @@ def bart_weights(weights: Mapping[str, Tensor], sizes: Sizes, pad: int) -> Weigh
     """Return the parameters of BART or Marian by the names of transformers, in float32.
 
     Args:
-        weights: of a `deltalm` model, by its names; copies of the token embedding are left out.
-        sizes: by the names of `DeltaLMConfig`.
+        weights: the parameters of a `deltalm` model, by its names; copies of the token embedding are ignored.
+        sizes: the sizes by the names of `DeltaLMConfig`.
         pad: id of the padding; the first ``pad + 1`` rows of fairseq's position tables belong to no position.
     """
     kind, scale = bart_config(sizes)["model_type"], _scale(sizes["layer_norm_eps"])
@@ -126,20 +128,20 @@ def bart_weights(weights: Mapping[str, Tensor], sizes: Sizes, pad: int) -> Weigh
 
 
 def is_bart(config: Mapping[str, Any]) -> bool:
-    """Tell whether a ``config.json`` is that of a BART, or of what it is where no layer norm follows the embeddings."""
+    """Return whether a ``config.json`` belongs to a BART or a Marian."""
     return config.get("model_type") in _ARCHITECTURES
 
 
 def read_bart(source: Mapping[str, Tensor], config: Mapping[str, Any], pad: int) -> tuple[Weights, dict[str, Any]]:
-    """Return the parameters of the `deltalm` model that `bart_weights` was given, and sizes that shapes do not tell.
+    """Return the parameters of the `deltalm` model that `bart_weights` was given, and options not given by shapes.
 
     Args:
-        source: by the names of transformers.
-        config: theirs.
+        source: the parameters by the names of transformers.
+        config: the ``config.json``.
         pad: id of the padding.
 
     Raises:
-        UserError: if it is any other BART or Marian.
+        UserError: if the BART or Marian was not made by `bart_weights`.
     """
     kind, layers = config["model_type"], config.get("decoder_layers")
     named = config.get(KEY)
@@ -152,7 +154,7 @@ def read_bart(source: Mapping[str, Tensor], config: Mapping[str, Any], pad: int)
         raise _refusal(kind, f"it lacks {lacking[0]}")
     for name, expected in _fixed(layers).items():
         if name in source and not torch.allclose(source[name].float(), torch.tensor(expected), rtol=0.01, atol=0):
-            raise _refusal(kind, f"{name} is not {expected:.3g}")  # 16 bits are exact enough
+            raise _refusal(kind, f"{name} is not {expected:.3g}")  # the tolerance admits 16-bit weights
     weights: Weights = {TOKENS: source[_SHARED]}
     for name in POSITIONS:
         weights[name] = nn.functional.pad(source[f"model.{name}"][_OFFSETS[kind] :], (0, 0, pad + 1, 0))
@@ -177,7 +179,7 @@ def read_bart(source: Mapping[str, Tensor], config: Mapping[str, Any], pad: int)
 
 
 def _two_layers(own: Mapping[str, Tensor], layer: int) -> Weights:
-    """Return the two layers of BART's decoder that one of DeltaLM's is."""
+    """Return the two layers of BART's decoder that compute one layer of DeltaLM's."""
     found: Weights = {}
     for part, offset, theirs in _PARTS:
         prefix = f"decoder.layers.{layer}.{part}."
@@ -197,12 +199,12 @@ def _two_layers(own: Mapping[str, Tensor], layer: int) -> Weights:
 
 
 def _scale(epsilon: float) -> float:
-    """Return the power of two that states are multiplied by."""
+    """Return the power of two c by which all states are multiplied."""
     return float(2.0 ** round(math.log2(EPSILON / epsilon) / 2))
 
 
 def _scaled(name: str, value: Tensor, scale: float, last_norm: str) -> Tensor:
-    """Return a parameter with which all states are multiplied by a power of two, and the logits are what they were."""
+    """Return a parameter scaled so that all states are multiplied by ``scale`` and the logits do not change."""
     if scale == 1:
         return value
     if name.startswith(last_norm) or re.search(_READS, name):
@@ -211,7 +213,7 @@ def _scaled(name: str, value: Tensor, scale: float, last_norm: str) -> Tensor:
 
 
 def _fixed(layers: int) -> dict[str, float]:
-    """Return the parameters that are constant in the model of a DeltaLM, each with its value."""
+    """Return the parameters that are constant in every BART made of a DeltaLM, each with its value."""
     found = {_BIAS: 0.0}
     for layer in range(0, layers, 2):
         for offset, part in _ZERO:

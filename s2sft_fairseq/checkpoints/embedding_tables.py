@@ -1,4 +1,4 @@
-"""Changes to the embedding tables of a converted model: other positions, and new rows for tokens that are added."""
+"""Changes to the embedding tables of a converted model: more or fewer positions, and rows for added tokens."""
 
 import logging
 from collections.abc import Sequence
@@ -14,10 +14,12 @@ logger = logging.getLogger(__name__)
 
 TABLE = "embeddings.positions.weight"
 BIAS = "lm_head.bias"
+OUTPUT = "lm_head.weight"
+"""The output matrix of encoders whose output embedding is not their token embedding."""
 
 
 def fold_row(weights: Weights, row: Tensor) -> None:
-    """Add an embedding (H,) that every token gets to the position table, in single precision at least."""
+    """Add an embedding (H,) that all tokens share to the position table, in float32 at least."""
     if (table := weights.get(TABLE)) is None:
         return  # reported as missing later
     dtype = torch.promote_types(table.dtype, torch.float32)
@@ -25,7 +27,7 @@ def fold_row(weights: Weights, row: Tensor) -> None:
 
 
 def fold_segment(weights: Weights, sizes: Sizes) -> None:
-    """Add the row of a segment table that has only one to all positions, and remove the table."""
+    """If the segment table has only one row, add the row to all positions and remove the table."""
     segments = weights.get("embeddings.segments.weight")
     if segments is not None and len(segments) == 1:
         fold_row(weights, weights.pop("embeddings.segments.weight")[0])
@@ -33,12 +35,12 @@ def fold_segment(weights: Weights, sizes: Sizes) -> None:
 
 
 def resize_positions(weights: Weights, sizes: Sizes, rows: int) -> str:
-    """Make room for ``rows`` positions, or less.
+    """Change the number of positions to ``rows``.
 
-    A longer table is tiled, row i being row i mod the old length, as s2s-ft does; a shorter one is cut.
+    A longer table is tiled as in s2s-ft: row i is row i mod the old length. A shorter table is cut.
 
     Returns:
-        What was done, in a sentence.
+        A note on what was done.
 
     Raises:
         UserError: if ``rows`` is not positive.
@@ -49,7 +51,7 @@ def resize_positions(weights: Weights, sizes: Sizes, rows: int) -> str:
     tables = [name for name in (TABLE, *POSITIONS) if name in weights]
     if not tables:
         return f"positions: {rows} in place of {old}, as a limit only, for they are computed"
-    first = max(len(weights[name]) for name in tables) - old  # rows that no position has: fairseq's, up to padding
+    first = max(len(weights[name]) for name in tables) - old  # fairseq's rows before the first position
     for name in tables:
         table = weights[name][first:]
         weights[name] = torch.cat([weights[name][:first], table[torch.arange(rows) % len(table)]])
@@ -60,21 +62,22 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
     """Add tokens to the weights and to the list of all symbols.
 
     Args:
-        conversion: whose token embedding, and output bias where there is one, get a row for each.
-        symbols: of the vocabulary so far, in the order of their ids.
-        requests: ``NAME``, which starts as the mean of all rows, or ``NAME=OTHER``, which starts as a copy of another
-            symbol's row. From the mean, the new token's probability is near the average one (Hewitt 2021). A ``NAME``
-            that is there already stays as it is.
+        conversion: the conversion; its token embedding, and its output bias if it has one, get a row for each token.
+        symbols: the symbols of the vocabulary in the order of their ids; extended in place.
+        requests: ``NAME``, whose row is the mean of all rows, or ``NAME=OTHER``, whose row is a copy of that of another
+            symbol. With the mean, the probability of the new token is near the average (Hewitt 2021). A ``NAME`` that
+            the vocabulary has already is skipped.
 
     Returns:
         The new symbols.
 
     Raises:
-        UserError: listing every request that is malformed, known already, or copies what is not there.
+        UserError: listing every request that is malformed, is given twice, copies an unknown symbol, or asks for a copy
+            under a name that the vocabulary has already.
     """
     rows = {
         symbol: row for row, symbol in reversed(list(enumerate(symbols)))
-    }  # of one that comes twice the first counts
+    }  # the first row of a repeated symbol counts
     names: list[str] = []
     sources: list[int | None] = []
     problems = []
@@ -95,7 +98,7 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
         sources.append(rows.get(other) if copies else None)
     if problems:
         raise UserError.of(problems)
-    for name in (conversion.tokens, BIAS):
+    for name in (conversion.tokens, OUTPUT, BIAS):
         if (table := conversion.weights.get(name)) is not None and names:
             conversion.weights[name] = torch.cat([table, _new_rows(table, sources)])
     symbols += names
@@ -103,6 +106,6 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
 
 
 def _new_rows(table: Tensor, sources: Sequence[int | None]) -> Tensor:
-    """Return a row for each source, of a table (V, ...)."""
+    """Return a new row of the table (V, ...) for each source: a copy of that row, or for None the mean of all rows."""
     mean = table.float().mean(dim=0).to(table.dtype)
     return torch.stack([mean if row is None else table[row] for row in sources])

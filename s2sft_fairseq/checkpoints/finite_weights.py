@@ -1,4 +1,4 @@
-"""Weights that are no numbers: a model that has them writes empty lines, and nothing else tells why."""
+"""Checks for NaN and infinite weights, with which a model generates empty lines without any error."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ _SHOWN = 5
 
 
 def check_finite(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> None:
-    """Look for NaN and infinite numbers; one pass over the weights, without memory of its own.
+    """Check that weights have no NaN and no infinite numbers, in one pass over them and without a copy.
 
     Args:
-        path: of the file, for the message.
-        weights: by name; what is no tensor of floating-point numbers is left to others.
+        path: the file, for the message.
+        weights: the weights by name; anything but floating-point tensors is ignored.
 
     Raises:
-        UserError: naming the file and the first of the tensors.
+        UserError: naming the file and the first tensors that are not finite.
     """
     tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
     if bad := not_finite(tensors.items()):
@@ -33,17 +33,17 @@ def check_finite(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> No
 
 
 def check_half_precision(model: torch.nn.Module) -> None:
-    """Look for weights that overflowed when the model was made float16; nothing is done for other data types.
+    """Check that no weight overflowed when the model was converted to float16; other data types are not checked.
 
     Raises:
-        UserError: naming the first of the parameters.
+        UserError: naming the first parameters that did.
     """
     if bad := not_finite((name, value) for name, value in model.named_parameters() if value.dtype == torch.float16):
         raise UserError(f"--fp16 cannot be used: {HALF_LIMIT}, and {_told(bad)}; give --bf16 instead, or leave it out")
 
 
 def not_finite(weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-    """Return ``NaN`` or ``infinite`` by the names of the weights that are not finite."""
+    """Return the names of the weights that are not finite, each with ``NaN`` or ``infinite``."""
     bad = {}
     for name, value in weights:
         if value.is_floating_point() and value.layout == torch.strided and value.device.type != "meta":
@@ -54,13 +54,13 @@ def not_finite(weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
 
 
 def _extremes(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest element; both are NaN where one is."""
+    """Return the smallest and the largest element; both are NaN if any element is."""
     if value.numel() == 0:
         return torch.zeros(()), torch.zeros(())
     stored = value.untyped_storage().nbytes() // value.element_size()
-    if value.numel() > stored:  # elements that are the same memory: there may be more than fit into any
+    if value.numel() > stored:  # elements share memory: look at each once, as a copy might not fit into memory
         value = value.as_strided((stored,), (1,), 0)
-    if value.element_size() == 1:  # no arithmetic in 8 bits
+    if value.element_size() == 1:  # aminmax does not support 8-bit floats
         value = value.float()
     return torch.aminmax(value)
 

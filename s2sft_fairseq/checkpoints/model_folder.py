@@ -1,16 +1,16 @@
-"""A model folder: a trained model as users hand it around, which loads without running code and without its encoder.
+"""A model folder: a trained model to share, which loads without running code and without the pretrained encoder.
 
 =====================  ==============================================================================================
 ``model.safetensors``  the weights by the names of the parameters of the model
-``config.json``        what a checkpoint of this plugin holds beside them: options of model, task and criterion, the
-                       state of the task; and the search that the user chose, and facts about the training
+``config.json``        the rest of a checkpoint: options of model, task and criterion, and the state of the task; also
+                       the search options that the user chose, and facts about the training
 ``dict.txt``           the fairseq dictionary; symbol *i* is row *i* of the embedding
 ``README.md``          a model card
-``SHA256SUMS``         checksums of the other files but the card
+``SHA256SUMS``         checksums of the other files except the card
 others                 the files of the tokenizer
 =====================  ==============================================================================================
 
-What reads a checkpoint reads a folder as well, or its ``model.safetensors``: it is given the same as of a checkpoint.
+Everything that loads a checkpoint also loads a model folder, or its ``model.safetensors``, as if it were a checkpoint.
 """
 
 import json
@@ -32,9 +32,9 @@ from s2sft_fairseq.errors import UserError
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT, VERSION = "s2sft_fairseq model", 1
 ENGINES: Mapping[str, str] = {"ctranslate2": "model.bin", "onnx": "model.onnx"}
-"""The programs that run exported models in place of PyTorch, and the file of the weights of each."""
+"""The engines that run exported models in place of PyTorch, and the file of the weights for each."""
 _PARTS = ("model", "task", "criterion")
-_PATHS = ("data", "span_vocab", "pretrained")  # of the machine of the training
+_PATHS = ("data", "span_vocab", "pretrained")  # paths on the machine of the training, which are removed
 SEARCH: Mapping[str, type] = {
     **dict.fromkeys(("beam", "nbest", "max_len_b", "min_len", "no_repeat_ngram_size", "sampling_topk"), int),
     **dict.fromkeys(("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks", "max_passes"), int),
@@ -42,26 +42,26 @@ SEARCH: Mapping[str, type] = {
     **dict.fromkeys(("sampling", "unnormalized", "no_early_stop", "keep_unfinished", "rank_each_step"), bool),
     **dict.fromkeys(("early_stop", "length_penalty", "no_repeat_ngram_ignore"), str),
 }
-"""The options of ``s2sft generate`` that a folder may set. A folder comes from anywhere: of the others, some name files
-to write, and ``--user-dir`` code to run."""
+"""The options of ``s2sft generate`` that a folder may set, with their types. Folders are not trusted, and other options
+name files to write or, as ``--user-dir``, code to run."""
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path is a model folder; what is wrong with one is reported when it is read."""
+    """Return whether a path is a model folder; errors in one are reported when it is read."""
     config = Path(path) / CONFIG
     if not config.is_file():
         return False
     try:
         return read_json_object(config).get("format") == FORMAT
-    except UserError:  # to be reported, unless the file belongs to something else
+    except UserError:  # a damaged file counts as that of a model folder if the weights are beside it
         return (Path(path) / WEIGHTS).is_file()
 
 
 def engine_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of the program that runs the model of a model folder in place of PyTorch, if it is for one.
+    """Return the engine that a model folder is for, or None for PyTorch and for paths that are no model folder.
 
     Raises:
-        UserError: if that program is unknown.
+        UserError: if the engine is unknown.
     """
     engine = read_json_object(Path(path) / CONFIG).get("engine") if is_model_folder(path) else None
     if engine is not None and engine not in ENGINES:
@@ -70,7 +70,7 @@ def engine_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:
-    """Return the file of the weights of a model folder; any other path as it is."""
+    """Return the file of the weights of a model folder; any other path is returned unchanged."""
     if not is_model_folder(path):
         return Path(path)
     engine = engine_of(path)
@@ -78,7 +78,7 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
 
 
 def what_it_is(folder: Path) -> str:
-    """Return what a folder is that is no model folder, and what to do with it."""
+    """Return a description, for messages, of a folder that is not a model folder, and what to do with it."""
     if (folder / CONFIG).is_file() and (folder / "model.pt").is_file():
         return "the folder of a converted encoder, which s2sft train --pretrained begins with"
     if (folder / CONFIG).is_file():
@@ -96,16 +96,16 @@ def write_model(
     """Write weights and configuration.
 
     Args:
-        state: of a checkpoint; adapters must have been merged.
-        folder: to write into.
-        search: options of ``s2sft generate`` that this model is best used with, by their names.
-        training: facts about it, by name.
+        state: the state of a checkpoint; adapters must have been merged.
+        folder: the folder to write to.
+        search: the recommended options of ``s2sft generate``, by name.
+        training: facts about the training, by name.
 
     Returns:
         The configuration.
 
     Raises:
-        UserError: if ``search`` has anything but options of a search.
+        UserError: if ``search`` has options other than those in `SEARCH`, or of a wrong type.
     """
     weights, copies = _own_memory(state["model"])
     config = {**configuration(state, search, training), "copies": copies}
@@ -120,13 +120,13 @@ def configuration(
     """Return the configuration of a model folder.
 
     Args:
-        state: of a checkpoint.
-        search: options of ``s2sft generate`` that this model is best used with, by their names.
-        training: facts about it, by name.
-        engine: the program that runs it, one of `ENGINES`; None: PyTorch.
+        state: the state of a checkpoint.
+        search: the recommended options of ``s2sft generate``, by name.
+        training: facts about the training, by name.
+        engine: the engine that runs the model, one of `ENGINES`; None: PyTorch.
 
     Raises:
-        UserError: if ``search`` has anything but options of a search.
+        UserError: if ``search`` has options other than those in `SEARCH`, or of a wrong type.
     """
     if problems := list(_search_problems(search)):
         raise UserError.of(problems)
@@ -151,13 +151,14 @@ def write_config(config: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_model(weights: Path) -> dict[str, Any]:
-    """Read what `write_model` wrote, as a checkpoint of a training that made no update yet, with ``search``.
+    """Read a model folder as a checkpoint of a training without updates; ``search`` holds the search options.
 
     Args:
         weights: the file ``model.safetensors``.
 
     Raises:
-        UserError: if the file, or ``config.json`` beside it, is missing, damaged, or of a newer version.
+        UserError: if the file, or ``config.json`` beside it, is missing, damaged or of a newer version, or if the
+            folder is for an engine.
     """
     config = read_config(weights.parent)
     if engine := config.get("engine"):
@@ -173,7 +174,7 @@ def read_model(weights: Path) -> dict[str, Any]:
 
 
 def as_checkpoint(config: Mapping[str, Any], model: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the configuration of a model folder and its weights as a checkpoint."""
+    """Return the configuration and the weights of a model folder as a checkpoint."""
     history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     return {
         "args": None,
@@ -222,7 +223,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def layout_problems(layout: Any, place: str = "task_state.layout") -> Iterator[str]:
-    """Tell what is wrong with a layout; what its values must be, the task of the model knows."""
+    """Yield errors in the names and types of a layout; the task of the model checks the values."""
     if not isinstance(layout, dict):
         yield f"{place} must be an object, but is {layout!r:.60}"
         return
@@ -257,7 +258,7 @@ def _plain(options: Any) -> dict[str, Any]:
 
 
 def _own_memory(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, and the further names of tensors with the name that theirs is kept under."""
+    """Return each tensor once, with its own storage, and a map from its further names to the name that is kept."""
     kept: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
     copies: dict[str, str] = {}
@@ -268,7 +269,7 @@ def _own_memory(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
             copies[name] = first[place]
         else:
             first[place] = name
-            # A slice of something larger must not take that along, nor two shapes of one memory be written as such.
+            # Copy slices, so that the whole storage is not written, and further tensors that use the same storage.
             memory = value.untyped_storage()
             is_whole = value.is_contiguous() and memory.nbytes() == value.numel() * value.element_size()
             is_whole = is_whole and memory.data_ptr() not in whole

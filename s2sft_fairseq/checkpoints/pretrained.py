@@ -1,10 +1,10 @@
-"""The folder of a converted encoder or DeltaLM: what ``s2sft convert`` writes and ``--pretrained`` reads.
+"""The folder of a converted encoder or DeltaLM, which ``s2sft convert`` writes and ``--pretrained`` reads.
 
 ===============  ====================================================================================================
 ``model.pt``     a fairseq checkpoint: the weights by the names of the parameters of the model, and its options
-``config.json``  what `PretrainedEncoder` holds, and the names of the files that belong to the folder
+``config.json``  the fields of `PretrainedEncoder`, among them the names of the files of the folder
 ``dict.txt``     the fairseq dictionary; symbol *i* is row *i* of the embedding
-others           the files of the tokenizer, as they came, and ``added_tokens.json``
+others           the files of the tokenizer, unchanged, and ``added_tokens.json``
 ===============  ====================================================================================================
 """
 
@@ -38,7 +38,7 @@ def _is_list_of_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-# What config.json holds, and what it need not.
+# The fields of config.json: for each the kind of its value and a check; and the defaults of those that may be missing.
 _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "sizes": ("an object", lambda value: isinstance(value, dict)),
     "vocab_size": ("a whole number above 0", lambda value: type(value) is int and value > 0),
@@ -56,28 +56,28 @@ _DESCRIBED: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder or an encoder-decoder on disk: converted, in a folder, or an encoder in a checkpoint of a training."""
+    """A converted encoder or encoder-decoder in a folder, or the encoder in a checkpoint of a training."""
 
     path: Path
     """The folder, or the checkpoint file."""
     sizes: dict[str, Any]
-    """By the names of `UnilmConfig`, or of `DeltaLMConfig`."""
+    """The sizes by the names of `UnilmConfig`, or of `DeltaLMConfig`."""
     vocab_size: int
     newly_initialized: list[str]
     """Parameters that the encoder lacks."""
     layout: dict[str, Any] = field(default_factory=dict)
-    """The layout of fine-tuning that it suggests, by the names of the task's options."""
+    """The suggested layout of fine-tuning, by the names of the task's options."""
     family: str = ""
     files: list[str] = field(default_factory=list)
-    """Names of the files that were written with it."""
+    """Names of the files of the folder."""
     model: str = "unilm"
-    """The registered model that it is, ``unilm`` or ``deltalm``."""
+    """The name of the registered model, ``unilm`` or ``deltalm``."""
     left_out: tuple[str, ...] = ()
-    """Parameters of the encoder that the model has no use for."""
+    """Parameters of the encoder that the model does not use."""
     symbols: str = ""
-    """Fingerprint of the dictionary of a checkpoint file; empty: not known, or that of the folder."""
+    """Fingerprint of the dictionary of a checkpoint file; empty if unknown, and for a folder."""
     weights: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
-    """Those of a checkpoint file; None: those of the folder."""
+    """The weights of a checkpoint file; None for a folder."""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, checked: bool = True) -> "PretrainedEncoder":
@@ -88,7 +88,7 @@ class PretrainedEncoder:
             checked: compare the checksums.
 
         Raises:
-            UserError: naming every file that is missing, or what is wrong with ``config.json``.
+            UserError: naming every missing file, or all errors in ``config.json``; or if a checksum differs.
         """
         folder = Path(folder)
         missing = [name for name in (MODEL, CONFIG, DICTIONARY) if not (folder / name).is_file()]
@@ -114,7 +114,7 @@ class PretrainedEncoder:
         return cls(folder, **{name: described[name] for name in _KINDS})
 
     def with_roles(self, num_roles: int, num_turns: int) -> "PretrainedEncoder":
-        """Return the encoder with role and turn embeddings in place of segments, newly initialised if it has none."""
+        """Return the encoder with role and turn embeddings in place of segments; if it has none, they are new."""
         if self.sizes.get("num_roles"):
             return self
         return replace(
@@ -125,10 +125,11 @@ class PretrainedEncoder:
         )
 
     def check_symbols(self, symbols: Sequence[str]) -> None:
-        """Compare the symbols of the data with those of a checkpoint, as far as it tells.
+        """Compare the symbols of the data with those of a checkpoint, if its fingerprint is known.
 
         Raises:
-            UserError: if they are as many, but others or in another order; another number is told by the weights.
+            UserError: if their number is the same, but symbols or their order differ. Loading the weights reports a
+                different number.
         """
         if self.symbols and len(symbols) == self.vocab_size and symbols_fingerprint(symbols) != self.symbols:
             raise UserError(
@@ -150,10 +151,11 @@ class PretrainedEncoder:
         return dict(weights)
 
     def load_into(self, model: nn.Module) -> None:
-        """Load the weights; what the encoder lacks keeps its initial values, and is named in the log.
+        """Load the weights; parameters that the encoder lacks keep their initial values and are logged.
 
         Raises:
-            UserError: if the dictionary or the parameters do not fit or are not finite, naming all that are not.
+            UserError: if the file is missing or damaged, or naming the dictionary and all parameters that do not fit or
+                are not finite.
         """
         weights = self.read_weights()
         left_out = [name for name in self.left_out if weights.pop(name, None) is not None]
@@ -168,7 +170,7 @@ class PretrainedEncoder:
 
 
 def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] = ()) -> None:
-    """Write ``model.pt`` and ``config.json``; ``files`` are the names of the others."""
+    """Write ``model.pt`` and ``config.json``; ``files`` are the names of the other files of the folder."""
     described = {
         "family": conversion.family,
         "model": conversion.model,
@@ -184,9 +186,10 @@ def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] 
 
 
 def _fairseq_checkpoint(conversion: Conversion) -> dict[str, Any]:
-    """Return what fairseq expects of a checkpoint, as one of a training that made no update yet.
+    """Return the fairseq checkpoint of a training without updates.
 
-    Without a method in its layout it is a pretrained encoder, and generating from it is refused for want of one.
+    Its task state has a layout only if the model is fine-tuned already; otherwise it is a pretrained encoder, from
+    which the task refuses to generate.
     """
     history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     return {

@@ -1,13 +1,13 @@
 """Load checkpoints without running code from them.
 
-Since PyTorch 2.6 `torch.load` builds plain values and tensors only, and refuses every other type by name. fairseq's own
-checkpoints hold a few types beyond these, all of them plain records; they are registered here, and nothing else is.
-What a configuration in a checkpoint may ask for is decided in `trusted_config`.
+Since PyTorch 2.6 `torch.load` builds only plain values and tensors, and refuses all other types. fairseq's checkpoints
+hold a few further types, all of them plain records; this module registers those and nothing else. `trusted_config`
+checks the configuration in a checkpoint.
 
-NumPy numbers and arrays are rebuilt from their bytes by functions of our own. NumPy's own unpickling trusts what it is
-given: a state of `numpy.dtype` with invented fields, sizes or flags makes it take bytes for pointers. The functions
-here stand under NumPy's names in a checkpoint. They know a closed list of types, compare every state with the one form
-that NumPy writes for them, and the number of bytes with the shape.
+Functions of this module rebuild NumPy numbers and arrays from their bytes. NumPy's own unpickling trusts its input: a
+state of `numpy.dtype` with invented fields, sizes or flags makes it take bytes for pointers. The replacements are
+registered under NumPy's names. They accept a closed list of types, compare each state with the one form that NumPy
+writes for them, and compare the number of bytes with the shape.
 """
 
 import argparse
@@ -45,18 +45,19 @@ from s2sft_fairseq.checksums import check_checkpoint
 from s2sft_fairseq.errors import UserError
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
-_STATE_VERSION = 3  # of a dtype without fields: (version, byte order, base, names, fields, size, alignment, flags)
+# State of a dtype without fields: (version, byte order, base, names, fields, size, alignment, flags).
+_STATE_VERSION = 3
 _REST_OF_STATE = (None, None, None, -1, -1, 0)
 _BYTE_ORDERS = ("<", "|", "=")
 _METERS = (meters.AverageMeter, meters.TimeMeter, meters.StopwatchMeter)
 
 
 class RefusedValueError(Exception):
-    """A NumPy value that is no number or array of numbers; the text says why."""
+    """Raised for a NumPy value that is not a number or an array of numbers; the text gives the reason."""
 
 
 class PlainDtype:
-    """Stands under the name ``numpy.dtype``: one of the plain types, by its kind and size such as ``f4``."""
+    """Replacement of ``numpy.dtype``: one of the plain types, named by its kind and size, such as ``f4``."""
 
     def __init__(self, kind: object = None, align: object = False, copy: object = False):
         if kind not in _KINDS or align or copy not in (False, True):
@@ -77,15 +78,15 @@ class PlainDtype:
 
 
 class PlainArray(np.ndarray):
-    """Stands under the name ``numpy.ndarray``: empty, until a state that has been checked fills it, once."""
+    """Replacement of ``numpy.ndarray``: an empty array that one checked state fills."""
 
     def __new__(cls) -> "PlainArray":
-        """Return an array of no elements; a checkpoint cannot ask for another shape here."""
+        """Return an empty array; a checkpoint cannot ask for another shape here."""
         return super().__new__(cls, 0, np.uint8)
 
     def __setstate__(self, state: object) -> None:
-        """Take ``(version, shape, dtype, Fortran order, bytes)``."""
-        if "filled" in vars(self):  # its memory may have been lent already
+        """Check and set the state ``(version, shape, dtype, Fortran order, bytes)``."""
+        if "filled" in vars(self):  # a tensor may already use its memory
             raise RefusedValueError("a numpy.ndarray with two states")
         if not isinstance(state, tuple) or len(state) != 5 or state[0] != 1:
             raise RefusedValueError("numpy.ndarray has a state that no array of numbers has")
@@ -96,24 +97,24 @@ class PlainArray(np.ndarray):
         expected = math.prod(shape) * _plain(dtype).itemsize
         if len(data) != expected:
             raise RefusedValueError(f"numpy.ndarray of shape {shape} needs {expected} bytes, but has {len(data)}")
-        # NumPy's types ask for its own booleans.
+        # NumPy's type stubs declare the flag as numpy.bool.
         super().__setstate__((1, shape, dtype.dtype, bool(is_fortran), data))  # type: ignore[arg-type]
         self.filled = True
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Be saved as the ordinary array that it is."""
+        """Pickle as an ordinary array."""
         return np.asarray(self).__reduce__()
 
 
 def reconstruct(kind: object, shape: object, typecode: object) -> PlainArray:
-    """Stand under the name ``numpy.core.multiarray._reconstruct``, which is always called for an empty array."""
+    """Replacement of ``numpy.core.multiarray._reconstruct``, which pickles always call for an empty array."""
     if kind is not PlainArray or shape != (0,) or typecode not in (b"b", "b"):
         raise RefusedValueError("numpy.core.multiarray._reconstruct is called for something else than an empty array")
     return PlainArray()
 
 
 def scalar(dtype: object, data: object) -> np.generic:
-    """Stand under the name ``numpy.core.multiarray.scalar``: one number from its bytes."""
+    """Replacement of ``numpy.core.multiarray.scalar``: return a number from its bytes."""
     data, kind = _bytes(data), _plain(dtype)
     if len(data) != kind.itemsize:
         raise RefusedValueError(f"a number of numpy.dtype {kind} has {len(data)} bytes")
@@ -121,7 +122,7 @@ def scalar(dtype: object, data: object) -> np.generic:
 
 
 def numpy_types() -> list[Any]:
-    """What `torch.serialization.add_safe_globals` needs: each function with the names that it stands under."""
+    """Return the replacements with the names that they replace, for `torch.serialization.add_safe_globals`."""
     return [
         (PlainArray, "numpy.ndarray"),
         (PlainDtype, "numpy.dtype"),
@@ -138,7 +139,7 @@ def _plain(dtype: object) -> np.dtype:
 
 
 def _bytes(data: object) -> bytes:
-    """Return bytes, which Python 2 wrote as text."""
+    """Return bytes; those that Python 2 pickled are read as text."""
     if isinstance(data, str):
         return data.encode("latin1")
     if not isinstance(data, bytes):
@@ -147,18 +148,18 @@ def _bytes(data: object) -> bytes:
 
 
 def safe_types() -> list[Any]:
-    """The types that fairseq checkpoints hold beyond PyTorch's own list: classes, or (class, its name in the file)."""
+    """Return the types in fairseq checkpoints that PyTorch does not allow: classes, or (class, name in the file)."""
     return [
         argparse.Namespace,  # cfg["model"], and the whole configuration before fairseq 0.10
         *numpy_types(),  # meters and scores
-        # Meters as objects, before fairseq 0.9; the module has moved since.
+        # Meter objects, in checkpoints before fairseq 0.9; their module was fairseq.meters then.
         *_METERS,
         *((meter, f"fairseq.meters.{meter.__name__}") for meter in _METERS),
     ]
 
 
 def types_between_ranks() -> list[Any]:
-    """The further types in the state that rank 0 sends to the other ranks on resuming; no file holds them."""
+    """Return the further types in the state that rank 0 sends to the other ranks on resuming; no file has them."""
     return [
         distributed_utils._TensorPlaceholder,
         DictConfig,
@@ -175,19 +176,19 @@ def types_between_ranks() -> list[Any]:
 
 
 def register_safe_types() -> None:
-    """Let `torch.load` build `safe_types()`, in this process, wherever it is called from."""
+    """Allow `torch.load` to build `safe_types()` everywhere in this process."""
     add_safe_globals(safe_types())
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> dict[str, Any]:
-    """Load a checkpoint onto the CPU, as it is in the file.
+    """Load a checkpoint onto the CPU, without changes.
 
     Args:
         path: the file, or a model folder.
-        lazily: read tensors when they are used, where the format of the file allows it; the file must not change then.
+        lazily: read tensors when they are used, if the format of the file allows it; the file must not change then.
 
     Raises:
-        UserError: the file is missing, is damaged, is no checkpoint, or holds a type that is not safe to load.
+        UserError: if the file is missing, is damaged, is not a checkpoint, or holds a type that is not safe to load.
     """
     path = os.fspath(checkpoint_file(path))
     if not os.path.exists(path):
@@ -200,13 +201,13 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     try:
         check_archive(path)
         check_checkpoint(Path(path))
-        mmap = lazily and zipfile.is_zipfile(path)  # the format before PyTorch 1.6 is no archive
+        mmap = lazily and zipfile.is_zipfile(path)  # before PyTorch 1.6 files were not zip archives
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except (MemoryError, UserError):
         raise
     except RefusedValueError as error:
         raise UserError(_refusal(path, [f"a NumPy value that is no number ({error})"])) from error
-    except Exception as error:  # a damaged pickle or archive fails in any way whatever, from KeyError to OSError
+    except Exception as error:  # a damaged pickle or archive may raise anything, from KeyError to OSError
         refused = _refused_types(path, error)
         raise UserError(_refusal(path, refused) if refused else _unreadable(path, error)) from error
     if not isinstance(state, dict):
@@ -216,10 +217,10 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
 
 
 def load_options(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Load what a checkpoint says of its model, as far as a folder for an engine goes: without the weights of such.
+    """Load a checkpoint for its options; a folder for an engine is loaded without weights.
 
     Raises:
-        UserError: as `load_checkpoint`.
+        UserError: see `load_checkpoint`.
     """
     if engine_of(path):
         return as_checkpoint(read_config(Path(path)), {})
@@ -227,18 +228,21 @@ def load_options(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Load a bare pickle of NumPy arrays by name, such as Paddle's ``*.pdparams``, in PyTorch's safe mode; as tensors.
+    """Load a bare pickle of NumPy arrays by name, such as Paddle's ``*.pdparams``, in PyTorch's safe mode.
+
+    Returns:
+        The arrays, as tensors by name.
 
     Raises:
-        UserError: the file is damaged, holds a type that is not safe to load, or is of a newer protocol than PyTorch's
-            safe mode reads.
+        UserError: if the file is damaged, holds a type that is not safe to load, or has a newer pickle protocol than
+            PyTorch's safe mode reads.
     """
     path = os.fspath(path)
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a newer protocol is an error here
-            state = _weights_only_unpickler.load(file, encoding="latin1")  # arrays that Python 2 wrote are such text
-        # "StructuredToParameterName@@" is a table of names
+            warnings.simplefilter("ignore")  # PyTorch warns of a newer protocol; below it is an error
+            state = _weights_only_unpickler.load(file, encoding="latin1")  # the bytes of arrays that Python 2 pickled
+        # Skips "StructuredToParameterName@@", a table of names.
         tensors = {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
     except MemoryError:
         raise
@@ -256,10 +260,10 @@ def load_pickle(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _refused_types(path: str, error: Exception) -> list[str]:
-    """The full names of the types in the file that safe loading does not allow, as far as they can be found."""
+    """Return the full names of the types in the file that safe loading refuses, as far as they can be found."""
     try:
         names = get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # not the zip format of PyTorch >= 1.6, or too damaged to be listed
+    except Exception:  # not the zip format of PyTorch >= 1.6, or too damaged to list its types
         names = re.findall(r"GLOBAL (\S+)", str(error))
     return sorted(names)
 

@@ -1,4 +1,4 @@
-"""Files of safetensors: tensors by name, and nothing that could run code."""
+"""Files in the format of safetensors: tensors by name, and nothing that could run code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from s2sft_fairseq.errors import UserError
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file; they are read from the disk when they are used.
+    """Return the tensors of a file; their data are read from the disk when they are used.
 
     Raises:
         UserError: if the file is damaged, or the package is not installed.
@@ -20,12 +20,12 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
         raise _not_installed(file) from None
     try:
         return load_file(file)
-    except Exception as error:  # safetensors has an error type of its own for damaged files, and OSError for others
+    except Exception as error:  # safetensors has its own error type for damaged files, and OSError for others
         raise UserError(f"{file} is damaged or no safetensors file: {error}") from None
 
 
 def write_safetensors(weights: Mapping[str, Tensor], file: Path) -> None:
-    """Write tensors; each must have memory of its own.
+    """Write tensors, each of which must have its own storage.
 
     Raises:
         UserError: if the file could not be written, or the package is not installed.

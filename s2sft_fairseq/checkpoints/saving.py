@@ -1,4 +1,4 @@
-"""Saving checkpoints so that the one before is there until the new one is whole, on a disk that may be full."""
+"""Save checkpoints on a disk that may be full: the previous checkpoint is kept until the new one is complete."""
 
 import errno
 import io
@@ -18,14 +18,14 @@ from s2sft_fairseq.files import DiskError, write_whole
 logger = logging.getLogger(__name__)
 
 PAUSES = (2.0, 4.0)
-"""Seconds between one try and the next: a disk that is full for a few seconds does not end a training."""
+"""Seconds between tries, so that a disk that is full for a few seconds does not end a training."""
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Save a checkpoint, in several tries; each writes a new file and checks it before it takes the name.
+    """Save a checkpoint, in several tries; each writes a temporary file and checks it before renaming it.
 
     Raises:
-        DiskError: if no try wrote the whole file, naming the space that is needed and the space that is free.
+        DiskError: if no try wrote the whole file, naming the reason and the space that is needed.
     """
 
     def write(temporary: Path) -> None:
@@ -37,12 +37,12 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
 
 
 def copy_checkpoint(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Copy a checkpoint as `save_checkpoint` saves one.
+    """Copy a checkpoint in the same way as `save_checkpoint` saves one.
 
-    A hard link would take no space, but whoever writes into one of the two files would then spoil the other.
+    A hard link would take no space, but then writing into one of the two files would also change the other.
 
     Raises:
-        DiskError: as `save_checkpoint`.
+        DiskError: see `save_checkpoint`.
     """
 
     def write(temporary: Path) -> None:
@@ -54,12 +54,12 @@ def copy_checkpoint(source: str | os.PathLike[str], path: str | os.PathLike[str]
 
 
 def check_whole(path: Path) -> None:
-    """Check that a file that was just written is an archive in which every entry is where its directory says.
+    """Check that a file that was just written is a zip archive whose entries are where its directory says.
 
-    The contents are not read again: the system reported no error when it took them.
+    The contents are not read again, as writing them raised no error.
 
     Raises:
-        OSError: if not.
+        OSError: if it is not.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -99,5 +99,5 @@ class _Length(io.RawIOBase):
 
 def _saved_size(state: dict[str, Any]) -> int:
     file = _Length()
-    torch.save(state, file)  # type: ignore[arg-type]  # which only writes
+    torch.save(state, file)  # type: ignore[arg-type]  # torch.save only writes
     return file.length

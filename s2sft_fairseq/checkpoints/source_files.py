@@ -1,7 +1,7 @@
-"""Finding and reading the files of a checkpoint to convert: its tensors, its configuration, its tokenizer's files.
+"""Find and read the files of a checkpoint to convert: weights, configuration and UniLM's vocabulary.
 
 ========================================  ==========================================================================
-a folder, or a file in it                 beside it
+weights: a folder, or a file in it        files beside the weights
 ========================================  ==========================================================================
 ``model.safetensors``, or its index       ``config.json``
 ``pytorch_model.bin``, or its index       ``config.json``
@@ -40,10 +40,10 @@ CONFIGS = ("config.json", "ernie_config.json", "model_config.json")
 
 @dataclass
 class SourceCheckpoint:
-    """A checkpoint as it came."""
+    """A checkpoint in its original format."""
 
     file: Path
-    """Its weights, or the index of them."""
+    """The file of the weights, or their index."""
     weights: dict[str, Tensor]
     config: dict[str, Any]
 
@@ -53,10 +53,10 @@ def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
 
     Args:
         path: a folder, or the file of the weights.
-        config: its configuration, where that is not beside the weights under a usual name.
+        config: the configuration, if it is not beside the weights under a usual name.
 
     Raises:
-        UserError: naming the files that are missing, damaged or not what they should be.
+        UserError: naming the files that are missing, damaged or invalid.
     """
     file = find_weights(path)
     problems: list[str] = []
@@ -69,7 +69,7 @@ def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
         problems += error.problems
     found: dict[str, Any] = {}
     try:
-        # What stands beside a fairseq checkpoint may be a configuration of something else.
+        # A fairseq checkpoint has its own configuration; one beside it may belong to something else.
         beside = config or (None if inner else find_config(file))
         if beside is not None:
             found = read_json_object(beside)
@@ -87,7 +87,7 @@ def find_weights(path: Path) -> Path:
     """Return the file of the weights.
 
     Raises:
-        UserError: if there is none.
+        UserError: if there is none, or the folder holds several models.
     """
     if path.is_file():
         return path
@@ -103,7 +103,7 @@ def find_weights(path: Path) -> Path:
 
 
 def _weights_of(folder: Path) -> list[Path]:
-    """Return the files of weights of the first kind that a folder has any of."""
+    """Return the files of weights in a folder, of the first kind in order of preference that it has."""
     named = [file for file in sorted(folder.glob("*.bin")) if file.with_name(_config_names(file)[0]).is_file()]
     usual = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     return usual[:1] or named or sorted(folder.glob("*.pdparams")) or sorted(folder.glob("*.pt"))
@@ -114,7 +114,7 @@ def _names(files: Iterable[Path]) -> str:
 
 
 def find_vocabulary(path: Path) -> Path | None:
-    """Return UniLM's ``NAME-vocab.txt`` beside a file of weights, or beside the only one of a folder."""
+    """Return UniLM's ``NAME-vocab.txt`` beside a file of weights, or beside those in a folder; None if missing."""
     files = _weights_of(path) if path.is_dir() else [path]
     named = [file.with_name(f"{file.stem}-vocab.txt") for file in files[:1]]
     return next((file for file in named if file.is_file()), None)
@@ -134,7 +134,7 @@ def _or(names: list[str]) -> str:
 
 
 def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | None]:
-    """Return the tensors by name, and the configuration where the file holds that too."""
+    """Return the tensors by name, and the configuration if the file holds one, else None."""
     if file.name.endswith(".index.json"):
         return _read_shards(file), None
     if file.suffix == ".safetensors":
@@ -148,7 +148,7 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
         state = state["model"]
     elif isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
-    elif isinstance(state.get("weights"), dict):  # DeltaLM's own, which tells of its sizes by its shapes alone
+    elif isinstance(state.get("weights"), dict):  # official DeltaLM: its sizes follow from the shapes
         state, inner = state["weights"], {"_name": "deltalm"}
     if strange := [
         f"{_plain(name)} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
@@ -175,12 +175,12 @@ def _fairseq_options(file: Path, options: Any) -> dict[str, Any]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """Read all the files that an index names."""
+    """Read all files that an index names."""
     table = read_json_object(index).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise UserError(f"{index} must have a weight_map from names of tensors to names of files, but has none")
     files = sorted(set(table.values()))
-    # A name is looked up among those of the folder: none leads out of it, or back to the index.
+    # Accept only names of weight files in the folder, so that no name leads out of it or back to the index.
     beside = {path.name for path in index.parent.iterdir() if path.suffix in (".safetensors", ".bin")}
     if missing := [_plain(name) for name in files if name not in beside]:
         raise UserError(f"{index} names {len(files)} files, but these are missing beside it: {', '.join(missing[:10])}")
@@ -194,5 +194,5 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _plain(name: str) -> str:
-    """Return a name that a file holds as a message shows it."""
+    """Return a name from a file in a form that is safe to print."""
     return name if name.isprintable() and len(name) <= _LONGEST_NAME else shown(name)

@@ -1,5 +1,7 @@
-"""What a checkpoint file may hold beyond its types: archives and values that take more memory than their file, and
-names and parts that the rest of the package would stumble over.
+"""Checks of the contents of a checkpoint file, beyond the types that `safe_loading` allows.
+
+They refuse archives and tensors that take more memory than their file, and names and parts that later code would fail
+on.
 """
 
 import os
@@ -13,19 +15,19 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError, shown
 
-_WEIGHTS = ("model", "weights", "state_dict")  # where fairseq, DeltaLM's program and others keep tensors by name
+_WEIGHTS = ("model", "weights", "state_dict")  # the keys for tensors by name in fairseq, DeltaLM and other programs
 _KINDS = {"args": Namespace, "cfg": dict, "model": dict, "task_state": dict, "extra_state": dict}
 _SHOWN = 5
 
 
 def check_archive(path: str) -> None:
-    """Check that a file of PyTorch's takes no more memory than it has bytes: its members are never compressed.
+    """Check that an archive does not unpack to more bytes than the file has: PyTorch never compresses its members.
 
     Raises:
-        UserError: naming the largest member.
+        UserError: if it does, naming the largest member.
     """
     if not zipfile.is_zipfile(path):
-        return  # the format before PyTorch 1.6 is no archive
+        return  # before PyTorch 1.6 files were not zip archives
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     size = os.path.getsize(path)
@@ -41,13 +43,13 @@ def check_state(path: str, state: Mapping[Any, Any]) -> None:
     """Check the names, parts and tensors of a checkpoint.
 
     Raises:
-        UserError: naming the file, the first ones that are wrong, what is needed and what is found.
+        UserError: naming the file and the first errors, each with what is needed and what is found.
     """
     problems = [
         f"{path}: {name} must be a {kind.__name__}, but is a {type(state[name]).__name__}"
         for name, kind in _KINDS.items()
         if "model" in state
-        and ("cfg" in state or "args" in state)  # a checkpoint of fairseq's
+        and ("cfg" in state or "args" in state)  # a checkpoint of fairseq
         and state.get(name) is not None
         and not isinstance(state[name], kind)
     ]
@@ -69,7 +71,7 @@ def check_state(path: str, state: Mapping[Any, Any]) -> None:
 
 
 def _tensors(state: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors with their places; what stands at several places, maybe within itself, at one of them."""
+    """Yield all tensors with their places; containers that occur several times, or in themselves, are visited once."""
     waiting: list[tuple[str, Any]] = [("", state)]
     seen: set[int] = set()
     while waiting:
@@ -83,7 +85,7 @@ def _tensors(state: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _strange(value: Tensor) -> str | None:
-    """Say what no weights are: other layouts, no memory at all, or more elements than memory."""
+    """Return what makes a tensor unusable as weights: its layout, device, quantization, or too small a storage."""
     if value.layout != torch.strided:
         return f"has the layout {value.layout}"
     if value.device.type != "cpu" or value.is_quantized:

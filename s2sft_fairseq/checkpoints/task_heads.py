@@ -1,7 +1,7 @@
-"""Heads of tasks of understanding in Hugging Face's names: where its models compute what ours do, and where not.
+"""Export of the heads of understanding tasks by Hugging Face's names, for families whose heads compute the same.
 
-Ours are BERT's (`s2sft_fairseq.models.encoder_with_head`): dense layer, tanh and linear layer on ``[CLS]``, or a linear
-layer on every token.
+Our heads are BERT's (`s2sft_fairseq.models.encoder_with_head`): dense layer, tanh and linear layer on ``[CLS]``, or a
+linear layer on every token.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ PREFIX = "head."
 
 @dataclass(frozen=True)
 class HeadFormat:
-    """How Hugging Face's models for a task name their heads."""
+    """The names of the heads in Hugging Face's models for a task."""
 
     architecture: str
-    """What the names of their classes have in place of ``MaskedLM``."""
+    """The part of their class names that replaces ``MaskedLM``."""
     modules: Mapping[str, Mapping[str, str]]
-    """Our modules -> theirs, by the name of the family."""
+    """Our modules -> theirs, for each family by name."""
     refused: Mapping[str, str]
-    """Why there is none with our head, by the name of the family."""
+    """The reason why no model of Hugging Face has our head, for each family by name."""
 
 
-# transformers 5.23: Bert-, Roberta-, Electra-, DebertaV2- and ModernBertForSequenceClassification,
+# As in transformers 5.23: Bert-, Roberta-, Electra-, DebertaV2- and ModernBertForSequenceClassification, and
 # ...ForQuestionAnswering.
 FORMATS = {
     "unilm_classification": HeadFormat(
@@ -60,11 +60,11 @@ class TaskHead:
 
     task: str
     weights: Mapping[str, Tensor]
-    """By our names, without `PREFIX`."""
+    """The weights by our names, without `PREFIX`."""
     settings: Mapping[str, Any]
-    """What a ``config.json`` says of its outputs."""
+    """The settings of its outputs in a ``config.json``."""
     source_segments: str | None
-    """The option, where it was given."""
+    """The option ``--source-segments`` of the training, if it was given."""
 
     def write(self, family: str) -> dict[str, Tensor]:
         """Return the weights under the names of a family.
@@ -83,19 +83,19 @@ class TaskHead:
         }
 
     def architecture(self, generator: str) -> str:
-        """Return the name of the class, from that of the class for a language model."""
+        """Return the name of Hugging Face's class for this head, given that for a masked language model."""
         return generator.replace("MaskedLM", FORMATS[self.task].architecture)
 
 
 def read_head(state: Mapping[str, Any], where: str) -> TaskHead | None:
-    """Return the head of a checkpoint, or None of an encoder or a generator.
+    """Return the head of a checkpoint, or None if it is an encoder or a generator.
 
     Args:
         state: the checkpoint.
-        where: what messages call it.
+        where: its name in messages.
 
     Raises:
-        UserError: if it is that of another task, or incomplete, or its classes are not known.
+        UserError: if the head belongs to another task or is incomplete, or the number of classes does not fit it.
     """
     weights = {
         name.removeprefix(PREFIX): value for name, value in state.get("model", {}).items() if name.startswith(PREFIX)

@@ -1,13 +1,12 @@
-"""What the configuration in a checkpoint may ask for.
+"""Check that the configuration in a checkpoint cannot run code.
 
 fairseq builds a model, a task, a criterion, a tokenizer and a BPE from the names in a checkpoint, and some of its
-classes pass options to Python's `eval`. A checkpoint comes from anywhere. So its configuration may name only
+classes pass options to Python's `eval`. Checkpoints are not trusted. A configuration may therefore name only
 
-* what this plugin registers, and what a plugin of the user's own registers (``--user-dir``): the user imported those,
-* a few classes of fairseq's, listed here, that do nothing with their options but compute;
+* classes that this plugin registers, or the user's own plugin (``--user-dir``): the user imported those;
+* a few classes of fairseq, listed here, that only compute with their options;
 
-and no option may be a text that is Python code. What the user names on the command line is the user's own, and is not
-looked at here.
+and no option may be a text of Python code. Options on the command line are the user's own and are not checked.
 """
 
 import ast
@@ -40,11 +39,11 @@ FROM_FAIRSEQ: dict[str, tuple[str, ...]] = {
         *("bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece", "subword_nmt"),
     ),
 }
-"""By the part of the configuration, the names of fairseq's classes that a checkpoint may ask for."""
+"""The names of fairseq's classes that a checkpoint may ask for, by the part of the configuration."""
 
-# Where the class of a part is named: `_name` since fairseq 0.10, and before by the part itself, of a model as `arch`.
+# The options that name the class of a part: `_name` since fairseq 0.10; before, the part itself, for a model `arch`.
 _NAMES = {part: ("_name", "arch" if part == "model" else part) for part in FROM_FAIRSEQ}
-# Names of files and folders may look like code, such as runs(1), and nothing evaluates them.
+# Names of files and folders may look like code, such as runs(1), but are never evaluated.
 _PATHS = frozenset(("data", "pretrained", "save_dir", "restore_file", "finetune_from_model", "user_dir", "log_file"))
 _PLAIN = (type(None), bool, int, float)
 _HARMLESS_NODES = (
@@ -59,7 +58,7 @@ _not_built: ContextVar[frozenset[str]] = ContextVar("_not_built", default=frozen
 
 @contextmanager
 def not_built(*parts: str) -> Iterator[None]:
-    """Within it, `check_config` does not look at these parts: nothing is built from them."""
+    """Context manager in which `check_config` skips these parts, as nothing is built from them."""
     token = _not_built.set(frozenset(parts))
     try:
         yield
@@ -71,8 +70,8 @@ def check_config(path: str, state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose configuration asks for code to be run.
 
     Args:
-        path: of the checkpoint, for the message.
-        state: what the file holds.
+        path: the path of the checkpoint, for the message.
+        state: the contents of the file.
 
     Raises:
         UserError: naming the file, each field, its value, and what is allowed.
@@ -104,7 +103,7 @@ def _problems(state: Mapping[str, Any], skipped: frozenset[str]) -> Iterator[str
 
 
 def _class_problems(part: str, options: Any, where: str) -> Iterator[str]:
-    """Yield what is wrong with the class that a part of the configuration names."""
+    """Yield errors in the class that a part of the configuration names."""
     if options is None:
         return
     if isinstance(options, str):
@@ -129,20 +128,20 @@ def _may_be_built(part: str, name: str) -> bool:
         cls = (TASK_REGISTRY if part == "task" else REGISTRIES[part]["registry"]).get(name)
     if cls is None:
         return False
-    # fairseq imports nothing by itself but its own modules.
+    # A class outside fairseq was imported by the user or belongs to this plugin.
     return cls.__module__.partition(".")[0] != "fairseq" or name in FROM_FAIRSEQ[part]
 
 
 def _value_problems(value: Any, field: str, looked_at: Iterator[int]) -> Iterator[str]:
-    """Yield every text that is code, or refers to another value, and every value that no option has.
+    """Yield an error for each text that is code or refers to another value, and each value of a type no option has.
 
     Args:
-        value: of an option, or a part of it.
+        value: the value of an option, or a part of it.
         field: its place.
-        looked_at: counts the values; a pickle of some lines has billions by referring to a list again and again.
+        looked_at: counts the values; a short pickle can hold billions by nesting references to lists.
 
     Raises:
-        RecursionError: if there are too many.
+        RecursionError: if there are too many values.
     """
     if next(looked_at) > _MOST_VALUES:
         raise RecursionError
@@ -163,15 +162,15 @@ def _value_problems(value: Any, field: str, looked_at: Iterator[int]) -> Iterato
 
 
 def _is_code(text: str) -> bool:
-    """Whether `eval` would do more with a text than read numbers and names."""
+    """Return whether evaluating a text would do more than read numbers and names and combine them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text.lstrip(" \t"), mode="eval")  # eval() strips the same
     except (SyntaxError, ValueError):
-        return False  # nor can it be evaluated
+        return False  # eval() fails, too
     except (RecursionError, MemoryError):
-        return True  # eval() may have a little more room
+        return True  # eval() may succeed if it has a little more stack
     return not all(isinstance(node, _HARMLESS_NODES) for node in ast.walk(tree))
 
 

@@ -1,1 +1,1 @@
-"""The subcommands of `s2sft`, a function of the remaining arguments each; `s2sft_fairseq.cli` lists them."""
+"""The subcommands of `s2sft`: functions that take the remaining arguments; `s2sft_fairseq.cli` lists them."""

@@ -1,4 +1,4 @@
-"""``s2sft average``: the mean of the weights of checkpoints of one training: the last, the best, or a pattern's.
+"""``s2sft average``: average the weights of checkpoints of one training: the last, the best, or those that match.
 
 s2sft average checkpoints --last 5 --output checkpoints/average.pt
 s2sft average checkpoints --pattern 'checkpoint_*_?000.pt' --output checkpoints/average.pt
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     which.add_argument("--pattern", metavar="GLOB", help="all whose names match, such as 'checkpoint_*_?000.pt'")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the checkpoint to write")
     options = parser.parse_args(arguments)
-    runtime.install()  # imports PyTorch and fairseq, which --help does without
+    runtime.install()  # imports PyTorch and fairseq, which --help does not need
     from s2sft_fairseq.checkpoints.averaging import average_checkpoints, choose_checkpoints
     from s2sft_fairseq.checkpoints.saving import save_checkpoint
 

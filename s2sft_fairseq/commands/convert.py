@@ -1,4 +1,4 @@
-"""``s2sft convert``: make a pretrained encoder, or DeltaLM, usable, whatever program it comes from."""
+"""``s2sft convert``: convert a pretrained encoder, or DeltaLM, from another program's format."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 
 class _List(argparse.Action):
-    """Prints the families, and ends the program."""
+    """Print the families and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from s2sft_fairseq.checkpoints.families import table
@@ -106,6 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="tokenized targets: the frequencies of their symbols become the output bias, where the encoder has none",
     )
     options = vars(parser.parse_args(arguments))
-    from s2sft_fairseq.models.convert import ConvertOptions, convert  # imports PyTorch, which --help does without
+    from s2sft_fairseq.models.convert import ConvertOptions, convert  # imports PyTorch, which --help does not need
 
     convert(options.pop("source"), options.pop("to"), ConvertOptions(**options))

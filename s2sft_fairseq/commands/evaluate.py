@@ -1,4 +1,4 @@
-"""``s2sft evaluate``: scores of generated text as the papers compute them, each with a signature."""
+"""``s2sft evaluate``: score generated text as the papers do, with a signature for each score."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ from s2sft_fairseq.evaluation.settings import (
 
 SQUAD_METRICS = {"squad_v1", "squad_v2"}
 LABEL_METRICS = {"accuracy", "f1", "matthews", "correlation"}
-DEFAULT_RESAMPLES = 1000  # of a comparison
+DEFAULT_RESAMPLES = 1000  # with --baseline-hyp
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """The task's settings, less what is given otherwise."""
+    """Return the settings of the task, with the given options in place of its own."""
     given = {field.name: getattr(options, field.name) for field in fields(Settings)}
     changed = {name: value for name, value in given.items() if value is not None}
     if "metrics" in changed:

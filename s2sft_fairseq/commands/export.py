@@ -1,4 +1,4 @@
-"""``s2sft export``: write a model as a folder that loads by itself, or in the format of another program."""
+"""``s2sft export``: write a model as a self-contained folder, or in the format of another program."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "model; the README of the folder tells what was found (default: a few built-in texts)",
     )
     options = parser.parse_args(arguments)
-    # They import PyTorch, which --help does without.
+    # The imports below load PyTorch, which --help does not need.
     if options.format == MODEL_FOLDER:
         from s2sft_fairseq.models.model_folder import export_folder
 
@@ -82,10 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _check(options: argparse.Namespace, *, is_encoder_decoder: bool) -> None:
-    """Check that the options say something of this format and model.
+    """Check that the options apply to this format and model.
 
     Raises:
-        UserError: naming every one that does not.
+        UserError: naming every option that does not.
     """
     if problems := list(_problems(options, is_encoder_decoder)):
         raise UserError.of(problems)
@@ -109,7 +109,7 @@ def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator
 
 
 def _export_encoder(options: argparse.Namespace) -> None:
-    """Write an encoder that generates for transformers or onnxruntime, and compare it with what was exported."""
+    """Export an encoder-only generator to transformers or onnxruntime, and compare it with the original."""
     from s2sft_fairseq.exports.comparison import read_texts
     from s2sft_fairseq.exports.onnx import export_to_onnx
     from s2sft_fairseq.exports.original import Original, as_model_folder
@@ -126,7 +126,7 @@ def _export_encoder(options: argparse.Namespace) -> None:
 
 
 def _export_encoder_decoder(options: argparse.Namespace) -> None:
-    """Write a DeltaLM for another program, and compare it with what was exported."""
+    """Export a DeltaLM to another program, and compare it with the original."""
     from s2sft_fairseq.api.loading import load
     from s2sft_fairseq.api.seq2seq import Seq2Seq
     from s2sft_fairseq.exports.checks import check_engine, check_transformers

@@ -1,4 +1,4 @@
-"""fairseq's command lines, with this package as their plugin."""
+"""fairseq's commands, with this package as the plugin (``--user-dir``)."""
 
 import argparse
 import importlib
@@ -15,7 +15,7 @@ from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 
 DEFAULT_TASK = "unilm_seq2seq"
 ENCODER_DECODER_TASK = "deltalm_seq2seq"
-_CRITERIONS = {  # of each task of this package
+_CRITERIONS = {  # the default criterion of each task of this package
     DEFAULT_TASK: "mask_attention",
     "ernie_gen_pretraining": "mask_attention",
     "unilm_pretraining": "mask_attention",
@@ -26,9 +26,9 @@ _CRITERIONS = {  # of each task of this package
 }
 _READ_A_MODEL = ("validate", "generate", "interactive")
 
-# What training needs beyond data and encoder: the names of each option, and its value where none of them is given.
-# fairseq's own defaults cannot train here: a criterion of its own, a learning rate of 0.25, no end. And examples are no
-# rows of a matrix here, of which there had better be a multiple of 8.
+# Default options of a training: the names of each option, and the value to use if none of them is given. fairseq's own
+# defaults do not fit: another criterion, a learning rate of 0.25, no end of training. Packed sequences are not the rows
+# of a matrix, so a number of them that is a multiple of 8 (fairseq's default) gains nothing.
 TRAIN_DEFAULTS = (
     (("--arch", "-a"), "unilm"),
     (("--optimizer",), "fused_adamw"),
@@ -38,16 +38,16 @@ TRAIN_DEFAULTS = (
     (("--required-batch-size-multiple",), "1"),
     (("--max-epoch", "--max-update"), "10"),
 )
-# Likewise for encoder-decoders; the learning rate is that of DeltaLM's script for IWSLT'14.
+# The same for encoder-decoders; the learning rate is that of DeltaLM's script for IWSLT'14.
 ENCODER_DECODER_TRAIN_DEFAULTS = (
     (("--arch", "-a"), "deltalm"),
     (("--optimizer",), "fused_adamw"),
     (("--lr", "--learning-rate"), "1e-4"),
     *TRAIN_DEFAULTS[3:],
 )
-# Large encoders are trained at lower rates: s2s-ft's Appendix A has 1e-5 to 3e-5 where base encoders have 5e-5 to 1e-4.
+# Large encoders need lower learning rates: s2s-ft's Appendix A has 1e-5 to 3e-5 for them, 5e-5 to 1e-4 for base ones.
 LARGE_WIDTH, LARGE_LR = 1024, "2e-5"
-# fairseq would take 12000 tokens; what memory and machine allow is worked out where nothing less is asked for.
+# fairseq's default is 12000 tokens. With this one the batch size is limited by memory and machine alone.
 GENERATE_DEFAULTS = ((("--max-tokens", "--batch-size", "--max-sentences"), "1000000"),)
 
 
@@ -55,7 +55,7 @@ def run(name: str, arguments: list[str]) -> None:
     """Run `fairseq-NAME` (`train`, `validate`, `generate`, ...) with `complete(arguments)`.
 
     Raises:
-        UserError: an option without which the command cannot run is missing, or see `complete`.
+        UserError: if a required option is missing; see also `complete`.
     """
     set_arguments([*_defaults(name, arguments), *complete(arguments)])
     if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and value_of(arguments, "--path") is None:
@@ -64,7 +64,7 @@ def run(name: str, arguments: list[str]) -> None:
 
 
 def hydra_train(arguments: list[str]) -> None:
-    """Run `fairseq-hydra-train` with the plugin as `common.user_dir`, which `arguments` may name too."""
+    """Run `fairseq-hydra-train` with the plugin as `common.user_dir`; `arguments` may set that to a second plugin."""
     overrides = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
     set_arguments([*arguments, f"common.user_dir={_user_dir(overrides.get('common.user_dir'))}"])
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # without it Hydra prints its own traceback and exits
@@ -75,33 +75,33 @@ train, validate, interactive = (partial(run, name) for name in ("train", "valida
 
 
 def complete(arguments: list[str]) -> list[str]:
-    """`arguments` with `--user-dir` set to this package and, where none is given, `default_task` as `--task`.
+    """Return `arguments` with this plugin as `--user-dir`, and with `default_task` as `--task` if none is given.
 
     Raises:
-        UserError: a `--user-dir` that does not exist, or is another copy of this package.
+        UserError: if a given `--user-dir` does not exist, or is another copy of this package.
     """
     task = ["--task", default_task(arguments)] if value_of(arguments, "--task") is None else []
     user_dir = _user_dir(value_of(arguments, "--user-dir"))
-    return [*task, *arguments, "--user-dir", user_dir]  # of several --user-dir the last one counts
+    return [*task, *arguments, "--user-dir", user_dir]  # the last --user-dir counts
 
 
 def default_task(arguments: list[str]) -> str:
-    """The task where none is named: it follows from ``--arch``, or from the model in the first file of ``--path``."""
+    """Return the default task, which follows from ``--arch`` or from the model in the first file of ``--path``."""
     model = value_of(arguments, "--arch", "-a") or ""
     path = (value_of(arguments, "--path") or "").split(os.pathsep)[0]
     if os.path.exists(path):
         try:
             options = load_options(path).get("cfg") or {}
         except UserError:
-            options = {}  # what is wrong with the file is reported when it is used
+            options = {}  # errors in the file are reported when it is used
         model = str(_value(options.get("model"), "_name") or _value(options.get("model"), "arch") or "")
         if model.startswith("deltalm") and _value(options.get("task"), "_name") == "translation":
-            return "translation"  # fairseq's, with a dictionary of its own
+            return "translation"  # fairseq's task, which has its own dictionaries
     return ENCODER_DECODER_TASK if model.startswith("deltalm") else DEFAULT_TASK
 
 
 def begins_with_large(pretrained: str | None) -> bool:
-    """Tell whether ``--pretrained`` names a large encoder; what is wrong with it is reported when it is used."""
+    """Return whether ``--pretrained`` names a large encoder; errors in it are reported when it is used."""
     try:
         return pretrained is not None and open_pretrained(pretrained).sizes["encoder_embed_dim"] >= LARGE_WIDTH
     except (UserError, KeyError, TypeError):
@@ -113,7 +113,7 @@ def _value(options: Any, name: str) -> Any:
 
 
 def _defaults(name: str, arguments: list[str]) -> list[str]:
-    """The default options of a command that are not given, for the tasks that they are made for."""
+    """Return the default options of a command that are not given; none for tasks of fairseq."""
     task = value_of(arguments, "--task") or default_task(arguments)
     if task not in _CRITERIONS:
         return []
@@ -122,7 +122,7 @@ def _defaults(name: str, arguments: list[str]) -> list[str]:
     if name == "train":
         further = ENCODER_DECODER_TRAIN_DEFAULTS if is_encoder_decoder else TRAIN_DEFAULTS
         defaults = ((("--criterion",), _CRITERIONS[task]), *further)
-    # References are scored in one pass over all positions: that takes the small batches of training.
+    # References are scored in one pass over all positions, which needs batches as small as those of training.
     elif name == "generate" and not is_encoder_decoder and "--score-reference" not in arguments:
         defaults = GENERATE_DEFAULTS
     is_fine_tuning = name == "train" and not is_encoder_decoder and not task.endswith("_pretraining")
@@ -135,19 +135,19 @@ def _defaults(name: str, arguments: list[str]) -> list[str]:
 
 
 def value_of(arguments: list[str], *names: str) -> str | None:
-    """The value of an option, read as fairseq reads it; None where it is not given under any of its names."""
+    """Return the value of an option, parsed as fairseq does; None if it is not given under any of its names."""
     parser = argparse.ArgumentParser(prog=os.path.basename(sys.argv[0]), add_help=False, allow_abbrev=False)
     parser.add_argument(*names, dest="value")
     return parser.parse_known_args(arguments)[0].value
 
 
 def set_arguments(arguments: list[str]) -> None:
-    """Make `arguments` those of this process: fairseq reads `sys.argv` in several places."""
+    """Set the arguments of this process: fairseq reads `sys.argv` in several places."""
     sys.argv[1:] = arguments
 
 
 def _user_dir(given: str | None) -> str:
-    """The folder to pass as `--user-dir`: this package, or a second plugin of the user's, imported beside it."""
+    """Return the folder to pass as `--user-dir`: this package, or a second plugin of the user, imported beside it."""
     own = s2sft_fairseq.__path__[0]
     if given is None:
         return own

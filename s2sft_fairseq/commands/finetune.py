@@ -1,4 +1,4 @@
-"""``s2sft finetune``: from an encoder and pairs to a model that generates, in one command."""
+"""``s2sft finetune``: fine-tune an encoder on pairs to a model that generates, in one command."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the command line.
 
     Raises:
-        UserError: naming everything that is wrong with the options or the pairs, or from a stage.
+        UserError: naming everything that is wrong with the options or the pairs; or raised by a stage.
     """
     words = list(arguments) or ["--help"]
     end = words.index("--") if "--" in words else len(words)
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Return the words, with ``--layout=--source-segments`` for ``--layout --source-segments``."""
+    """Return the arguments with the value of ``--layout``, which may look like an option, joined to it by ``=``."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] == "--layout":

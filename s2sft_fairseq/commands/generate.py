@@ -1,4 +1,4 @@
-"""``s2sft generate``: from binarized data as ``fairseq-generate`` does, or with ``--input`` from raw text to a file."""
+"""``s2sft generate``: from binarized data, as ``fairseq-generate``, or with ``--input`` from raw text to a file."""
 
 import argparse
 import logging
@@ -73,7 +73,7 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
         "loses at most (default: 1024)",
     },
 }
-# Options of fairseq-generate that raw text leaves without a meaning, with the value that leaves them off.
+# Options of fairseq-generate that do not apply to raw text, with the value that each has if it is not given.
 FOR_BINARIZED_DATA = {
     "data": None,
     "prefix_size": 0,
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> None:
     if not wants_help and not {"--input", "--output"} & given:
         fairseq_command.run("generate", arguments)
         return
-    # --bpe pretrained is what knows --tokenizer-dir.
+    # --tokenizer-dir is an option of --bpe pretrained.
     if (bpe := fairseq_command.value_of(arguments, "--bpe")) not in (None, "pretrained"):
         raise UserError(f"--bpe must be pretrained with --input, or left out, but is {bpe}")
     fairseq_command.set_arguments(fairseq_command.complete(["--bpe", "pretrained", *arguments]))
@@ -108,20 +108,19 @@ def main(arguments: list[str]) -> None:
     raw = argparse.Namespace(**{name: args.pop(name) for name in raw_options})
     if problems := list(_problems(raw, args)):
         raise UserError.of(problems)
-    args["data"] = args["tokenizer_dir"]  # what has the dictionary
+    args["data"] = args["tokenizer_dir"]  # the folder of the dictionary
     generate = generate_shards if raw.engine == "ray" else generate_file
     generate(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
 
 
 def _of_model_folder(arguments: list[str]) -> list[str]:
-    """Return options that the model folder of ``--path`` stands for: its tokenizer, and the search that it is best used
-    with, where they are not given."""
+    """Return the options that the model folder of ``--path`` sets and the arguments do not: tokenizer and search."""
     path = fairseq_command.value_of(arguments, "--path")
     if path is None or not Path(path).is_dir():
         return []
     given = {argument.partition("=")[0] for argument in arguments}
     search = {name: value for name, value in read_config(Path(path))["search"].items() if as_option(name) not in given}
-    # A word each: a value that begins with - is none of the options.
+    # Joined by =, so that a value that begins with - is not taken for an option.
     words = [
         as_option(name) if value is True else f"{as_option(name)}={value}"
         for name, value in search.items()
@@ -135,7 +134,7 @@ def _of_model_folder(arguments: list[str]) -> list[str]:
 
 
 def _add_raw_options(parser: argparse.ArgumentParser) -> list[str]:
-    """Add the options of this command alone and return their names."""
+    """Add the options that fairseq's command lacks, and return their names."""
     group = parser.add_argument_group(
         "raw text",
         "With --input, DATA is left out; --path, --tokenizer-dir and --output are needed. --num-shards and --shard-id "
@@ -178,7 +177,7 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
 
 
 def _file_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
-    """Tell what is wrong with options for one file."""
+    """Yield errors in the options for one file."""
     for name in ("actors", "output_format"):
         if (value := getattr(raw, name)) is not None:
             yield f"{as_option(name)} is for --engine ray and must be left out without it, but is {value}"
@@ -201,7 +200,7 @@ def _file_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[st
 
 
 def _shard_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
-    """Tell what is wrong with options for the files of a corpus."""
+    """Yield errors in the options for the files of a corpus."""
     suffix = raw.output_format or FORMATS[0]
     if raw.actors is not None and raw.actors < 1:
         yield f"--actors must be at least 1, but is {raw.actors}"

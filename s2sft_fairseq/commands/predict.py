@@ -1,7 +1,7 @@
-"""``s2sft predict``: what a model fine-tuned for understanding says of texts, in files for the official evaluators.
+"""``s2sft predict``: write the predictions of a model fine-tuned for understanding, for the official evaluators.
 
-Classes and numbers become a table of GLUE's server, ``index<TAB>prediction``; answers JSON as SQuAD's evaluators take
-it, ``{id: text}``, and with --null-odds a second file, ``{id: odds that there is no answer}``.
+Classes and numbers are written as a table for GLUE's server, ``index<TAB>prediction``. Answers are written as JSON for
+SQuAD's evaluators, ``{id: text}``, and with --null-odds a second file, ``{id: odds that there is no answer}``.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if problems := _problems(options):
         raise UserError.of(problems)
-    from s2sft_fairseq.tasks.prediction import predict  # imports PyTorch, which --help does without
+    from s2sft_fairseq.tasks.prediction import predict  # imports PyTorch, which --help does not need
 
     predict(options)
 

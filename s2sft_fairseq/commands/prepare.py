@@ -1,4 +1,4 @@
-"""``s2sft prepare``: from the raw files of a benchmark, as its authors publish them, to text files."""
+"""``s2sft prepare``: turn the raw files of a benchmark, as its authors publish them, into text files."""
 
 import argparse
 import sys
@@ -38,7 +38,7 @@ def prepare(benchmark: Benchmark, options: argparse.Namespace) -> None:
     """Read a benchmark, write it, and print what was written.
 
     Raises:
-        UserError: if an option has no sense, raw files are missing, or records are malformed that may not be.
+        UserError: if an option is invalid, raw files are missing, or records are malformed without --skip-malformed.
     """
     problems = []
     if options.limit is not None and options.limit < 1:

@@ -1,6 +1,6 @@
-"""`s2sft preprocess`: every mistake in the options and the text files is reported before anything is written.
+"""`s2sft preprocess`: `fairseq-preprocess` that reports all errors in options and text files before it writes anything.
 
-What it writes goes to the folder when all of it is complete.
+The output files are moved to their folder when all of them are complete.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     """Check what `fairseq-preprocess` would read and write, then run it.
 
     Raises:
-        UserError: all problems of the options and of all files at once.
+        UserError: naming everything that is wrong with the options and the files.
     """
     fairseq_command.set_arguments(fairseq_command.complete(arguments))
     args = options.get_preprocessing_parser().parse_args()
@@ -42,10 +42,10 @@ def main(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _log_closed_at_the_end() -> Iterator[None]:
-    """Close the log file that fairseq opens: its folder gets another name, and the process may binarize again."""
+    """Close the log file that fairseq opens: it is moved afterwards, and the process may binarize again."""
     logger, shown = logging.getLogger("fairseq_cli.preprocess"), logging.raiseExceptions
     before = logger.handlers[:]
-    logging.raiseExceptions = False  # a full disk is reported once, and not for each line of the log
+    logging.raiseExceptions = False  # report a full disk once, not for each line of the log
     try:
         yield
     finally:
@@ -56,7 +56,7 @@ def _log_closed_at_the_end() -> Iterator[None]:
 
 
 def find_problems(args: argparse.Namespace) -> list[str]:
-    """Everything wrong with the options of `fairseq-preprocess` and with the files that they name."""
+    """Return all errors in the options of `fairseq-preprocess` and in the files that they name."""
     problems = [*_languages(args), *_dictionaries(args)]
     try:
         check_texts(text_files(args))
@@ -66,9 +66,9 @@ def find_problems(args: argparse.Namespace) -> list[str]:
 
 
 def text_files(args: argparse.Namespace) -> Iterator[Sequence[Path]]:
-    """The source file of every prefix, together with the target file where there is one."""
+    """Yield the source file of each prefix, with the target file if there is one."""
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
-    # fairseq takes one training prefix, and several, separated by commas, of the other two.
+    # fairseq takes one training prefix, but several, separated by commas, for validation and test.
     prefixes = [args.trainpref] if args.trainpref else []
     prefixes += [prefix for option in (args.validpref, args.testpref) if option for prefix in option.split(",")]
     for prefix in prefixes:
@@ -108,6 +108,6 @@ def _making_a_dictionary(args: argparse.Namespace) -> Iterator[str]:
     if not args.trainpref:
         yield "--trainpref is needed where --srcdict or --tgtdict is not given: a dictionary is made from its text"
     try:
-        get_task(args.task).build_dictionary([])  # of no text: only to ask whether this task makes dictionaries
+        get_task(args.task).build_dictionary([])  # from no text: raises if this task does not make dictionaries
     except UserError as error:
         yield from error.problems

@@ -1,14 +1,14 @@
-"""Pre-train an encoder, or DeltaLM, on plain text: from the text to a folder that fine-tuning begins with.
+r"""Pre-train an encoder, or DeltaLM, on plain text: from the text to a folder for fine-tuning.
 
     s2sft pretrain ernie-gen-base --text books --encoder bert-base-uncased --output out
-    s2sft pretrain ernie-gen-base --text books --tokenizer-dir vocab --output out --updates 500 \\
+    s2sft pretrain ernie-gen-base --text books --tokenizer-dir vocab --output out --updates 500 \
         -- --arch unilm_tiny --update-freq 1 --cpu
     s2sft pretrain deltalm-base --text texts --pairs pairs --encoder infoxlm-base --output out
 
-`--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. Settings
-are those of the paper, for as many GPUs as there are; options of ``s2sft train`` behind ``--`` win over them. Stages:
-convert, tokenize, find spans, binarize, train. One that is done is not done again; a training that was stopped goes on.
-The trainings of one output share the text. The encoder is OUT/RUN/encoder, for ``--pretrained`` and for recipes.
+`--text` is a folder with train.txt and valid.txt: one paragraph per line, an empty line after each document. The
+settings are those of the paper, for any number of GPUs; options of ``s2sft train`` after ``--`` override them. Stages:
+convert, tokenize, find spans, binarize, train. Completed stages are skipped; a stopped training resumes. Trainings with
+the same output share the prepared text. The encoder is OUT/RUN/encoder, for ``--pretrained`` and for recipes.
 
 DeltaLM is OUT/RUN/deltalm. Its `--text` has a subfolder for each language, with train.txt and valid.txt; `--pairs` has
 train.X-Y.X, train.X-Y.Y, valid.X-Y.X and valid.X-Y.Y for each pair of languages.
@@ -30,7 +30,7 @@ from s2sft_fairseq.recipes.pretraining import (
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command line; raises what a stage raises."""
+    """Run the command line; errors of a stage are passed on."""
     words = list(arguments)
     place = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(words[:place])
     if problems := find_problems(options):
         parser.error("; ".join(problems))
-    for name in ("text", "pairs", "encoder", "tokenizer_dir"):  # remembered, wherever the next command is run from
+    for name in ("text", "pairs", "encoder", "tokenizer_dir"):  # absolute, as the next run may be in another folder
         if path := getattr(options, name):
             setattr(options, name, path.resolve())
     kind = DeltaLMPretraining if options.preset.startswith("deltalm") else Pretraining
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def find_problems(options: argparse.Namespace) -> list[str]:
-    """Tell everything that is wrong with the options."""
+    """Return all errors in the options."""
     numbers = {"--updates": options.updates, "--device-tokens": options.device_tokens}
     folders = {"--text": options.text, "--encoder": options.encoder, "--tokenizer-dir": options.tokenizer_dir}
     folders["--pairs"] = options.pairs

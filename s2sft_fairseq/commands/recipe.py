@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the command line.
 
     Raises:
-        UserError: if there is no such recipe, naming everything that is wrong with its settings, or from a stage.
+        UserError: if there is no such recipe; naming everything that is wrong with its settings; or raised by a stage.
     """
     name, *words = arguments or ["--help"]
     if name in ("-h", "--help", "--list"):
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def open_recipe(name: str, words: Sequence[str]) -> Recipe:
-    """Return a recipe with its settings, by the name of its benchmark and the words of the command line.
+    """Return a recipe with its settings, from the name of its benchmark and the arguments of the command.
 
     Raises:
-        UserError: naming the settings that cannot be, or do not fit each other.
+        UserError: naming the settings that are invalid or contradict each other.
     """
     words, benchmark = list(words), BENCHMARKS[name]
     end = words.index("--") if "--" in words else len(words)
@@ -66,13 +66,13 @@ def usage() -> str:
 
 
 def _about(benchmark: Benchmark) -> str:
-    """Return what a record says of its benchmark."""
+    """Return the description of a benchmark: what it is, its raw files, and notes."""
     parts = [benchmark.about, f"Raw files: {benchmark.raw}", benchmark.notes]
     return "\n\n".join(textwrap.fill(part, 100, break_on_hyphens=False) for part in parts if part)
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Return the words, with ``--scoring=--lowercase`` for ``--scoring --lowercase``."""
+    """Return the arguments with values that may look like options joined by ``=``, as ``--scoring=--lowercase``."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in _WORDS:

@@ -1,7 +1,7 @@
 """`s2sft score`: BLEU of a file of hypotheses against a file of references.
 
-fairseq's own options and figures; written anew because `fairseq-score` fails with `--sacrebleu` and `--sentence-bleu`,
-and scores the first lines alone where one file is shorter than the other.
+The options and scores are those of `fairseq-score`, which fails with `--sacrebleu` and `--sentence-bleu`, and silently
+ignores the surplus lines of the longer file.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> None:
     """Print the score that the options of `fairseq-score` ask for.
 
     Raises:
-        UserError: a file is missing, is not UTF-8 or is empty, or the two have different numbers of lines.
+        UserError: if a file is missing, is not UTF-8 or is empty, or the two have different numbers of lines.
     """
     args = _parser().parse_args(arguments)
     hypotheses, references = _read(args.sys, args.ref)
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _read(hypothesis_path: str, reference_path: str) -> tuple[list[str], list[str]]:
-    """The lines of both files; `-` are the hypotheses on the standard input."""
+    """Return the lines of both files; `-` reads the hypotheses from the standard input."""
     paths = [Path(path) for path in (hypothesis_path, reference_path) if path != "-"]
     check_texts([paths], allow_crlf=True)
     references = list(read_lines(paths[-1]))

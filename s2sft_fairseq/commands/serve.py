@@ -1,6 +1,6 @@
-"""`s2sft serve`: a model behind HTTP, with batches of requests that come together, limits, and a page.
+"""`s2sft serve`: a model over HTTP, with batching of concurrent requests, limits, and a page to try it.
 
-Bound to this machine unless --host names another address; then a key is needed, or --open-to-all.
+Only this machine can reach it, unless --host names another address; that needs a key, or --open-to-all.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LIMITS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, until SIGTERM or Ctrl-C: then running requests are finished.
+    """Run the command line until SIGTERM or Ctrl-C; then finish the running requests.
 
     Raises:
         UserError: naming everything that is wrong with the options, or the model.
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if problems := _problems(options):
         raise UserError.of(problems)
     key = read_key(options.api_key_file) if options.api_key_file else None
-    address = bind(options.host, options.port)  # which may fail, and a model takes longer
-    from s2sft_fairseq import Seq2Seq  # imports PyTorch, which --help does without
+    address = bind(options.host, options.port)  # before the model, which takes longer to load
+    from s2sft_fairseq import Seq2Seq  # imports PyTorch, which --help does not need
 
     model = Seq2Seq.from_pretrained(
         options.model, options.tokenizer_dir, device=options.device, dtype=options.dtype, quantize=options.quantize
@@ -51,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that has an address, and does not listen yet.
+    """Return a socket that is bound to an address and does not listen yet.
 
     Raises:
-        UserError: the address is taken, or is not of this machine.
+        UserError: if the address is in use, or does not belong to this machine.
     """
     address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -67,7 +67,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run(model: Any, options: argparse.Namespace, key: str | None, address: socket.socket) -> None:
-    """Serve a model that is loaded, at an address."""
+    """Serve a loaded model at a bound socket."""
     import uvicorn
 
     from s2sft_fairseq.serve.app import create_app
@@ -76,7 +76,7 @@ def run(model: Any, options: argparse.Namespace, key: str | None, address: socke
     app = create_app(model, limits, Access.of(options.host, key), name=options.model.resolve().stem)
     config = uvicorn.Config(
         app,
-        log_config=None,  # the log of the command
+        log_config=None,  # keep the log settings of the command
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -84,10 +84,10 @@ def run(model: Any, options: argparse.Namespace, key: str | None, address: socke
         lifespan="on",
         timeout_graceful_shutdown=int(limits.timeout) + 1,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats the signal when all is done: end as asked
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again at its end: ignore it then
         signal.signal(number, lambda *_: None)
     shown = f"[{options.host}]" if ":" in options.host else options.host
-    address.listen()  # so that the page is there when the log says so
+    address.listen()  # before the log names the page, so that connections are accepted by then
     logger.info(f"the page is at http://{shown}:{address.getsockname()[1]}/")
     uvicorn.Server(config).run([address])
 
@@ -98,7 +98,7 @@ def _problems(options: argparse.Namespace) -> list[str]:
         found.append(f"s2sft serve needs {' and '.join(missing)}: pip install 's2sft_fairseq[serve]'")
     for name in LIMITS:
         least = 0 if name == "max_wait_ms" else 1
-        if not getattr(options, name) >= least:  # NaN is not
+        if not getattr(options, name) >= least:  # also true of NaN
             found.append(f"{as_option(name)} must be at least {least}, but is {getattr(options, name):g}")
     if options.max_queue < options.max_batch:
         found.append(f"--max-queue must be at least --max-batch ({options.max_batch}), but is {options.max_queue}")

@@ -1,4 +1,4 @@
-"""``s2sft span-vocab``: the bigrams and trigrams of tokenized text that ERNIE-GEN predicts as one span."""
+"""``s2sft span-vocab``: find the bigrams and trigrams of tokenized text that ERNIE-GEN predicts as one span."""
 
 import argparse
 import math

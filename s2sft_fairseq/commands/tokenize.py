@@ -1,4 +1,4 @@
-"""``s2sft tokenize``: raw text to symbols of a pretrained vocabulary, for ``s2sft preprocess``."""
+"""``s2sft tokenize``: split raw text into symbols of a pretrained vocabulary, for ``s2sft preprocess``."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
-_NAMELESS = (Path("/dev/fd"), Path("/proc/self/fd"))  # where shells have the pipes of <(...)
+_NAMELESS = (Path("/dev/fd"), Path("/proc/self/fd"))  # the folders of the pipes that shells make for <(...)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _by_stem(paths: Iterable[Path]) -> Iterator[tuple[Path, list[Path]]]:
-    """Group the files that differ in their last suffix only."""
+    """Yield the groups of files that differ in their last suffix only, each with its shared stem."""
 
     def stem(path: Path) -> Path:
         return path.with_name(plain_name(path)).with_suffix("")
@@ -132,7 +132,7 @@ def _by_stem(paths: Iterable[Path]) -> Iterator[tuple[Path, list[Path]]]:
 
 
 def _outputs(folder: Path, stem: str, sources: int, has_target: bool) -> dict[Path, tuple[int, ...]]:
-    """The outputs of fields of which the first ones are the source's and the last one may be the target."""
+    """Return the outputs, each with the indices of its fields: first those of the source, then maybe the target."""
     outputs = {folder / f"{stem}.src": tuple(range(sources))}
     if has_target:
         outputs[folder / f"{stem}.tgt"] = (sources,)
@@ -149,7 +149,7 @@ def _json_jobs(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: list[str]) -> Iterator[Job]:
-    """Yield a job for each group of line-aligned files with a field each."""
+    """Yield a job for each group of line-aligned files, of which each holds one field."""
     fields = [*options.source, *([options.target] if options.target else [])]
     for stem, group in _by_stem(texts):
         files = {Path(plain_name(path)).suffix.removeprefix("."): path for path in group}
@@ -164,7 +164,7 @@ def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: li
 
 
 def check_outputs(jobs: Sequence[Job]) -> Iterator[str]:
-    """Tell where an output would go over an input, or two outputs to the same file."""
+    """Yield an error for each output that would overwrite an input or another output."""
     inputs = {path.resolve(): path for job in jobs for path in job.inputs}
     writers: dict[Path, list[str]] = {}
     for job in jobs:

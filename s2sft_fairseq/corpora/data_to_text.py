@@ -1,15 +1,15 @@
-"""Texts about data: the E2E NLG challenge and WebNLG 3.0.
+"""Data-to-text generation: the E2E NLG challenge and WebNLG 3.0.
 
 E2E: from a meaning representation to a sentence about a restaurant. Raw files: ``trainset.csv``, ``devset.csv`` and
 ``testset_w_refs.csv`` (Novikova et al., 2017; https://github.com/tuetschek/e2e-dataset), CSV with the columns ``mr``
-and ``ref``. A meaning representation stands in one row for each of its references; for scoring, the rows of one are put
-together, as the challenge's own script does.
+and ``ref``. A meaning representation has a row for each of its references. For scoring, rows with the same meaning
+representation are merged, as in the challenge's own script.
 
-WebNLG: from triples of DBpedia to a text about them, in English or Russian. Raw files: of a language's folder
+WebNLG: from triples of DBpedia to a text about them, in English or Russian. Raw files, in the folder of a language:
 ``train/Ntriples/*.xml``, ``dev/Ntriples/*.xml`` and ``test/rdf-to-text-generation-test-data-with-refs-LANG.xml``
 (Gardent et al., 2017; Castro Ferreira et al., 2020; https://gitlab.com/shimorina/webnlg-dataset, ``release_v3.0``).
-Fields of a source: its triples, ``subject | property | object`` with spaces for underscores. References are the texts
-in the language asked for; the Russian files hold the English ones too.
+The fields of a source are its triples, ``subject | property | object`` with spaces for underscores. The references are
+the texts in the given language; the Russian files hold the English texts, too.
 """
 
 import csv
@@ -30,10 +30,10 @@ _MEANING = re.compile(rf"{_SLOT}(?:, {_SLOT})*")
 
 
 def read_e2e(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The three splits; those that are scored have an example for each meaning representation, with all references.
+    """Return the three splits; ``valid`` and ``test`` have one example per meaning representation, with all references.
 
     Raises:
-        UserError: if a file is missing, is no UTF-8 or has another header.
+        UserError: if a file is missing, is not UTF-8 or has another header.
     """
     train, valid, test = require(folder, "trainset.csv", "devset.csv", "testset_w_refs.csv")
     return {
@@ -47,7 +47,7 @@ def read_e2e_file(path: Path, malformed: Malformed) -> Iterator[Example]:
     """Yield an example for each row.
 
     Raises:
-        UserError: if the file is no UTF-8 or has another header.
+        UserError: if the file is not UTF-8, is not CSV or has another header.
     """
     text = read_text(path).removeprefix("\ufeff")
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -69,13 +69,13 @@ def read_e2e_file(path: Path, malformed: Malformed) -> Iterator[Example]:
 
 
 def grouped(examples: Iterable[Example]) -> Iterator[Example]:
-    """Put the references of equal sources together, in the order in which the sources come first."""
+    """Yield one example per source, with all its references, in the order in which the sources first appear."""
     groups: dict[str, list[Example]] = {}
     for example in examples:
         if all(map(one_line, example.references)):
             groups.setdefault(one_line(" ".join(example.source)), []).append(example)
         else:
-            yield example  # malformed, which is not to spoil the others
+            yield example  # malformed: kept apart, so that the other examples of its source stay valid
     for group in groups.values():
         first = group[0]
         yield Example(first.path, first.where, first.source, tuple(text for one in group for text in one.references))
@@ -85,10 +85,12 @@ LANGUAGES = ("en", "ru")
 
 
 def read_webnlg(folder: Path, language: str, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The three splits of a language.
+    """Return the three splits of a language.
 
     Args:
-        folder: with the folder ``en`` or ``ru``.
+        folder: the folder that contains the folder ``en`` or ``ru``.
+        language: ``en`` or ``ru``.
+        malformed: collects malformed records.
 
     Raises:
         UserError: if a split has no file.
@@ -116,7 +118,7 @@ def read_webnlg_file(path: Path, language: str, malformed: Malformed) -> Iterato
     except ElementTree.ParseError as error:
         malformed.add(path, error.position[0], f"is no well-formed XML: {error}")
         return
-    except (LookupError, ValueError) as error:  # of its encoding, which the first line names
+    except (LookupError, ValueError) as error:  # in the encoding that the first line names
         malformed.add(path, 1, f"is no well-formed XML: {error}")
         return
     for number, entry in enumerate(root.iter("entry"), 1):
@@ -125,7 +127,7 @@ def read_webnlg_file(path: Path, language: str, malformed: Malformed) -> Iterato
             triples = [_triple(element.text or "") for element in entry.iterfind("modifiedtripleset/mtriple")]
             if not triples:
                 raise MalformedRecordError("has no mtriple")
-            # English files of earlier releases name no language.
+            # English files of earlier releases do not name the language.
             texts = [text.text or "" for text in entry.iterfind("lex") if (text.get("lang") or "en") == language]
             yield Example(path, where, tuple(triples), tuple(texts))
 

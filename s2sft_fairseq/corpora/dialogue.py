@@ -1,19 +1,19 @@
 """Answers in conversations: CoQA and Persona-Chat.
 
-CoQA as a generation task: from a passage and a conversation about it to the answer to its last question. Raw files:
+CoQA as a generation task: from a passage and a conversation about it to the answer to the last question. Raw files:
 ``coqa-train-v1.0.json`` and ``coqa-dev-v1.0.json`` (Reddy et al., 2019; https://stanfordnlp.github.io/coqa). The test
 set is not published; UniLM and ERNIE-GEN report on the development set, which has three further answers to each
-question. Fields of a source: the passage, all earlier questions and answers, and the question.
+question. The fields of a source are the passage, all earlier questions and answers, and the question.
 
-Persona-Chat: from a speaker's persona and the conversation so far to what the speaker says next. Raw files:
+Persona-Chat: from a speaker's persona and the conversation so far to the speaker's next utterance. Raw files:
 ``train_self_original.txt``, ``valid_self_original.txt`` and ``test_self_original.txt`` (Zhang et al., 2018; ParlAI's
-task ``personachat``). Lines are numbered within a conversation. The first ones are the persona, the others a turn of
-the partner, the answer, and candidates of it, separated by tabs::
+task ``personachat``). Lines are numbered within a conversation. The first lines are the persona; each of the others has
+a turn of the partner, the answer, and candidate answers, separated by tabs::
 
     1 your persona: i like to remodel homes.
     2 hello , how are you ?<TAB>i am fine . you ?<TAB><TAB>candidate|candidate|i am fine . you ?
 
-Fields of a source: the persona, then every turn so far.
+The fields of a source are the persona and every turn so far.
 """
 
 import re
@@ -34,17 +34,17 @@ from s2sft_fairseq.data.bounded_files import whole_number
 
 
 def read_coqa(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """``train`` and ``valid``.
+    """Return ``train`` and ``valid``.
 
     Raises:
-        UserError: if a file is missing or no JSON.
+        UserError: if a file is missing or is not JSON.
     """
     train, dev = require(folder, "coqa-train-v1.0.json", "coqa-dev-v1.0.json")
     return {"train": read_coqa_file(train, malformed), "valid": read_coqa_file(dev, malformed)}
 
 
 def read_coqa_file(path: Path, malformed: Malformed) -> Iterator[Example]:
-    """Yield an example for each question; the first reference is the answer that the conversation goes on from."""
+    """Yield an example for each question; its first reference is the answer within the conversation."""
     for number, conversation in enumerate(read_data_list(path), 1):
         where = f"conversation {number}"
         with malformed.record(path, where):
@@ -65,7 +65,7 @@ def read_coqa_file(path: Path, malformed: Malformed) -> Iterator[Example]:
 
 
 def _texts_of_turns(record: Any, key: str) -> list[str]:
-    """The texts of a list of turns, whose numbers must be 1, 2 and so on."""
+    """Return the texts of a list of turns, whose numbers must be 1, 2 and so on."""
     turns = take(record, key, list)
     for number, turn in enumerate(turns, 1):
         if take(turn, "turn_id", int) != number:
@@ -78,7 +78,7 @@ _NUMBERED = re.compile(r"(\d+) (.*)")
 
 
 def read_persona_chat(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The three splits.
+    """Return the three splits.
 
     Raises:
         UserError: if a file is missing.
@@ -89,10 +89,10 @@ def read_persona_chat(folder: Path, malformed: Malformed) -> dict[str, Iterator[
 
 
 def read_persona_chat_file(path: Path, malformed: Malformed) -> Iterator[Example]:
-    """Yield an example for each answer. The rest of a conversation with a malformed line is left out."""
+    """Yield an example for each answer. After a malformed line the rest of the conversation is skipped."""
     persona: list[str] = []
     turns: list[str] = []
-    expected = None  # the number of the next line; None within a conversation that is left out
+    expected = None  # the number of the next line; None while the rest of a conversation is skipped
     for number, line in numbered_lines(path, malformed):
         with malformed.record(path, number):
             numbered = _NUMBERED.fullmatch(line or "")

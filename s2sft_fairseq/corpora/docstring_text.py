@@ -1,19 +1,19 @@
-"""From one docstring to its one-line summary and the readable text below it.
+"""Split a docstring into its one-line summary and the readable text below it.
 
-Docstrings mix prose with reStructuredText, numpydoc or Google sections, doctests and code. A summariser should read the
-prose and the descriptions of parameters; what is markup, program code or a list of references goes.
+Docstrings mix prose with reStructuredText, numpydoc or Google sections, doctests and code. The prose and the
+descriptions of parameters are kept for the summarizer; markup, code and lists of references are removed.
 """
 
 import re
 from dataclasses import dataclass
 
-# Sections whose content is no prose about the object.
+# Sections whose content is not prose about the object.
 _DROPPED_SECTIONS = {
     "example", "examples", "usage", "usage example", "usage examples", "example usage", "sample usage", "doctest",
     "doctests", "demo", "code", "methods", "see also", "reference", "references", "citation", "citations", "license",
     "copyright", "author", "authors", "todo", "contents", "table of contents", "further reading", "external links",
 }  # fmt: skip
-# Sections that are lists of items, each name with its description, by the one name that is kept for them.
+# Sections that list items, each a name with its description: their headings, and the heading that replaces them.
 _ITEM_SECTIONS = {
     name: heading
     for heading, names in {
@@ -27,9 +27,9 @@ _ITEM_SECTIONS = {
     }.items()
     for name in names.split("|")
 }
-# Sections of plain prose that Google style may head with "Note:"; numpydoc underlines its headings, whatever they are.
+# Sections of prose with headings such as "Note:" in Google style; numpydoc underlines all its headings.
 _PROSE_SECTIONS = {"note", "notes", "warning", "warnings", "shape", "explanation", "description"}
-# Headings that say nothing: their text goes on from the text before.
+# Headings without information, which are dropped: their text continues the text before.
 _SILENT_SECTIONS = {"explanation", "description", "extended summary", "overview", "details"}
 _KEPT_DIRECTIVES = {"note", "warning", "warn", "tip", "hint", "important", "caution", "attention", "danger"}
 
@@ -54,7 +54,7 @@ _ABBREVIATIONS = {
 
 @dataclass
 class _Line:
-    """A line without its indentation; `section` names the section that it is the heading of."""
+    """A line without its indentation; for a heading, `section` is the name of its section."""
 
     text: str
     indent: int = 0
@@ -62,12 +62,12 @@ class _Line:
 
 
 def split_docstring(docstring: str) -> tuple[str, str]:
-    """Return the summary, which is the first sentence, and the text of all that follows; "" for what there is not.
+    """Return the summary, which is the first sentence, and the text after it; either may be "".
 
     Args:
-        docstring: with its indentation removed, as `ast.get_docstring` returns it.
+        docstring: a docstring without indentation, as `ast.get_docstring` returns it.
     """
-    # No expression below looks for more than one space, and many take quadratic time for a long run of them.
+    # Collapse runs of spaces: no pattern below needs them, and many take quadratic time for long runs.
     lines = [
         _Line(" ".join(line.split()), len(line) - len(line.lstrip())) for line in docstring.expandtabs().splitlines()
     ]
@@ -109,7 +109,7 @@ def _role(match: re.Match[str]) -> str:
 
 
 def _without_blocks(lines: list[_Line]) -> list[_Line]:
-    """Drop doctests, code, tables, most directives and `_DROPPED_SECTIONS`; mark the headings of the other sections."""
+    """Drop doctests, code, tables, most directives and `_DROPPED_SECTIONS`; mark the headings of other sections."""
     kept: list[_Line] = []
     at = 0
     while at < len(lines):
@@ -154,14 +154,14 @@ def _is_underlined(lines: list[_Line], at: int) -> bool:
 
 
 def _block_end(lines: list[_Line], start: int, indent: int) -> int:
-    """Return the index after the blank or deeper indented lines from `start` on."""
+    """Return the index of the first line from `start` on that is neither blank nor indented deeper than `indent`."""
     while start < len(lines) and (not lines[start].text or lines[start].indent > indent):
         start += 1
     return start
 
 
 def _paragraphs(lines: list[_Line]) -> list[_Line]:
-    """Join the lines of each paragraph, list item and parameter; leave out code that no markup shows as such."""
+    """Join the lines of each paragraph, list item and parameter; drop code that is not marked as code."""
     paragraphs: list[list[str]] = []
     sections: dict[int, str] = {}
     indent, fresh, items = 0, True, ""
@@ -191,12 +191,16 @@ def _paragraphs(lines: list[_Line]) -> list[_Line]:
 
 
 def _item(text: str, items: str, deeper_next: bool, may_start: bool) -> tuple[str, bool]:
-    """Rewrite a line that starts an item as "name (type): description", without its bullet; say whether it does.
+    """Rewrite a line that starts an item as "name (type): description", without its bullet.
 
     Args:
-        items: the heading of the section, if that is a list of items.
-        deeper_next: whether the next line is indented below this one.
-        may_start: whether the indentation and the line before allow that an item starts here.
+        text: the line.
+        items: the heading of the section if it lists items, else "".
+        deeper_next: whether the next line is indented deeper than this one.
+        may_start: whether an item may start here, given the indentation and the line before.
+
+    Returns:
+        The line, and whether it starts an item.
     """
     if field := _FIELD.match(text):
         name = (field[2].split() or [""])[-1]
@@ -215,7 +219,7 @@ def _item(text: str, items: str, deeper_next: bool, may_start: bool) -> tuple[st
 
 
 def _first_sentence(text: str) -> tuple[str, str]:
-    """Split after the first full stop that ends a sentence, not an abbreviation or an initial."""
+    """Split after the first sentence; stops after abbreviations and initials do not end it."""
     for stop in re.finditer(r"[.!?][)\"']*\s+(?=[A-Z\"'(\[<*])", text):
         before = text[: stop.start()].rpartition(" ")[2].lower().strip("([")
         if before not in _ABBREVIATIONS and len(before) > 1:
@@ -224,13 +228,13 @@ def _first_sentence(text: str) -> tuple[str, str]:
 
 
 def _join(paragraphs: list[_Line]) -> str:
-    """Join paragraphs into one text, each with a stop unless its sentence goes on; without headings of nothing."""
+    """Join paragraphs into one text; end each with a stop unless its sentence continues, and drop empty sections."""
     texts = []
     for line, following in zip(paragraphs, [*paragraphs[1:], _Line("", section="end")], strict=False):
         if line.section and following.section:
             continue
         text = line.text
-        if text.endswith(":") and following.section:  # what it announced was code
+        if text.endswith(":") and following.section:  # it announced code, which was dropped
             text = text[:-1]
         texts.append(text if text[-1] in ".:;!?," or following.text.startswith("where ") else text + ".")
     return " ".join(texts)

@@ -1,7 +1,7 @@
-"""A summarisation corpus from the docstrings of installed packages: text below the first sentence -> first sentence.
+"""A summarization corpus from the docstrings of installed packages: text below the first sentence -> first sentence.
 
-The source files are parsed, never imported. The modules of a package, not its single docstrings, are divided among
-train, valid and test; no summary and no body, compared by its letters alone, is in two of them.
+The source files are parsed, never imported. Each module goes to train, valid or test as a whole. No summary and no
+body, compared by letters only, occurs in two of them.
 """
 
 import ast
@@ -28,7 +28,7 @@ from s2sft_fairseq.errors import UserError
 
 STANDARD_LIBRARY = "stdlib"
 DEFAULT_PACKAGES = ("torch", "scipy", "sklearn", "sympy", "networkx", "numpy", STANDARD_LIBRARY)
-# In this order a text that would be in two splits is given to the first.
+# A text that would be in two splits goes to the first in this order.
 SPLITS = ("test", "valid", "train")
 
 _SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "ensurepip", "__pycache__"}
@@ -40,9 +40,9 @@ _POINTER = re.compile(
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """What decides the corpus, besides the packages' versions.
+    """The settings that, with the versions of the packages, determine the corpus.
 
-    `valid_share` and `test_share` are shares of the modules; lengths are in words divided by white space.
+    `valid_share` and `test_share` are shares of the modules; lengths are numbers of words separated by white space.
     """
 
     packages: tuple[str, ...] = DEFAULT_PACKAGES
@@ -77,7 +77,7 @@ class CorpusSettings:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package: where its source files are, and its version."""
+    """An installed package with its version and its source files."""
 
     name: str
     version: str
@@ -86,7 +86,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Pair:
-    """An example: `body` is the text to summarise, `summary` its reference."""
+    """An example: `body` is the text to summarize, `summary` its reference."""
 
     package: str
     module: str
@@ -96,7 +96,7 @@ class Pair:
 
 @dataclass
 class Corpus:
-    """The pairs of each split, and what was left out on the way."""
+    """The pairs of each split, and counts of what was left out."""
 
     splits: dict[str, list[Pair]]
     versions: dict[str, str]
@@ -131,7 +131,7 @@ def build_corpus(settings: CorpusSettings) -> Corpus:
             bodies.add(letters(body))
             corpus.splits[split_of(module, settings)].append(Pair(name, module, summary, body))
     _keep_summaries_apart(corpus)
-    for pairs in corpus.splits.values():  # any first part of a split then speaks for all packages
+    for pairs in corpus.splits.values():  # so that the beginning of a split has examples of all packages
         random.Random(settings.seed).shuffle(pairs)
     return corpus
 
@@ -143,7 +143,7 @@ def find_packages(names: Iterable[str]) -> list[Package]:
         names: names as imported (``sklearn``), or ``stdlib``.
 
     Raises:
-        UserError: names all that are not installed.
+        UserError: naming all packages that are not installed.
     """
     packages, problems = [], []
     distributions = importlib.metadata.packages_distributions()
@@ -178,7 +178,7 @@ def read_docstrings(path: Path) -> Iterator[str]:
     """Yield the docstrings of a source file's module, classes and functions, in their order.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: if the file is no source that this Python can parse.
+        SyntaxError, ValueError, RecursionError: if this version of Python cannot parse the file.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
@@ -189,7 +189,7 @@ def read_docstrings(path: Path) -> Iterator[str]:
             docstring = ast.get_docstring(node)
             if docstring:
                 yield docstring
-        # Only statements hold definitions; walking the expressions too would take most of the time.
+        # Only statements contain definitions; walking the expressions as well would take most of the time.
         for block in ("finalbody", "orelse", "handlers", "body"):
             statements = getattr(node, block, None)
             if isinstance(statements, list):
@@ -197,12 +197,12 @@ def read_docstrings(path: Path) -> Iterator[str]:
 
 
 def letters(text: str) -> str:
-    """Return the words in lower case without digits and punctuation: equal for texts that are nearly the same."""
+    """Return the words in lower case without digits and punctuation, to compare texts that are nearly the same."""
     return " ".join(re.sub(r"[\W\d_]+", " ", text.lower()).split())
 
 
 def reason_to_drop(summary: str, body: str, settings: CorpusSettings) -> str:
-    """Say why a pair is no example of summarisation; "" if it is one."""
+    """Return the reason why a pair is not a good example of summarization; "" if it is one."""
     if len(summary.split()) < settings.min_summary_words:
         return "summary too short"
     if len(body.split()) < settings.min_body_words:

@@ -1,11 +1,11 @@
-"""GLUE: nine tasks of classifying sentences and pairs of sentences (Wang et al., 2019; https://gluebenchmark.com).
+"""GLUE: nine tasks that classify sentences and pairs of sentences (Wang et al., 2019; https://gluebenchmark.com).
 
-Raw files: a folder for each task with ``train.tsv``, ``dev.tsv`` and ``test.tsv`` as the benchmark publishes them; of
-MNLI the last two are ``_matched`` and ``_mismatched``, and a third test set is ``diagnostic/diagnostic.tsv``, which the
-benchmark's server wants of a model of MNLI. Cells are separated by tabs and never quoted. Test sets have no labels, and
-may be missing: they are read up to the first that is. MRPC may come as ``msr_paraphrase_train.txt``,
-``msr_paraphrase_test.txt`` and ``dev_ids.tsv``, the pairs of the development set, too. Columns are found by their
-names, but for CoLA's training and development files, which have none.
+Raw files: a folder for each task with ``train.tsv``, ``dev.tsv`` and ``test.tsv`` as the benchmark publishes them. For
+MNLI, the last two are ``_matched`` and ``_mismatched``; its third test set is ``diagnostic/diagnostic.tsv``, which the
+benchmark's server expects from a model for MNLI. Cells are separated by tabs and never quoted. Test sets have no labels
+and may be missing: they are read up to the first missing one. MRPC may also be ``msr_paraphrase_train.txt``,
+``msr_paraphrase_test.txt`` and ``dev_ids.tsv``, the pairs of the development set. Columns are found by their names,
+except in CoLA's training and development files, which have no header.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from s2sft_fairseq.corpora.reading import Example, Malformed, MalformedRecordErr
 from s2sft_fairseq.errors import UserError
 
 _FILES = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
-# As fairseq-preprocess numbers a second validation and test set.
+# fairseq-preprocess numbers further validation and test sets in this way.
 _MNLI_FILES = {
     "train": "train.tsv",
     "valid": "dev_matched.tsv",
@@ -32,18 +32,18 @@ _ENTAILMENT = ("not_entailment", "entailment")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Where a task has its texts and labels."""
+    """The files and columns of a task."""
 
     folder: str
-    """Of the benchmark, which is what its server calls the task too."""
+    """Folder of the task, which is also its name at the benchmark's server."""
     texts: tuple[str, ...]
     """Names of the columns of the texts."""
     label: str
     """Name of the column of the label."""
     classes: tuple[str, ...] = ()
-    """Labels; of two the second is the positive one. (): numbers."""
+    """Labels; the second of two is the positive one. (): labels are numbers."""
     header: tuple[str, ...] = ()
-    """Names of the columns where the files with labels do not give them."""
+    """Names of the columns in labelled files without a header."""
     files: Mapping[str, str] = field(default_factory=lambda: _FILES)
 
 
@@ -62,15 +62,16 @@ TASKS = {
     "wnli": GlueTask("WNLI", ("sentence1", "sentence2"), "label", _BINARY),
 }
 RANGE = (0.0, 5.0)
-"""Of STS-B's numbers."""
+"""Smallest and largest label of STS-B."""
 
 
 def read_glue(folder: Path, name: str, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The splits of a task; an example has its label as the reference, one without a label none.
+    """Return the splits of a task; the label of an example is its reference, and unlabelled examples have no reference.
 
     Args:
-        folder: of the benchmark, or of the task.
-        name: of the task.
+        folder: the folder of the benchmark, or of the task.
+        name: the name of the task.
+        malformed: collects malformed records.
 
     Raises:
         UserError: if files are missing or lack columns.
@@ -95,7 +96,7 @@ def read_glue(folder: Path, name: str, malformed: Malformed) -> dict[str, Iterat
 
 
 def _read_msr(folder: Path, task: GlueTask, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The splits of MRPC from the files of its authors."""
+    """Return the splits of MRPC from the files of its authors."""
     train, test, ids = require(folder, "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", _MRPC_IDS)
     held_out = {line for _, line in numbered_lines(ids, malformed) if line}
     return {
@@ -118,9 +119,13 @@ def read_rows(
     """Yield an example for each row.
 
     Args:
-        header: the names of the columns; (): the first line has them.
-        labelled: whether labels must be there; otherwise they are read where there is a column of them.
-        only, without: MRPC: pairs of ids, ``id1<TAB>id2``, of the rows to read or to leave out.
+        path: the file.
+        task: the task.
+        malformed: collects malformed records.
+        header: the names of the columns; (): they are in the first line.
+        labelled: whether labels are required; if not, they are read if their column exists.
+        only: MRPC: pairs of ids, ``id1<TAB>id2``, of the rows to read; None: all rows.
+        without: MRPC: pairs of ids of the rows to leave out.
 
     Raises:
         UserError: if the file lacks a column.
@@ -150,10 +155,10 @@ def read_rows(
 
 
 def _label(text: str, task: GlueTask) -> str:
-    """Return a label.
+    """Check and return a label.
 
     Raises:
-        MalformedRecordError: if it is no class of the task, or no number in its range.
+        MalformedRecordError: if it is not a class of the task, or not a number in the range.
     """
     if task.classes:
         if text not in task.classes:

@@ -1,9 +1,9 @@
-"""IWSLT'14, German and English: talks, as the archive of the campaign has them.
+"""IWSLT'14, German and English: translated talks, from the archive of the evaluation campaign.
 
-Raw files: the folder ``de-en`` of ``de-en.tgz`` (https://wit3.fbk.eu, 2014-01; Cettolo et al., 2014). Split as
-fairseq's script for it does (``examples/translation/prepare-iwslt14.sh``), which is the one that papers use: every 23rd
-pair of the training files is for validation, and the sets of 2010 to 2012, one behind the other, are for the test.
-Titles and descriptions are sentences like others; addresses, numbers and key words of talks are left out.
+Raw files: the folder ``de-en`` of ``de-en.tgz`` (https://wit3.fbk.eu, 2014-01; Cettolo et al., 2014). The splits are
+those of fairseq's script (``examples/translation/prepare-iwslt14.sh``), which papers use: every 23rd pair of the
+training files is for validation, and the sets of 2010 to 2012, concatenated, are the test set. Titles and descriptions
+are kept as sentences; URLs, ids and keywords of talks are left out.
 """
 
 import html
@@ -19,7 +19,7 @@ TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst20
 VALID_EVERY = 23
 
 _LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
-# No part passes the beginning of another: what is never closed would be read to the end again and again.
+# No group matches beyond the next opening tag: otherwise each unclosed tag would be scanned to the end of the file.
 _SEGMENT = re.compile(
     r'<doc [^<>]*docid="(?P<talk>[^<"]*)"|<seg id="(?P<number>[^<"]*)">(?P<text>(?:[^<]++|<(?!/?seg\b))*+)</seg>'
 )
@@ -28,13 +28,13 @@ _KEPT_TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def read_iwslt14(folder: Path, source: str, target: str, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The three splits of a direction.
+    """Return the three splits of a translation direction.
 
     Args:
-        folder: of the raw files.
+        folder: the folder of the raw files.
         source: ``de`` or ``en``.
         target: the other one.
-        malformed: takes note of malformed records.
+        malformed: collects malformed records.
 
     Raises:
         UserError: naming the files that are missing.
@@ -56,7 +56,7 @@ def read_iwslt14(folder: Path, source: str, target: str, malformed: Malformed) -
 
 
 def _talks(paths: list[Path], malformed: Malformed) -> Iterator[tuple[int, Example]]:
-    """Yield the sentences of the training files and their numbers, from 1."""
+    """Yield the sentence pairs of the training files with their numbers, from 1."""
     number = 0
     for line, texts in aligned_lines(paths, malformed):
         if texts[0].lstrip().startswith("<") and any(tag in texts[0] for tag in _LEFT_OUT):
@@ -67,10 +67,10 @@ def _talks(paths: list[Path], malformed: Malformed) -> Iterator[tuple[int, Examp
 
 
 def _segments(source: Path, target: Path, malformed: Malformed) -> Iterator[Example]:
-    """Yield the sentences of a test set.
+    """Yield the sentence pairs of a test set.
 
     Raises:
-        UserError: if the two files have other sentences.
+        UserError: if the two files have different segments, or none.
     """
     texts, others = (_by_name(path, malformed) for path in (source, target))
     problems = [
@@ -88,9 +88,9 @@ def _segments(source: Path, target: Path, malformed: Malformed) -> Iterator[Exam
 
 
 def _by_name(path: Path, malformed: Malformed) -> dict[str, str | None]:
-    """Return the segments of a file by their names, None for one that is no UTF-8.
+    """Return the segments of a file by their names; None for a segment that is not UTF-8.
 
-    The file is not read as XML, for nobody makes sure that it is well-formed.
+    The file is not parsed as XML, as it may not be well-formed.
     """
     found: dict[str, str | None] = {}
     talk = ""

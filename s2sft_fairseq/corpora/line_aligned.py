@@ -1,7 +1,7 @@
-"""Corpora that are published as line-aligned text files, a text of an example a line.
+"""Corpora that are published as line-aligned text files, one text per line.
 
-A layout names the files of each split: those of the source's fields first, that of the target last. Gigaword headlines
-(Rush et al., 2015) have all pairs to train on, or 10,000 of them.
+A layout names the files of each split: first those of the fields of the source, last that of the target. Gigaword
+headlines (Rush et al., 2015) have a full training set, and one of 10,000 pairs.
 """
 
 import random
@@ -16,7 +16,7 @@ from s2sft_fairseq.errors import UserError
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of the files of each split; `further` test sets are read where they are there."""
+    """The names of the files of each split; `further` sets are read if their files exist."""
 
     splits: Mapping[str, Sequence[str]]
     further: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -30,13 +30,15 @@ def layout(
     test: str = "test",
     further: Sequence[str] = (),
 ) -> Layout:
-    """The layout with files of one pattern.
+    """Return the layout whose file names follow one pattern.
 
     Args:
         pattern: a name with ``{split}`` and ``{column}``.
-        columns: of the source's fields, then of the target.
-        train, valid, test: what a split is called in the names.
-        further: the names of further test sets.
+        columns: the columns of the fields of the source, then of the target.
+        train: name of the training set in file names.
+        valid: name of the validation set in file names.
+        test: name of the test set in file names.
+        further: names of further test sets.
     """
 
     def names(split: str) -> list[str]:
@@ -48,7 +50,7 @@ def layout(
 
 PLAIN = layout("{split}.{column}", "src", "tgt")
 
-# Rush et al. (2015): https://github.com/harvardnlp/sent-summary (sumdata), and as UniLM repackaged it (org_data).
+# Rush et al. (2015): https://github.com/harvardnlp/sent-summary (sumdata), and UniLM's version of it (org_data).
 GIGAWORD_UNILM = layout("{split}.{column}.txt", "src", "tgt", valid="dev")
 GIGAWORD = (
     Layout(
@@ -61,12 +63,15 @@ GIGAWORD = (
     GIGAWORD_UNILM,
     PLAIN,
 )
-# UniLM's own choice of 10,000 pairs of the 3.8 million.
+# UniLM's selection of 10,000 of the 3.8 million pairs.
 GIGAWORD_10K = (Layout({**GIGAWORD_UNILM.splits, "train": ["train.src.10k", "train.tgt.10k"]}), *GIGAWORD)
 
 
 def multi30k(source: str, target: str) -> Sequence[Layout]:
-    """Layouts of Multi30k, task 1 (Elliott et al., 2016; https://github.com/multi30k/dataset, ``data/task1/raw``)."""
+    """Return layouts of Multi30k, task 1.
+
+    Elliott et al., 2016; https://github.com/multi30k/dataset, ``data/task1/raw``.
+    """
     further = ("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
     return (
         layout("{split}.{column}", source, target, valid="val", test="test_2016_flickr", further=further),
@@ -78,14 +83,23 @@ XGIGA_LANGUAGES = ("en", "fr", "zh")
 
 
 def xgiga(language: str) -> Sequence[Layout]:
-    """Layouts of headline generation in English, French or Chinese (Chi et al., 2020; XNLG's ``xgiga.tar.gz``)."""
+    """Return layouts of headline generation in English, French or Chinese.
+
+    Chi et al., 2020; XNLG's ``xgiga.tar.gz``.
+    """
     return (layout("{split}.{column}." + language, "x", "y", valid="dev"),)
 
 
 def xgiga_zero_shot(language: str, trained: str) -> Sequence[Layout]:
-    """The layout of XGiga with the training pairs of one language and the test set of another.
+    """Return the layout of XGiga with the training pairs of one language and the test set of another.
 
-    ``text-LANG`` is the training set of each language that is there, of whose sources the plain text is made.
+    Args:
+        language: the language of the test set.
+        trained: the language of the training pairs.
+
+    Returns:
+        The layout. Its further sets ``text-LANG`` are the training sets of the available languages, whose sources serve
+        as plain text.
     """
     (own,), (other,) = xgiga(language), xgiga(trained)
     texts = {f"text-{name}": xgiga(name)[0].splits["train"] for name in XGIGA_LANGUAGES}
@@ -93,7 +107,7 @@ def xgiga_zero_shot(language: str, trained: str) -> Sequence[Layout]:
 
 
 def xqg(language: str) -> Sequence[Layout]:
-    """Layouts of question generation in English or Chinese (Chi et al., 2020; XNLG's ``xqg.tar.gz``, of WebQA).
+    """Return layouts of question generation in English or Chinese (Chi et al., 2020; XNLG's ``xqg.tar.gz``, of WebQA).
 
     ``e`` is the passage (evidence), ``a`` the answer, ``q`` the question.
     """
@@ -104,21 +118,25 @@ def xqg(language: str) -> Sequence[Layout]:
 
 
 def wikilingua(language: str) -> Sequence[Layout]:
-    """Layouts of WikiLingua to English (Ladhak et al., 2020) as GEM v1 split it (``GEM_data_crosslingual``)."""
+    """Return layouts of WikiLingua to English (Ladhak et al., 2020), split as in GEM v1 (``GEM_data_crosslingual``)."""
     return [layout(f"{folder}{{split}}.{{column}}", "src", "tgt", valid="val") for folder in (f"{language}_en/", "")]
 
 
 def wmt10(source: str, target: str) -> Sequence[Layout]:
-    """Layouts of a pair of WMT-10, which is nowhere published as a whole: fairseq's names, either language first."""
+    """Return layouts of a language pair of WMT-10, by fairseq's file names with either language first.
+
+    The corpus is not published as a whole.
+    """
     pairs = (f"{source}-{target}", f"{target}-{source}")
     return [layout("{split}." + pair + ".{column}", source, target) for pair in pairs]
 
 
 def read_line_aligned(folder: Path, layouts: Sequence[Layout], malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The splits of the first layout that the folder has all files of, and its further sets as far as they are there.
+    """Return the splits of the first layout whose files are all in the folder, and its further sets that exist.
 
     Raises:
-        UserError: naming what each layout lacks; when read, if the files of a split have different numbers of lines.
+        UserError: naming the files that each layout lacks; while reading, if the files of a split have different
+            numbers of lines.
     """
     lacks = []
     for candidate in layouts:
@@ -138,9 +156,9 @@ def _read(folder: Path, names: Sequence[str], malformed: Malformed) -> Iterator[
 
 
 def sample(examples: Iterable[Example], number: int, seed: int) -> Iterator[Example]:
-    """Draw examples, each with equal chance, and keep their order (reservoir sampling; Vitter, 1985).
+    """Draw examples with equal probability and keep their order (reservoir sampling; Vitter, 1985).
 
-    All are kept where there are no more than `number`.
+    If there are at most `number`, all are kept.
     """
     draw = random.Random(seed)
     kept: list[tuple[int, Example]] = []
@@ -157,7 +175,7 @@ SMALL = 10_000
 
 
 def read_gigaword(folder: Path, size: str, seed: int, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """All splits; with the size ``10k`` the training set has `SMALL` pairs, drawn where UniLM's own are not there."""
+    """Return all splits; for the size ``10k`` the training set has `SMALL` pairs: UniLM's if present, else a sample."""
     if size == "full":
         return read_line_aligned(folder, GIGAWORD, malformed)
     splits = read_line_aligned(folder, GIGAWORD_10K, malformed)
@@ -165,7 +183,7 @@ def read_gigaword(folder: Path, size: str, seed: int, malformed: Malformed) -> d
 
 
 def _draw(examples: Iterable[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
-    """Yield `SMALL` well-formed examples, and tell if there are fewer."""
+    """Yield `SMALL` well-formed examples; if there are fewer, all of them, with a message."""
     drawn = list(sample(_well_formed(examples, malformed), SMALL, seed))
     if len(drawn) < SMALL:
         print(f"--size 10k takes all {len(drawn):,} training pairs, for there are not {SMALL:,}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Pairs of the user's own: JSON lines, a table of two columns, or two line-aligned files; any may be compressed.
+"""The user's own pairs: JSON lines, a table of two columns, or two line-aligned files; any may be compressed.
 
-A source may have several fields: those of a JSON object that are named, or the parts of a text with ``[SEP]`` between
-them. Pairs with the same source are one example with several references where text is generated and scored.
+A source may have several fields: the given keys of a JSON object, or the parts of a text that are separated by
+``[SEP]``. For generation and scoring, pairs with the same source are merged into one example with several references.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 
 HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 50, 50, 1000
-"""One of 50 pairs is held out for validation, at least 50 and at most 1,000 of them ..."""
+"""One of 50 pairs is held out for validation, but at least 50 and at most 1,000 pairs."""
 HELD_OUT_OF_FEW = 5
-"""... and never more than one of 5."""
+"""At most one of 5 pairs is held out; this takes precedence over the minimum of 50."""
 
 
 class Fields(NamedTuple):
-    """The keys of a JSON object; the target's value may be a list of references."""
+    """Keys of a JSON object; the value of the target may be a list of references."""
 
     source: tuple[str, ...] = ("src",)
     target: str = "tgt"
@@ -42,7 +42,7 @@ USUAL = Fields()
 
 
 def file_problems(option: str, paths: Sequence[Path]) -> Iterator[str]:
-    """Yield what is wrong with the names of the files of an option."""
+    """Yield errors in the file names of an option."""
     yield from (f"{option} {path}: no such file" for path in paths if not path.exists())
     if len(paths) == 1 and not (is_json_lines(paths[0]) or plain_name(paths[0]).endswith(".tsv")):
         yield f"{option} must be a .jsonl file, a .tsv file or two line-aligned files, but is {paths[0]} alone"
@@ -54,9 +54,10 @@ def read_pairs(paths: Sequence[Path], fields: Fields, malformed: Malformed) -> I
     """Yield the examples of a file of JSON lines or of a table, or of two line-aligned files.
 
     Args:
-        paths: one file whose name ends in ``.jsonl`` or ``.tsv``, or the sources' and the targets'; or with ``.gz``.
-        fields: of JSON objects.
-        malformed: gets the lines that are left out.
+        paths: one file whose name ends in ``.jsonl`` or ``.tsv``, or the files of sources and targets; ``.gz`` may
+            follow.
+        fields: keys of JSON objects.
+        malformed: collects malformed lines, which are left out.
 
     Raises:
         UserError: if a file cannot be read, or two have different numbers of lines.
@@ -108,24 +109,24 @@ def write_pairs(
     skip_malformed: bool = False,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """Write the files of `s2sft_fairseq.corpora.writing` of the user's own.
+    """Write the user's pairs to the files that `s2sft_fairseq.corpora.writing` describes.
 
-    Without a validation set a part of the training set is held out: one of 50 pairs, but at least 50 (or a fifth, where
-    there are few) and at most 1,000. Which ones hangs on a hash of their sources alone, not on their order; all pairs
-    of a source are on the same side.
+    Without a validation set, a part of the training set is held out: one of 50 pairs, but at least 50 (or a fifth of a
+    small set) and at most 1,000. The choice depends only on a hash of the sources, not on their order, and all pairs
+    with the same source are in the same set.
 
     Args:
-        files: of ``train``, and maybe of ``valid`` and ``test``; see `read_pairs`.
-        folder: is made.
-        fields: of JSON objects.
-        skip_malformed: leave malformed lines out, which otherwise are an error.
-        limit: the first pairs of each file only.
+        files: the files of ``train``, and optionally of ``valid`` and ``test``; see `read_pairs`.
+        folder: the new folder to write.
+        fields: keys of JSON objects.
+        skip_malformed: leave malformed lines out; otherwise they are an error.
+        limit: read only the first pairs of each file.
 
     Returns:
-        What ``stats.json`` holds: the numbers of lines, and whether the validation set is ``held out``.
+        The contents of ``stats.json``: the numbers of lines, and whether the validation set is ``held out``.
 
     Raises:
-        UserError: naming the malformed lines of all files, or what else is wrong with them.
+        UserError: naming the malformed lines of all files, or other errors in them.
     """
     malformed = Malformed()
 
@@ -149,10 +150,10 @@ def write_pairs(
 
 
 def hold_out(examples: Iterable[Example]) -> Callable[[Example], bool]:
-    """Return what tells of an example whether it is held out.
+    """Return a predicate that is true of the examples to hold out.
 
     Raises:
-        UserError: if there are too few.
+        UserError: if there are too few examples.
     """
     hashes = sorted(map(_hash, examples))
     count = len(hashes)
@@ -171,7 +172,7 @@ def _hash(example: Example) -> bytes:
 
 
 def _by_source(examples: Iterable[Example], malformed: Malformed) -> list[Example]:
-    """Make one example, with all references, of those with the same source; malformed ones are left out."""
+    """Return one example per source, with all its references; malformed ones are left out."""
     found: dict[str, Example] = {}
     for example in examples:
         with malformed.record(example.path, example.where):

@@ -1,6 +1,6 @@
-"""What the readers of corpora share: the record that they yield, what is wrong with raw files, and these files.
+"""Shared code of the corpus readers: the `Example` that they yield, malformed records, and reading of raw files.
 
-Every mistake is counted and the first ones are kept, to be reported together.
+All malformed records are counted, and the messages of the first ones are kept to be reported together.
 """
 
 from collections import Counter
@@ -14,18 +14,18 @@ from typing import Any
 from s2sft_fairseq.data.bounded_files import READING_ERRORS, open_bytes, read_json, reading_problem
 from s2sft_fairseq.errors import UserError
 
-# Between the fields of a source: ``s2sft tokenize --separator`` makes the separator symbol of a vocabulary of it.
+# Separates the fields of a source; ``s2sft tokenize --separator`` replaces it by the separator symbol of a vocabulary.
 FIELD_SEPARATOR = "[SEP]"
-# Between the sentences of a summary, as UniLM and s2s-ft write them: a token of its own.
+# Separates the sentences of a summary, as in UniLM and s2s-ft; a token of its own.
 SENTENCE_SEPARATOR = "[X_SEP]"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A source of one or more fields and what may be written for it, as they are in the raw file.
+    """A source of one or more fields and its references, as they are in the raw file.
 
-    `path` and `where`, a line or the name of a record, are for messages; so are `paths`, of line-aligned files that
-    hold a field of the source or the reference each.
+    `path` and `where`, a line number or the name of a record, are for messages. So are `paths`: for line-aligned files,
+    the files of the fields of the source and of the reference.
     """
 
     path: Path
@@ -35,10 +35,10 @@ class Example:
     paths: tuple[Path, ...] = ()
 
     def source_line(self) -> str:
-        """The fields on one line, with `FIELD_SEPARATOR` between them.
+        """Return the fields on one line, joined by `FIELD_SEPARATOR`.
 
         Raises:
-            MalformedRecordError: if all fields are empty, or one holds the separator.
+            MalformedRecordError: if all fields are empty, or one contains the separator.
         """
         fields = [one_line(field) for field in self.source]
         if not any(fields):
@@ -50,10 +50,10 @@ class Example:
         return f" {FIELD_SEPARATOR} ".join(fields)
 
     def reference_lines(self) -> list[str]:
-        """The references, a line each.
+        """Return the references, each on one line.
 
         Raises:
-            MalformedRecordError: if there is none, or one is empty.
+            MalformedRecordError: if there is no reference, or one is empty.
         """
         lines = [one_line(reference) for reference in self.references]
         if not lines or not all(lines):
@@ -63,7 +63,7 @@ class Example:
 
 
 def one_line(text: str) -> str:
-    """Every run of white space, line ends included, as one space."""
+    """Return a text with each run of white space, including line ends, replaced by one space."""
     return " ".join(text.split())
 
 
@@ -73,9 +73,9 @@ _KIND_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole n
 
 
 class MalformedRecordError(Exception):
-    """A record that is not as its format says; the text tells what is wrong with it.
+    """Raised for a record that violates its format; the text describes the error.
 
-    `path` is the file to blame, where the record is spread over several.
+    `path` is the file with the error, if the record is spread over several files.
     """
 
     def __init__(self, text: str, path: Path | None = None) -> None:
@@ -84,9 +84,9 @@ class MalformedRecordError(Exception):
 
 
 class Malformed:
-    """The malformed records of all files of a corpus; the messages of the first `SHOWN` are kept.
+    """The malformed records in all files of a corpus; the messages of the first `SHOWN` are kept.
 
-    A record counts once, however many mistakes it has and however often it is read: its first mistake is the one told.
+    A record counts once, even if it has several errors or is read several times; only its first error is kept.
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,12 @@ class Malformed:
         self.known: set[tuple[Path, int | str]] = set()
 
     def add(self, path: Path, where: int | str, what: str) -> None:
-        """Note a mistake.
+        """Add a malformed record.
 
         Args:
-            where: the number of the line, from 1, or the name of the record in a file that is not one of lines.
+            path: the file.
+            where: the number of the line, from 1, or the name of the record in a file that does not consist of lines.
+            what: the error.
         """
         if (path, where) in self.known:
             return
@@ -109,25 +111,29 @@ class Malformed:
 
     @contextmanager
     def record(self, path: Path, where: int | str) -> Iterator[None]:
-        """Read one record: a `MalformedRecordError` within is noted, and goes no further."""
+        """Context manager in which one record is read: a `MalformedRecordError` is added and not raised."""
         try:
             yield
         except MalformedRecordError as error:
             self.add(error.path or path, where, str(error))
 
     def lines(self) -> list[str]:
-        """The mistakes that were kept, and how many more there are."""
+        """Return the messages that were kept, and how many more records are malformed."""
         more = self.records.total() - len(self.shown)
         return [*self.shown, *([f"and {more:,} more"] if more else [])]
 
     def by_file(self) -> str:
-        """How many records of which file are malformed; of many files, how many."""
+        """Return the number of malformed records in each file; if there are many files, only their number."""
         if len(self.records) > SHOWN:
             return f"in {len(self.records):,} files"
         return ", ".join(f"{count:,} in {path}" for path, count in self.records.items())
 
     def raise_any(self) -> None:
-        """Raise a `UserError` that lists the mistakes, if there is one."""
+        """Raise an error if any record is malformed.
+
+        Raises:
+            UserError: listing the malformed records.
+        """
         if self.records:
             total = self.records.total()
             heading = f"{total:,} malformed records ({self.by_file()}); --skip-malformed leaves them out:"
@@ -135,10 +141,10 @@ class Malformed:
 
 
 def take(record: Any, key: str, kind: type) -> Any:
-    """The value of a key of a JSON object.
+    """Return the value of a key of a JSON object.
 
     Raises:
-        MalformedRecordError: if there is no such key, or its value is of another kind.
+        MalformedRecordError: if there is no such key, or its value has another type.
     """
     if not isinstance(record, dict):
         raise MalformedRecordError(f"must be an object, but is {record!r:.60}")
@@ -150,15 +156,15 @@ def take(record: Any, key: str, kind: type) -> Any:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file of this name, or its ``.gz``; None where there is neither."""
+    """Return the file of this name, or its ``.gz``; None if neither exists."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def require(folder: Path, *names: str) -> list[Path]:
-    """The files of these names, plain or ``.gz``.
+    """Return the files of these names, plain or ``.gz``.
 
     Raises:
-        UserError: naming all that are not there.
+        UserError: naming all that are missing.
     """
     found = {name: find(folder, name) for name in names}
     if missing := [name for name, path in found.items() if path is None]:
@@ -167,7 +173,7 @@ def require(folder: Path, *names: str) -> list[Path]:
 
 
 def numbered_lines(path: Path, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
-    """Yield the lines of a file with their numbers, from 1, without their ends; None is a line that is no UTF-8.
+    """Yield the lines of a file with their numbers, from 1, without line ends; None for a line that is not UTF-8.
 
     Raises:
         UserError: if the file cannot be read.
@@ -185,10 +191,10 @@ def numbered_lines(path: Path, malformed: Malformed) -> Iterator[tuple[int, str 
 
 
 def aligned_lines(paths: Sequence[Path], malformed: Malformed) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines of line-aligned files side by side; those of which one is no UTF-8 are left out.
+    """Yield the corresponding lines of line-aligned files with their number; skip them if one is not UTF-8.
 
     Raises:
-        UserError: at the end, if the files have different numbers of lines, or when one cannot be read.
+        UserError: if a file cannot be read; at the end, if the files have different numbers of lines.
     """
     lines = [0] * len(paths)
     for row in zip_longest(*(numbered_lines(path, malformed) for path in paths)):
@@ -202,7 +208,7 @@ def aligned_lines(paths: Sequence[Path], malformed: Malformed) -> Iterator[tuple
 
 
 def read_data_list(path: Path) -> list[Any]:
-    """The list ``data`` that SQuAD and CoQA keep their records in.
+    """Return the list ``data`` of a file, which holds the records in SQuAD and CoQA.
 
     Raises:
         UserError: if the file cannot be read or has no such list.

@@ -1,16 +1,16 @@
-"""SQuAD v1.1 and v2.0 as reading comprehension, and v1.1 turned round: from a passage and an answer to the question.
+"""SQuAD v1.1 and v2.0 for reading comprehension, and v1.1 for question generation from a passage and an answer.
 
 Raw files: ``train-v1.1.json`` and ``dev-v1.1.json`` (Rajpurkar et al., 2016), or ``train-v2.0.json`` and
 ``dev-v2.0.json``, where some questions have no answer (Rajpurkar et al., 2018). The test sets are not published.
 
-To generate questions there are also the titles of the articles of a test set, ``doclist-test.txt`` (Du et al., 2017:
+Question generation also needs ``doclist-test.txt``, the titles of the articles of a test set (Du et al., 2017:
 https://github.com/xinyadu/nqg, ``data/``). Du et al. test on 44 articles of the training file and validate on the
 development file. The reversed split of Zhao et al. (2018) tests on the development file and validates on the 44
 articles.
 
 The published references of the first split are ``tgt-test.txt`` (the same repository, ``data/processed/``): the
-questions in lower case, with the words of Stanford's tokenizer. Where the folder has this file, the set ``tgt-test``
-has these references, and the sources of ``test``.
+questions in lower case, with the words of Stanford's tokenizer. If the folder has this file, the further set
+``tgt-test`` has these references and the sources of ``test``.
 """
 
 import json
@@ -35,19 +35,21 @@ from s2sft_fairseq.errors import UserError
 
 Record = TypeVar("Record")
 PUBLISHED = "tgt-test.txt"
-_BRACKET = re.compile(r"-[lr][rsc]b-")  # as the Penn Treebank writes ( and so on
+_BRACKET = re.compile(r"-[lr][rsc]b-")  # the brackets of the Penn Treebank, -lrb- for ( and so on
 _NO_LETTER = re.compile(r"[\W_]+")
 
 
 def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = False) -> dict[str, Iterator[Example]]:
-    """The splits; a source is the passage and the first answer, the target the question.
+    """Return the splits for question generation: a source is the passage and the first answer, a target the question.
 
     Args:
-        folder: with the three raw files.
+        folder: the folder of the three raw files.
+        malformed: collects malformed records.
         reversed_split: test on the development file.
 
     Raises:
-        UserError: if a file is missing or no JSON, or a title of the list is no article of the training file.
+        UserError: if a file is missing or is not JSON, the list of titles is empty, or a title is not that of an
+            article of the training file.
     """
     train, dev, titles = require(folder, "train-v1.1.json", "dev-v1.1.json", "doclist-test.txt")
     held_out = {text.strip() for _, text in numbered_lines(titles, malformed) if text and text.strip()}
@@ -72,16 +74,16 @@ def read_squad(folder: Path, malformed: Malformed, *, reversed_split: bool = Fal
 
 
 def _title(article: Any) -> str:
-    """The title of an article; "" where it has none, which is told when it is read."""
+    """Return the title of an article; "" if it is missing, which is reported when the article is read."""
     title = article.get("title") if isinstance(article, dict) else None
     return title if isinstance(title, str) else ""
 
 
 def _with_references(path: Path, examples: Iterator[Example], malformed: Malformed) -> Iterator[Example]:
-    """Yield the examples with the lines of a file as their references: of each the line with the same letters.
+    """Yield the examples with lines of a file as references: for each question the line with the same letters.
 
     Raises:
-        UserError: if a question has no line, or a line no question.
+        UserError: if there is a question without a line, or a line without a question.
     """
     lines: dict[str, deque[tuple[int, str]]] = defaultdict(deque)
     for number, text in numbered_lines(path, malformed):
@@ -103,7 +105,7 @@ def _with_references(path: Path, examples: Iterator[Example], malformed: Malform
 
 
 def _letters(text: str) -> str:
-    """What tokenizing does not change."""
+    """Return the letters and digits of a text, which tokenization does not change."""
     return _NO_LETTER.sub("", _BRACKET.sub("", text.lower()))
 
 
@@ -115,7 +117,7 @@ def read_articles(path: Path, articles: list[Any], malformed: Malformed) -> Iter
 def read_records(
     path: Path, articles: list[Any], malformed: Malformed, make: Callable[[Path, str, str, Any], Record]
 ) -> Iterator[Record]:
-    """Yield what `make` makes of each question of these articles: of the file, a name, the passage and the record."""
+    """Yield the results of `make`, which is called with file, name, passage and record of each question."""
     for number, article in enumerate(articles, 1):
         with malformed.record(path, f"article {number}"):
             title = take(article, "title", str)
@@ -137,10 +139,10 @@ def _example(path: Path, where: str, passage: str, question: Any) -> Example:
 
 
 def read_answer(record: Any, passage: str) -> tuple[str, int]:
-    """The text of an answer, and the character of the passage with which it begins.
+    """Return the text of an answer and the offset of its first character in the passage.
 
     Raises:
-        MalformedRecordError: if it is not there.
+        MalformedRecordError: if the passage does not have the answer at that offset.
     """
     answer, start = take(record, "text", str), take(record, "answer_start", int)
     if passage[start : start + len(answer)] != answer or start < 0:
@@ -161,33 +163,33 @@ class SquadQuestion:
     text: str
     passage: str
     answers: tuple[tuple[str, int], ...]
-    """Text and first character in the passage of each; (): there is no answer."""
+    """Text and offset in the passage of each answer; (): there is no answer."""
 
 
 def read_squad_files(folder: Path, version: str, malformed: Malformed) -> dict[str, Iterator[SquadQuestion]]:
-    """``train`` and ``valid``.
+    """Return ``train`` and ``valid``.
 
     Raises:
-        UserError: if a file is missing or no JSON.
+        UserError: if a file is missing or is not JSON.
     """
     train, dev = require(folder, f"train-v{version}.json", f"dev-v{version}.json")
     return {"train": read_squad_questions(train, malformed), "valid": read_squad_questions(dev, malformed)}
 
 
 def read_squad_questions(path: Path, malformed: Malformed) -> Iterator[SquadQuestion]:
-    """Yield the questions of a file.
+    """Return an iterator over the questions of a file.
 
     Raises:
-        UserError: if it is no JSON.
+        UserError: if the file is not JSON.
     """
     return read_records(path, read_data_list(path), malformed, _question)
 
 
 def read_right_answers(path: Path) -> dict[str, tuple[str, ...]]:
-    """Read the texts of the answers to each question, by its id, and nothing else, as the official programs do.
+    """Return the texts of the answers to each question, by its id; like the official programs, check nothing else.
 
     Raises:
-        UserError: if it is no JSON, or a question lacks its id or its answers.
+        UserError: if the file is not JSON, or a question lacks its id or its answers.
     """
     malformed, found = Malformed(), {}
     for number, article in enumerate(read_data_list(path)):
@@ -202,7 +204,7 @@ def read_right_answers(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def write_squad_file(path: Path, questions: Iterable[SquadQuestion]) -> None:
-    """Write questions in the layout that they are read from."""
+    """Write questions in the format of SQuAD."""
     paragraphs = [
         {
             "context": question.passage,

@@ -2,15 +2,15 @@
 
 CNN/DailyMail: from a news article to its highlights. Raw files: ``cnn/stories`` and ``dailymail/stories`` with the
 ``.story`` files of Hermann et al. (2015; https://cs.nyu.edu/~kcho/DMQA), and ``all_train.txt``, ``all_val.txt`` and
-``all_test.txt``, the URLs of each split (See et al., 2017; https://github.com/abisee/cnn-dailymail, ``url_lists``). A
-story's name is the SHA-1 of its URL. Of the 287,227 training stories 114 have no article: leave them out, and 287,113
+``all_test.txt``, the URLs of each split (See et al., 2017; https://github.com/abisee/cnn-dailymail, ``url_lists``). The
+name of a story is the SHA-1 of its URL. 114 of the 287,227 training stories have no article; without them, 287,113
 remain.
 
-XSum: from a BBC article to its first sentence, written by the author as a summary. Raw files (Narayan et al., 2018;
+XSum: from a BBC article to its first sentence, which its author wrote as a summary. Raw files (Narayan et al., 2018;
 https://github.com/EdinburghNLP/XSum): a folder of articles, either the authors' ``bbc-summary-data/ID.summary`` or
 ``xsum-extracts-from-downloads/ID.data`` of their download script, and ``XSum-TRAINING-DEV-TEST-SPLIT-90-5-5.json``, the
-ids of each split. An article is sections headed ``[SN]NAME[SN]`` (``[XSUM]NAME[XSUM]``); the summary is ``FIRST-
-SENTENCE`` (``INTRODUCTION``), the rest ``RESTBODY``.
+ids of each split. An article consists of sections with headings ``[SN]NAME[SN]`` (``[XSUM]NAME[XSUM]``). The summary is
+the section ``FIRST-SENTENCE`` (``INTRODUCTION``), the rest of the article is ``RESTBODY``.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _SENTENCE_ENDS = tuple(".!?'`\")\u2019\u201d")
 
 
 def read_stories(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The three splits; a target is the highlights with `SENTENCE_SEPARATOR` between them.
+    """Return the three splits; a target is the highlights, joined by `SENTENCE_SEPARATOR`.
 
     Raises:
         UserError: if a list of URLs is missing, or there is no folder of stories.
@@ -66,12 +66,12 @@ def _of_urls(urls: Path, folders: list[Path], malformed: Malformed) -> Iterator[
 
 
 def split_story(path: Path, malformed: Malformed) -> tuple[str, str]:
-    """The article and the highlights of a story.
+    """Return the article and the highlights of a story.
 
-    A paragraph that ends without a stop gets one, as See et al. did: it is mostly the caption of a picture.
+    A paragraph without a final stop, mostly the caption of a picture, gets one, as in See et al.
 
     Raises:
-        MalformedRecordError: if there is no article, or no highlight, or an empty one.
+        MalformedRecordError: if there is no article, no highlight, or an empty highlight.
     """
     article: list[str] = []
     highlights: list[list[str]] = []
@@ -92,12 +92,12 @@ def split_story(path: Path, malformed: Malformed) -> tuple[str, str]:
 SPLIT_FILE = "XSum-TRAINING-DEV-TEST-SPLIT-90-5-5.json"
 XSUM_FOLDERS = {"bbc-summary-data": ".summary", "xsum-extracts-from-downloads": ".data"}
 SUMMARIES = ("FIRST-SENTENCE", "INTRODUCTION")
-_SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # its names, and ours
+_SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # the names in the file -> ours
 _HEADING = re.compile(r"\[(SN|XSUM)\]([A-Z-]+)\[\1\]")
 
 
 def read_xsum(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]]:
-    """The three splits.
+    """Return the three splits.
 
     Raises:
         UserError: if the list of ids is missing or malformed, or there is no folder of articles.
@@ -119,7 +119,7 @@ def read_xsum(folder: Path, malformed: Malformed) -> dict[str, Iterator[Example]
 
 
 def _read_articles(ids: Path, split: str, folder: Path, names: list[str], malformed: Malformed) -> Iterator[Example]:
-    there = {path.name for path in folder.iterdir()}  # so that no name leads out of the folder
+    there = {path.name for path in folder.iterdir()}  # a name must not lead out of the folder
     for name in names:
         path = folder / name
         if name not in there:
@@ -134,10 +134,10 @@ def _read_articles(ids: Path, split: str, folder: Path, names: list[str], malfor
 
 
 def read_sections(path: Path, malformed: Malformed) -> dict[str, str]:
-    """The text of each section of an article, by its heading.
+    """Return the text of each section of an article, by its heading.
 
     Raises:
-        MalformedRecordError: if a heading comes twice, or text stands before the first.
+        MalformedRecordError: if a heading occurs twice, or there is text before the first heading.
     """
     sections: dict[str, list[str]] = {}
     for number, line in numbered_lines(path, malformed):

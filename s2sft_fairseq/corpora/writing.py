@@ -1,20 +1,20 @@
-"""From examples to the text files that a recipe trains on and scores.
+"""Write examples to the text files that a recipe trains on and scores.
 
 ================================  ======================================================================================
-``train.src``, ``train.tgt``      a pair a line: a source stands as often as it has references
-``valid.src``, ``valid.tgt``      the same, for the held-out loss
-``dev.src``, ``dev.refs.jsonl``   the validation set to generate from and to score: a source a line, and beside it
-                                  ``{"refs": [...]}``, all its references
-``test.src``, ``test.refs.jsonl`` the same of the test set, and of every further set under its own name
-``stats.json``                    how many lines there are of each, and what was left out
+``train.src``, ``train.tgt``      one pair per line: a source is repeated for each of its references
+``valid.src``, ``valid.tgt``      the same, for the validation loss
+``dev.src``, ``dev.refs.jsonl``   the validation set for generation and scoring: one source per line, and in the same
+                                  line ``{"refs": [...]}`` with all its references
+``test.src``, ``test.refs.jsonl`` the same for the test set, and for each further set under its own name
+``stats.json``                    the number of lines of each set, the settings, and the number of malformed records
 ================================  ======================================================================================
 
-Of examples whose reference is a label, for classification:
+For classification, where the reference of an example is a label:
 
 ================================  ======================================================================================
-``train.txt``, ...                a text a line, of every split; fields have ``[SEP]`` between them
-``train.label``, ...              its label, a class or a number; of splits that have labels
-``labels.txt``                    the classes, a line each
+``train.txt``, ...                for each split, one text per line; its fields are separated by ``[SEP]``
+``train.label``, ...              the labels, classes or numbers, of splits that have labels
+``labels.txt``                    the classes, one per line
 ``stats.json``                    as above
 ================================  ======================================================================================
 """
@@ -43,18 +43,21 @@ def write_corpus(
     limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the files into a new folder, which appears when all are complete.
+    """Write the files to a new folder, which appears when all of them are complete.
 
     Args:
         splits: ``train``, ``valid`` and any others, each read once, in this order.
-        limit: keep the first well-formed examples of each split only, and read no further.
-        settings: for ``stats.json``.
+        folder: the folder to write.
+        malformed: collects malformed records.
+        skip_malformed: leave malformed records out; otherwise they are an error.
+        limit: keep only the first well-formed examples of each split, and read no further.
+        settings: the settings for ``stats.json``.
 
     Returns:
-        What ``stats.json`` holds.
+        The contents of ``stats.json``.
 
     Raises:
-        UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed.
+        UserError: if the folder exists, a split is empty, or a record is malformed without `skip_malformed`.
     """
     with new_folder(folder, "--output") as partial:
         lines: dict[str, int] = {}
@@ -72,17 +75,17 @@ def finish(
     skip_malformed: bool,
     settings: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Write and return the statistics of a corpus, if nothing was wrong with it.
+    """Check a corpus, then write and return its statistics.
 
     Args:
-        folder: where the corpus is.
-        lines: how many lines there are of each set.
-        malformed: the records that were left out.
-        skip_malformed: whether there may be such.
-        settings: for the statistics.
+        folder: the folder of the corpus.
+        lines: the number of lines of each set.
+        malformed: the malformed records, which were left out.
+        skip_malformed: whether malformed records are allowed.
+        settings: the settings for the statistics.
 
     Raises:
-        UserError: if a set is empty, or records are malformed that may not be.
+        UserError: if a set is empty, or a record is malformed without `skip_malformed`.
     """
     if not skip_malformed:
         malformed.raise_any()
@@ -96,14 +99,14 @@ def finish(
 def _well_formed(
     examples: Iterable[Example], malformed: Malformed, targets: Callable[[Example], Sequence[str]]
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the source, a line, and the targets of each example that has both as they must be."""
+    """Yield the source line and the targets of each well-formed example."""
     for example in examples:
         with malformed.record(example.path, example.where):
             yield example.source_line(), targets(example)
 
 
 def _write_split(folder: Path, split: str, examples: Iterable[tuple[str, Sequence[str]]]) -> dict[str, int]:
-    """Write one split and return the numbers of lines by name."""
+    """Write one split and return the number of lines of each set."""
     pairs = split if split in ("train", "valid") else None
     scored = {"train": None, "valid": "dev"}.get(split, split)
     lines = {name: 0 for name in (pairs, scored) if name is not None}
@@ -136,14 +139,23 @@ def write_labelled(
     limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the files into a new folder, which appears when all are complete; see `write_corpus`.
+    """Write the files for classification to a new folder, which appears when all of them are complete.
 
     Args:
-        classes: names; () of numbers.
+        splits: the splits, each read once, in this order.
+        folder: the folder to write.
+        malformed: collects malformed records.
+        classes: names of the classes; () if labels are numbers.
+        skip_malformed: leave malformed records out; otherwise they are an error.
+        limit: keep only the first well-formed examples of each split, and read no further.
+        settings: the settings for ``stats.json``.
+
+    Returns:
+        The contents of ``stats.json``.
 
     Raises:
-        UserError: if the folder exists, a split is empty, or without `skip_malformed` a record is malformed; in a test
-            set also with it, for the predictions of one are numbered by its rows.
+        UserError: if the folder exists, a split is empty, or a record is malformed without `skip_malformed`. Malformed
+            records in a test set are always an error, as predictions are numbered by the rows of the test set.
     """
     with new_folder(folder, "--output") as partial:
         lines = {}

@@ -1,4 +1,4 @@
-"""Criterions, registered with fairseq by being imported."""
+"""Criterions; importing this package registers them with fairseq."""
 
 from s2sft_fairseq import runtime
 

@@ -1,4 +1,4 @@
-"""The loss of every packed objective: cross-entropy at the labelled positions, smoothed as in s2s-ft."""
+"""The loss of all packed objectives: cross-entropy at the labelled positions, with label smoothing as in s2s-ft."""
 
 import math
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class MaskAttentionConfig(FairseqDataclass):
 
 @register_criterion("mask_attention", dataclass=MaskAttentionConfig)
 class MaskAttentionCriterion(FairseqCriterion):
-    """Scores the labels of a packed batch, whatever objective they came from."""
+    """Computes the loss of the labels of a packed batch, for any objective."""
 
     def __init__(self, task: FairseqTask, label_smoothing: float, report_accuracy: bool, sentence_avg: bool) -> None:
         super().__init__(task)
@@ -43,13 +43,14 @@ class MaskAttentionCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss (summed over labels in any case, in nats), its divisor, and what to log.
+        """Return the loss (always summed over labels, in nats), its divisor, and the values to log.
 
-        Of several flows it is their weighted sum, divided by the labels of one of them; with ``--block-loss-weight
-        bound`` it is divided by all tokens of the blocks.
+        The divisor is the number of labels, or with ``--sentence-avg`` the number of examples. With several flows the
+        loss is their weighted sum, and the divisor is the number of labels of one flow. With ``--block-loss-weight
+        bound`` the divisor is the number of all tokens of the blocks.
 
         Raises:
-            UserError: if there are no labels, for the data has sources alone.
+            UserError: if there are no labels, because the data has only sources.
         """
         labels = sample["labels"]
         if len(labels) == 0:
@@ -74,7 +75,7 @@ class MaskAttentionCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Add up what the workers logged; losses in bits (base 2), per label."""
+        """Aggregate the values logged by all workers; losses are in bits (base 2) per label."""
 
         def total(name: str) -> Any:
             return sum(log.get(name, 0) for log in logging_outputs)
@@ -93,5 +94,5 @@ class MaskAttentionCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Whether outputs may be added up before :meth:`reduce_metrics`."""
+        """Return True: outputs may be summed over workers before :meth:`reduce_metrics`."""
         return True

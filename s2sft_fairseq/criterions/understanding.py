@@ -1,9 +1,9 @@
-"""Losses and scores of the tasks of understanding: classes, numbers, and answers that are spans.
+"""Losses and scores of the understanding tasks: classes, numbers, and answer spans.
 
-Classes have cross-entropy and numbers the squared error, a text a label. Scores of whole data sets follow from sums
-over batches and workers: accuracy, and with two classes F1 and Matthews' correlation from the table of hits and misses,
-of numbers Pearson's correlation from moments. The loss of a span is the mean of the cross-entropies of its first and of
-its last token.
+The loss is the cross-entropy for classes and the squared error for numbers, with one label per text. Scores of a whole
+data set are computed from sums over batches and workers: accuracy; for two classes F1 and Matthews' correlation, from
+the confusion matrix; for numbers Pearson's correlation, from moments. The loss of a span is the mean of the
+cross-entropies of its first and its last token.
 """
 
 import math
@@ -23,15 +23,15 @@ _MOMENTS = ("_x", "_y", "_xx", "_yy", "_xy")
 
 
 class UnderstandingCriterion(FairseqCriterion):
-    """What a criterion of understanding logs: its loss, accuracy and, of classes and numbers, the other scores."""
+    """Base class that aggregates the loss, the accuracy and, for two classes or numbers, the other scores."""
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Add up what the workers logged; cross-entropies in bits (base 2), scores in percent."""
+        """Aggregate the values logged by all workers; cross-entropies are in bits (base 2), scores in percent."""
 
         def total(name: str) -> Any:
             added = sum(log.get(name, 0) for log in logging_outputs)
-            # On a GPU the host would wait for a number.
+            # Converting a tensor on a GPU to a number would make the host wait.
             return added if isinstance(added, Tensor) and added.device.type != "cpu" else float(added)
 
         names = logging_outputs[0].keys()
@@ -51,13 +51,13 @@ class UnderstandingCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Whether outputs may be added up before :meth:`reduce_metrics`."""
+        """Return True: outputs may be summed over workers before :meth:`reduce_metrics`."""
         return True
 
 
 @register_criterion("classification", dataclass=FairseqDataclass)
 class ClassificationCriterion(UnderstandingCriterion):
-    """Scores what a model with a classification head says."""
+    """Computes the loss and the scores of a model with a classification head."""
 
     def __init__(self, task: FairseqTask) -> None:
         super().__init__(task)
@@ -66,7 +66,7 @@ class ClassificationCriterion(UnderstandingCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss (summed over texts in any case, in nats), their number, and what to log.
+        """Return the loss (always summed over texts, in nats), their number, and the values to log.
 
         Raises:
             UserError: if there are no labels.
@@ -91,16 +91,16 @@ class ClassificationCriterion(UnderstandingCriterion):
 
 @register_criterion("answer_span", dataclass=FairseqDataclass)
 class AnswerSpanCriterion(UnderstandingCriterion):
-    """Scores what a model with a span head says; the tokens of a window compete with each other."""
+    """Computes the loss and the accuracy of a model with a span head, with a softmax over the tokens of a window."""
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss (summed over windows in any case, in nats), their number, and what to log."""
+        """Return the loss (always summed over windows, in nats), their number, and the values to log."""
         labels = sample["labels"]
         lengths = [sum(blocks) for blocks in sample["net_input"]["lengths"]]
         logits = model(**sample["net_input"]).float().split(lengths)
-        rows = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-math.inf)  # (B, L, 2)
+        rows = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-math.inf)  # (B, L, 2), L: tokens
         loss = nn.functional.cross_entropy(rows, labels, reduction="sum") / 2
         count = sample["nsentences"]
         logged = {
@@ -126,17 +126,17 @@ def _percent(meters: Any, names: tuple[str, ...], score: Any) -> float:
 
 
 def f1(count: float, tp: float, fp: float, fn: float, tn: float) -> float:
-    """Return F1 of the positive class, 0 where nothing is positive."""
+    """Return F1 of the positive class; 0 if there are no true positives."""
     return 2 * tp / (2 * tp + fp + fn) if tp else 0.0
 
 
 def matthews(count: float, tp: float, fp: float, fn: float, tn: float) -> float:
-    """Return Matthews' correlation coefficient, 0 where one side has one class alone."""
+    """Return Matthews' correlation coefficient; 0 if predictions or labels have only one class."""
     norm = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     return (tp * tn - fp * fn) / norm if norm else 0.0
 
 
 def pearson(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float:
-    """Return Pearson's correlation coefficient, 0 where one side is constant."""
+    """Return Pearson's correlation coefficient; 0 if predictions or labels are constant."""
     norm = math.sqrt(max(0.0, (count * xx - x * x) * (count * yy - y * y)))
     return (count * xy - x * y) / norm if norm else 0.0

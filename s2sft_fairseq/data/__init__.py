@@ -1,1 +1,1 @@
-"""Dictionaries, tokenizers, text files and data sets."""
+"""Dictionaries, text files, labels and data sets."""

@@ -1,4 +1,4 @@
-"""Reading what fairseq-preprocess wrote: which pairs and languages a folder holds, their dictionary, their texts."""
+"""Read the output of fairseq-preprocess: the language pairs of a folder, their dictionary and their texts."""
 
 import os
 import struct
@@ -17,24 +17,26 @@ from s2sft_fairseq.errors import UserError
 
 @dataclass(frozen=True)
 class LanguagePair:
-    """A direction of the data."""
+    """A translation direction in the data."""
 
     source: str
     """Suffix of the sources."""
     target: str
     """Suffix of the targets."""
     language: str
-    """Language of the targets; the same as their suffix unless given."""
+    """Language of the targets; by default their suffix."""
 
     def __str__(self) -> str:
         return f"{self.source}-{self.target}"
 
 
 def parse_pairs(text: str | None, option: str = "--lang-pairs") -> list[LanguagePair]:
-    """Read ``en-de,de-en`` or, where the suffix of the targets is no language, ``src-tgt:en``; nothing of None.
+    """Parse language pairs such as ``en-de,de-en``; None gives an empty list.
+
+    If the suffix of the targets is not a language, the language follows it: ``src-tgt:en``.
 
     Raises:
-        UserError: naming every pair that is neither, or comes twice.
+        UserError: naming every pair that is malformed or occurs twice.
     """
     pairs: list[LanguagePair] = []
     problems = []
@@ -55,10 +57,10 @@ def parse_pairs(text: str | None, option: str = "--lang-pairs") -> list[Language
 
 
 def parse_languages(text: str | None, option: str = "--text-languages") -> list[str]:
-    """Read the names of languages, separated by commas; nothing of None.
+    """Parse names of languages, separated by commas; None gives an empty list.
 
     Raises:
-        UserError: if one is empty or comes twice.
+        UserError: if a name is empty or occurs twice.
     """
     languages = text.split(",") if text else []
     if not all(languages) or len(set(languages)) < len(languages):
@@ -67,10 +69,10 @@ def parse_languages(text: str | None, option: str = "--text-languages") -> list[
 
 
 def load_common_dictionary(paths: Sequence[Path]) -> FairseqDictionary:
-    """Load the dictionary that all parts of the data have a copy of.
+    """Load the dictionary of which all parts of the data have a copy.
 
     Raises:
-        UserError: naming all that are missing, or that differ from the first.
+        UserError: naming all copies that are missing, or that differ from the first.
     """
     problems = [f"dictionary {path} does not exist" for path in paths if not path.is_file()]
     if not problems:
@@ -82,10 +84,10 @@ def load_common_dictionary(paths: Sequence[Path]) -> FairseqDictionary:
 
 
 def find_languages(folder: Path) -> tuple[str, str]:
-    """Read the suffixes of source and target off the file names, ``<split>.<source>-<target>.<suffix>.idx``.
+    """Return the suffixes of source and target from the file names, ``<split>.<source>-<target>.<suffix>.idx``.
 
     Raises:
-        UserError: if the folder is missing or holds no such file, or more than one pair.
+        UserError: if the folder is missing, has no such file, or has more than one pair.
     """
     if not folder.is_dir():
         raise UserError(f"data folder {folder} does not exist: it must be one that fairseq-preprocess wrote")
@@ -99,10 +101,10 @@ def find_languages(folder: Path) -> tuple[str, str]:
 
 
 def load_dictionary(folder: Path, source: str, target: str) -> FairseqDictionary:
-    """Load the one dictionary that source and target share.
+    """Load the dictionary that source and target share.
 
     Raises:
-        UserError: if it is missing, or if the two sides have different ones.
+        UserError: if it is missing, or if source and target have different ones.
     """
     paths = [folder / f"dict.{suffix}.txt" for suffix in dict.fromkeys((source, target))]
     present = [path for path in paths if path.is_file()]
@@ -127,15 +129,15 @@ def load_split(
     impl: str | None,
     combine: bool,
 ) -> tuple[Any, Any | None]:
-    """Load the sources of a split, and its targets where it has any.
+    """Load the sources of a split, and its targets if it has any.
 
     Args:
-        folder: where fairseq-preprocess wrote.
-        split: such as ``train``.
+        folder: the output folder of fairseq-preprocess.
+        split: name of the split, such as ``train``.
         source: suffix of the sources.
         target: suffix of the targets.
-        dictionary: for raw text.
-        impl: of the data set; read off the files if None.
+        dictionary: the dictionary, for raw text.
+        impl: implementation of the data set (``--dataset-impl``); None: inferred from the files.
         combine: whether ``train1``, ``train2`` and so on belong to ``train``.
 
     Raises:
@@ -183,7 +185,7 @@ def load_text_dictionary(folder: Path) -> FairseqDictionary:
     """Load the dictionary of plain text, ``dict.txt``.
 
     Raises:
-        UserError: if folder or dictionary are missing.
+        UserError: if the folder or the dictionary is missing.
     """
     path = folder / "dict.txt"
     if not path.is_file():
@@ -221,16 +223,16 @@ def _load(prefix: str, dictionary: FairseqDictionary, impl: str | None) -> Any |
     if dataset is None and len(present) == 1:
         (lost,) = set(halves) - set(present)
         raise UserError(f"{lost} is missing beside {present[0]}; run fairseq-preprocess again")
-    # fairseq would meet a missing end only when it reads it, in the middle of an epoch, or not at all.
+    # fairseq would notice a truncated file only when it reads its end, in the middle of an epoch, or not at all.
     if (needed := _bytes_needed(dataset)) and (found := os.path.getsize(prefix + ".bin")) < needed:
         raise UserError(f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again")
     if isinstance(dataset, IndexedCachedDataset):
-        dataset.prefetch(range(len(dataset)))  # all of it: it answers for nothing else
+        dataset.prefetch(range(len(dataset)))  # this data set can return only prefetched examples
     return dataset
 
 
 def _bytes_needed(dataset: Any) -> int:
-    """Return how long the ``.bin`` file of a data set must be; 0 where there is none."""
+    """Return the number of bytes that the ``.bin`` file of a data set must have; 0 if there is no such file."""
     if isinstance(dataset, IndexedDataset):
         return int(dataset.data_offsets[-1]) * dataset.element_size
     if isinstance(dataset, MMapIndexedDataset) and len(dataset):

@@ -1,7 +1,7 @@
-"""Reading files that come from anywhere: as bytes, as lines, as a whole and as JSON, in bounded memory.
+"""Read untrusted files in bounded memory: as bytes, as lines, as a whole and as JSON.
 
-A file says nothing about what it unpacks to, how long its lines are or how deep its JSON is. Whatever is read here is
-read up to a limit, and a file beyond it is refused by name.
+The size of a file does not limit its unpacked size, the length of its lines or the depth of its JSON. The functions of
+this module read up to a limit and raise an error that names the file if it is exceeded.
 """
 
 import gzip
@@ -19,33 +19,34 @@ from typing import Any
 from s2sft_fairseq.errors import UserError
 
 LONGEST_LINE = 2**26
-"""Bytes of a line; no text that a model reads is a hundredth of it."""
+"""Maximum number of bytes of a line; texts for models are less than a hundredth of it."""
 LARGEST_FILE = 2**28
-"""Bytes of a file that is read as a whole, unpacked: the largest tokenizers and corpora of JSON have a fifth of it."""
+"""Maximum number of unpacked bytes of a file that is read as a whole; the largest tokenizers and JSON corpora have a
+fifth of it."""
 _DEEPEST_JSON = 100
 _LARGEST_INTEGER = 2**63
 _PERHAPS_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
-BLOCK = 2**20  # bytes of lines that are looked at together
-READING_ERRORS = (OSError, EOFError, zlib.error)  # the last two: of damaged .gz files
+BLOCK = 2**20  # bytes of lines that are checked together
+READING_ERRORS = (OSError, EOFError, zlib.error)  # the last two come from damaged .gz files
 
 
 def reading_problem(path: Path, error: BaseException) -> str:
-    """Word one of `READING_ERRORS`."""
+    """Return the message for one of `READING_ERRORS`."""
     return f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 class LineReader(io.BufferedReader):
-    """Reads the bytes or the lines of a file; a line may be longer than memory, for 60 kB of gzip unpack to 64 MiB."""
+    """Reader of bytes or lines with a limit for the length of a line, as 60 kB of gzip may unpack to 64 MiB."""
 
     def __init__(self, path: Path, raw: Any) -> None:
         super().__init__(raw)
         self._path = path
 
     def readline(self, size: int | None = -1) -> bytes:
-        """Read the next line, as iterating does; `size` is ignored.
+        """Return the next line; iteration uses this method, too. `size` is ignored.
 
         Raises:
-            UserError: if it has more than `LONGEST_LINE` bytes.
+            UserError: if the line has more than `LONGEST_LINE` bytes.
         """
         line = super().readline(LONGEST_LINE + 1)
         if len(line) > LONGEST_LINE:
@@ -57,27 +58,27 @@ class LineReader(io.BufferedReader):
 
 
 def too_long(path: Path, number: int) -> str:
-    """Word what is wrong with a line of more than `LONGEST_LINE` bytes."""
+    """Return the message for a line of more than `LONGEST_LINE` bytes."""
     return f"{path}, line {number}: must have at most {LONGEST_LINE:,} bytes, but has more"
 
 
 def open_bytes(path: Path) -> LineReader:
-    """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; a pipe can be opened again."""
+    """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; pipes can be opened repeatedly."""
     file = readable(path)
     return LineReader(path, gzip.open(file, "rb") if path.suffix == ".gz" else io.FileIO(file))
 
 
 def readable(path: Path) -> Path:
-    """Return a file with the contents of `path` that can be read several times: itself, unless it is a pipe."""
+    """Return a file with the contents of `path` that can be read repeatedly: `path`, or for a pipe a copy."""
     is_stream = path.exists() and not path.is_file() and not path.is_dir()
     return Path(_copy_of_stream(path.absolute(), path.stat().st_ino).name) if is_stream else path
 
 
 @cache
 def _copy_of_stream(path: Path, inode: int) -> "tempfile._TemporaryFileWrapper[bytes]":
-    """A file of what comes through a pipe, which `inode` tells from a later one of that name.
+    """Return a temporary file with the contents of a pipe; it is removed when the process ends.
 
-    It is removed when the process ends.
+    `inode` distinguishes the pipe from a later one with the same name.
     """
     copy = tempfile.NamedTemporaryFile(prefix="s2sft-pipe-")  # noqa: SIM115
     with path.open("rb") as stream:
@@ -103,10 +104,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read a whole file of text as it is: line ends are not touched, for some vocabularies hold them as tokens.
+    """Read a whole text file without translating line ends, which are tokens in some vocabularies.
 
     Raises:
-        UserError: if it cannot be read, is no UTF-8, or is too large.
+        UserError: if it cannot be read, is not UTF-8, or is too large.
     """
     try:
         return read_bytes(path).decode("utf-8")
@@ -115,20 +116,20 @@ def read_text(path: Path) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a text of up to 18 digits says; None of any other text."""
+    """Return the number that a text of up to 18 digits stands for; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def parse_json(text: str | bytes, *, half_pairs: bool = False) -> Any:
-    """Return the value of JSON that comes from anywhere.
+    """Return the value of untrusted JSON.
 
     Args:
         text: the JSON.
-        half_pairs: let halves of surrogate pairs pass, for a caller that tells where they are.
+        half_pairs: accept lone surrogates, for callers that report their place.
 
     Raises:
-        ValueError: if it is no JSON, or no value of use: nested more than 100 deep, with a whole number of more than
-            64 bits, or with half of a surrogate pair, which no file could hold. Bytes that are no UTF-8 raise the kind
+        ValueError: if the text is not JSON, is nested more than 100 deep, has a whole number of more than 64 bits, or
+            has a lone surrogate, which UTF-8 cannot encode. For bytes that are not UTF-8, its subclass
             `UnicodeDecodeError`.
     """
     if isinstance(text, bytes):
@@ -145,7 +146,7 @@ def parse_json(text: str | bytes, *, half_pairs: bool = False) -> Any:
 
 
 def has_half_pair(value: Any) -> bool:
-    """Whether a value of JSON has half of a surrogate pair, which no file can hold."""
+    """Return whether a JSON value has a lone surrogate, which UTF-8 cannot encode."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -154,14 +155,14 @@ def has_half_pair(value: Any) -> bool:
 
 
 def _integer(text: str) -> int:
-    """Return a whole number; Python itself would take those of 4,300 digits, with which nothing can be computed."""
+    """Return a whole number of at most 64 bits; Python itself accepts up to 4,300 digits."""
     if len(text) > 20 or not -_LARGEST_INTEGER <= int(text) < _LARGEST_INTEGER:
         raise ValueError(f"the whole number {text:.40} has more than 64 bits")
     return int(text)
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a value is nested at most `_DEEPEST_JSON` deep, by its values of each depth."""
+    """Return whether a value is nested at most `_DEEPEST_JSON` deep; the search is breadth-first, not recursive."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
         lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
@@ -175,7 +176,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file, decompressed if its name ends in ``.gz``.
 
     Raises:
-        UserError: if it cannot be read or is no JSON that `parse_json` takes.
+        UserError: if it cannot be read, or `parse_json` rejects it.
     """
     text = read_text(path)
     try:

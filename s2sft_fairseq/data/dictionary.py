@@ -1,8 +1,8 @@
 """A dictionary that keeps the ids of a pretrained vocabulary; it needs neither PyTorch nor fairseq.
 
-fairseq's own `Dictionary` puts four symbols of its own before every file. That is right for RoBERTa-like vocabularies,
-whose embeddings were trained with it, and wrong for others, where row *i* of the embedding is line *i* of
-``vocab.txt``. Which of the two a file holds is read off its symbols: one that names its padding symbol names them all.
+fairseq's `Dictionary` adds four symbols before those of a file. This is right for RoBERTa-like vocabularies, whose
+embeddings were trained with it, and wrong for others, where row *i* of the embedding is line *i* of ``vocab.txt``. The
+symbols of a file tell which of the two it is: a file that has its padding symbol has all special symbols.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from s2sft_fairseq.errors import UserError, shown
 
 logger = logging.getLogger(__name__)
 
-DICTIONARY = "dict.txt"  # what a file of symbols is called wherever it stands beside a model
+DICTIONARY = "dict.txt"  # the name of the dictionary file in the folder of a model
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,28 @@ class SpecialSymbols:
 
 BERT_SYMBOLS = SpecialSymbols(bos="[CLS]", pad="[PAD]", eos="[SEP]", unk="[UNK]", mask="[MASK]")
 ROBERTA_SYMBOLS = SpecialSymbols(bos="<s>", pad="<pad>", eos="</s>", unk="<unk>", mask="<mask>")
-GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>", mask="<mask>")  # mmBERT's too
+GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>", mask="<mask>")  # also mmBERT's
 LLAMA_BOS = "<|begin_of_text|>"
 _LLAMA_RESERVED = re.compile(r"<\|reserved_special_token_\d+\|>")
 
-# What fairseq's own dictionaries begin with, and leave out of their files.
+# The first symbols of fairseq's dictionaries, which their files leave out.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 
 LANGUAGE_TOKEN = "__{}__"
-"""The symbol that sources for targets in a language begin with, as ``s2sft convert --add-language-tokens`` adds it."""
+"""The first symbol of sources for targets in a language; ``s2sft convert --add-language-tokens`` adds it."""
 
 
 def symbols_fingerprint(symbols: Sequence[str]) -> str:
-    """Return a text that tells lists of symbols, and their orders, apart; checkpoints keep it."""
+    """Return a fingerprint of symbols and their order, which checkpoints keep."""
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class PretrainedDictionary:
-    """Symbol *i* is token *i* of the pretrained vocabulary; bos and eos are ``[CLS]`` and ``[SEP]`` or their like.
+    """A dictionary in which symbol *i* is entry *i* of the pretrained vocabulary.
 
-    Files have fairseq's format, ``<symbol> <count>`` a line. A symbol that comes twice keeps both ids, so that no later
-    id shifts (``[unused99]`` in UniLM 1.2); text is encoded to the first.
+    bos and eos are ``[CLS]`` and ``[SEP]``, or the corresponding symbols of other vocabularies. Files have fairseq's
+    format, ``<symbol> <count>`` on each line. A symbol that occurs twice keeps both ids, so that no later id shifts
+    (``[unused99]`` in UniLM 1.2); text is encoded to the first.
     """
 
     def __init__(self, symbols: list[tuple[str, int]], special: SpecialSymbols) -> None:
@@ -70,7 +71,7 @@ class PretrainedDictionary:
         self.indices: dict[str, int] = {}
         for number, symbol in enumerate(self.symbols):
             self.indices.setdefault(symbol, number)
-        # What save() leaves out: fairseq's four symbols, where they stand first.
+        # save() leaves out fairseq's four symbols if they come first.
         self.nspecial = 4 if self.symbols[:4] == FAIRSEQ_SYMBOLS else 0
         missing = [symbol for symbol in vars(special).values() if symbol not in self.indices]
         if missing:
@@ -96,7 +97,7 @@ class PretrainedDictionary:
         return len(self.symbols)
 
     def __contains__(self, symbol: str) -> bool:
-        """Tell whether a symbol has an id."""
+        """Return whether a symbol has an id."""
         return symbol in self.indices
 
     def index(self, symbol: str) -> int:
@@ -143,7 +144,7 @@ class PretrainedDictionary:
     def _parse(cls, text: str, name: str) -> Self:
         symbols: list[tuple[str, int]] = []
         problems: list[str] = []
-        # Not splitlines(): some vocabularies hold U+2028 and its like as tokens.
+        # Not splitlines(): some vocabularies have U+2028 and other line separators as symbols.
         for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
             symbol, _, count = line.removesuffix("\r").removesuffix(" #fairseq:overwrite").rpartition(" ")
             if symbol and (counted := whole_number(count)) is not None:
@@ -160,7 +161,7 @@ class PretrainedDictionary:
             raise UserError(f"{name}: {error}") from None
 
     def save(self, f: str | IO[str]) -> None:
-        """Write a file; its folder is made where it is missing."""
+        """Write a file; create its folder if it is missing."""
         if isinstance(f, str):
             os.makedirs(os.path.dirname(os.path.abspath(f)), exist_ok=True)
             with open(f, "w", encoding="utf-8") as file:
@@ -181,13 +182,13 @@ class PretrainedDictionary:
 
 
 def _as_fairseq_reads(symbols: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Add what fairseq adds to a file: its four symbols before it, and the mask of RoBERTa behind it."""
+    """Add the symbols that fairseq adds to those of a file: its four symbols before, and RoBERTa's mask after them."""
     masks = [] if any(symbol == ROBERTA_SYMBOLS.mask for symbol, _ in symbols) else [ROBERTA_SYMBOLS.mask]
     return [(symbol, 1) for symbol in FAIRSEQ_SYMBOLS] + symbols + [(symbol, 1) for symbol in masks]
 
 
 def _special_symbols(symbols: list[tuple[str, int]]) -> SpecialSymbols:
-    """Tell by any name which family a vocabulary is of, so that one which lacks some is not taken for another."""
+    """Return the special symbols of a vocabulary's family, which any one of them identifies if others are missing."""
     names = {symbol for symbol, _ in symbols}
     if names & set(vars(BERT_SYMBOLS).values()):
         return BERT_SYMBOLS
@@ -199,8 +200,8 @@ def _special_symbols(symbols: list[tuple[str, int]]) -> SpecialSymbols:
 def _llama_symbols(symbols: Sequence[str]) -> SpecialSymbols:
     """Return the special symbols of EuroBERT, whose vocabulary is Llama's.
 
-    It pads with its end symbol, which a target must be able to hold, and it needs no symbol for the unknown: reserved
-    symbols stand for both here.
+    EuroBERT pads with its end symbol, which targets need as well, and has no unknown symbol. Here two reserved symbols
+    are the padding and the unknown symbol.
     """
     reserved = [symbol for symbol in symbols if _LLAMA_RESERVED.fullmatch(symbol)]
     pad, unk = (*reserved, "<|reserved_special_token_0|>", "<|reserved_special_token_1|>")[:2]

@@ -1,4 +1,4 @@
-"""The dictionary of a pretrained vocabulary as fairseq's tasks need it."""
+"""The dictionary of a pretrained vocabulary, with the interface that fairseq's tasks need."""
 
 from typing import IO, Any
 
@@ -10,12 +10,12 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 
 
 class FairseqDictionary(PretrainedDictionary, Dictionary):
-    """A `PretrainedDictionary` with the methods of fairseq's: it encodes lines, and turns tensors of ids into text."""
+    """A `PretrainedDictionary` with the methods of fairseq's, which encode lines and convert tensors of ids to text."""
 
     def string(self, tensor: Tensor, *args: Any, include_eos: bool = False, **options: Any) -> str:
-        """Return the symbols of ids as text, as fairseq does, but leave out eos, with padding, at the end only.
+        """Return the symbols of ids as text, as fairseq does, but drop eos and padding only at the end.
 
-        Within a source it stands between two fields.
+        Within a source, eos separates two fields.
         """
         if not include_eos and torch.is_tensor(tensor) and tensor.dim() == 1:
             while len(tensor) and int(tensor[-1]) in (self.eos_index, self.pad_index):
@@ -24,5 +24,5 @@ class FairseqDictionary(PretrainedDictionary, Dictionary):
         return super().string(tensor, *args, include_eos=include_eos, **options)
 
     def add_from_file(self, f: str | IO[str]) -> None:
-        """Not supported: ids come from one file alone; use `load`."""
+        """Not supported: all ids come from one file; use `load`."""
         raise NotImplementedError("ids of a pretrained vocabulary come from one file: use FairseqDictionary.load")

@@ -1,4 +1,4 @@
-"""Labels of texts: a text file beside binarized text, a class or a number a line, and the file of the classes."""
+"""Labels of texts: a text file beside binarized text, with one class or number per line, and the file of classes."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,20 +13,20 @@ CLASSES = "labels.txt"
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Read the names of classes, one a line, in the order of the outputs that stand for them.
+    """Read the names of the classes, one per line, in the order of the outputs of the model.
 
     Raises:
-        UserError: if the file is missing or malformed, or the names are no classes.
+        UserError: if the file is missing or malformed, or `checked_classes` rejects the names.
     """
     check_text(path)
     return checked_classes(read_lines(path), str(path))
 
 
 def checked_classes(names: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the names of classes.
+    """Check and return the names of classes; `where` names their origin in the message.
 
     Raises:
-        UserError: if there are fewer than two, or one is empty or comes twice; `where` is what the message calls them.
+        UserError: if there are fewer than two names, or one is empty or occurs twice.
     """
     classes = tuple(name.strip() for name in names)
     if len(classes) < 2 or len(set(classes)) < len(classes) or not all(classes):
@@ -35,10 +35,10 @@ def checked_classes(names: Iterable[str], where: str) -> tuple[str, ...]:
 
 
 def read_class_labels(path: Path, classes: Sequence[str], count: int) -> np.ndarray:
-    """Read the classes of `count` texts and return their numbers, int64 (N,).
+    """Read the classes of `count` texts and return their indices, int64 (N,). N: texts.
 
     Raises:
-        UserError: if the file is missing or malformed, has another number of lines, or names other classes.
+        UserError: if the file is missing or malformed, has another number of lines, or has an unknown class.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     labels = [numbers.get(text, -1) for text in _labels(path, count)]
@@ -47,10 +47,12 @@ def read_class_labels(path: Path, classes: Sequence[str], count: int) -> np.ndar
 
 
 def read_number_labels(path: Path, count: int) -> np.ndarray:
-    """Read the numbers of `count` texts, rounded to float32, as float64 (N,): fairseq would round float32 to 16 bits.
+    """Read the numbers of `count` texts, rounded to float32, as float64 (N,). N: texts.
+
+    They are float64 because fairseq's ``--fp16`` and ``--bf16`` convert float32 to 16 bits.
 
     Raises:
-        UserError: if the file is missing or malformed, has another number of lines, or holds what is no number.
+        UserError: if the file is missing or malformed, has another number of lines, or a line is not a number.
     """
     labels = [_number(text) for text in _labels(path, count)]
     _check(path, [math.isfinite(label) for label in labels], "are no numbers")

@@ -1,4 +1,4 @@
-"""Batches of examples of similar length, filled up to a budget of positions that is really used: nothing is padded."""
+"""Batches of examples of similar length, filled up to a budget of positions; there is no padding to count."""
 
 import math
 from collections.abc import Sequence
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 import numpy as np
 
 BUCKET_RATIO = 1.1
-"""The longest example of a bucket is less than this many times as long as the shortest."""
+"""Upper bound of the ratio between the longest and the shortest example of a bucket."""
 
 
 def bucketed_order(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Order examples by buckets of similar length, the shortest first, at random within a bucket.
 
-    Batches that are cut from this order hold other examples in each epoch, and yet of similar length.
+    Batches cut from this order have examples of similar length, but different ones in each epoch.
 
     Args:
         sizes: length of each example (N,), at least 1.
-        rng: for the order within buckets.
+        rng: random number generator for the order within buckets.
 
     Returns:
-        The numbers of all examples (N,).
+        The indices of all examples (N,).
     """
-    # One look-up a length is much cheaper than one logarithm an example.
+    # A table with one logarithm per length is much cheaper than one logarithm per example.
     lengths = np.arange(1, sizes.max(initial=0) + 1)
     bucket = np.floor(np.log(lengths) / math.log(BUCKET_RATIO)).astype(np.int16)
     order = rng.permutation(len(sizes))
@@ -29,19 +29,19 @@ def bucketed_order(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def cut_into_batches(sizes: np.ndarray, max_tokens: int | None, max_sentences: int | None, multiple: int) -> np.ndarray:
-    """Cut a row of examples into batches, each as large as it may be.
+    """Cut a sequence of examples into batches, each as large as possible.
 
-    A batch has a multiple of ``multiple`` examples unless fewer than that fit; none is left out, so that the last one
-    may have any number.
+    The number of examples of a batch is a multiple of ``multiple`` if that many fit. The last batch has all remaining
+    examples, so it may have any number.
 
     Args:
         sizes: length of each example (N,), none above ``max_tokens``.
-        max_tokens: most positions of a batch, summed over its examples; None: no limit.
-        max_sentences: most examples of a batch; None: no limit.
-        multiple: of how many examples batches are made.
+        max_tokens: maximum number of positions of a batch, summed over its examples; None: no limit.
+        max_sentences: maximum number of examples of a batch; None: no limit.
+        multiple: the number of examples of a batch is a multiple of this.
 
     Returns:
-        Where each batch begins (batches,).
+        The index of the first example of each batch (batches,).
     """
     count = len(sizes)
     ends = np.full(count, count)
@@ -50,7 +50,7 @@ def cut_into_batches(sizes: np.ndarray, max_tokens: int | None, max_sentences: i
         ends = np.searchsorted(totals, totals - sizes + max_tokens, side="right")
     if max_sentences is not None:
         ends = np.minimum(ends, np.arange(count) + max_sentences)
-    # The end of a batch for each example that it may begin with; the last batch is whatever is left.
+    # For each example, the end of a batch that begins with it; the last batch has all remaining examples.
     room = ends - np.arange(count)
     room = np.where((room >= multiple) & (ends < count), room // multiple * multiple, room)
     ends = (np.arange(count) + room).tolist()
@@ -62,11 +62,11 @@ def cut_into_batches(sizes: np.ndarray, max_tokens: int | None, max_sentences: i
 
 
 def share_of_padding(sizes: Sequence[np.ndarray], starts: np.ndarray) -> float:
-    """Return which share of these batches would be padding if each part of an example were padded to the longest.
+    """Return the share of padding that these batches would have if each part were padded to the longest of its batch.
 
     Args:
-        sizes: of each part, such as source and target: its length in each example (N,).
-        starts: where each batch begins (batches,).
+        sizes: for each part of an example, such as source and target, its lengths (N,).
+        starts: index of the first example of each batch (batches,).
     """
     counts = np.diff(starts, append=len(sizes[0]))
     longest = sum(np.maximum.reduceat(part, starts) for part in sizes)

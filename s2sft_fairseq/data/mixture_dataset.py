@@ -17,13 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 class MixtureDataset(FairseqDataset):
-    """Groups of parts. Within a group an epoch has so many examples of each part as the schedule says; of two groups
-    each gets half of the batches.
+    """A data set of one or two groups of parts.
 
-    An index is one of the examples of all parts, one part behind the other; where an epoch needs an example more than
-    once, the further copies have the index plus once, twice and so on the number of all, so that each copy is corrupted
-    in its own way. Which indices an epoch has depends on (seed, epoch) alone, what is drawn for one on (seed, epoch,
-    index): neither on the number of workers or GPUs nor on where a run was resumed.
+    The schedule sets the number of examples of each part of a group in an epoch. Two groups have half of the batches
+    each.
+
+    Indices count the examples of all parts, one part after the other. If an epoch needs an example more than once, copy
+    n has the index plus n times the number of all examples, so that each copy is corrupted differently. The indices of
+    an epoch depend only on (seed, epoch), and random choices for an example only on (seed, epoch, index): not on the
+    number of workers or GPUs, nor on where a run was resumed.
     """
 
     def __init__(
@@ -38,17 +40,17 @@ class MixtureDataset(FairseqDataset):
         epoch_examples: int | None = None,
         name: str = "data",
     ) -> None:
-        """Take parts.
+        """Combine parts.
 
         Args:
             groups: one or two groups of parts.
-            schedule: of the temperature; None: every example once and in order of length, to validate or generate.
+            schedule: the temperature schedule; None, for validation and generation: each example once, by length.
             pad: id of the padding.
-            eos: id with which the decoder begins.
-            vocab_size: symbols of the dictionary.
-            seed: first part of the seed of every random choice.
-            epoch_examples: examples of each group in an epoch (default: those of the first group).
-            name: what messages call the data.
+            eos: first id of the decoder's input.
+            vocab_size: number of symbols of the dictionary.
+            seed: first part of the seed of all random choices.
+            epoch_examples: number of examples of each group in an epoch (default: the size of the first group).
+            name: name of the data in messages.
 
         Raises:
             UserError: if a part has no examples.
@@ -62,7 +64,7 @@ class MixtureDataset(FairseqDataset):
         self.part_sizes = np.array([len(part) for part in self.parts])
         self.epoch_examples = epoch_examples or int(self.part_sizes[self.group_of_part == 0].sum())
         self._starts = np.cumsum(self.part_sizes) - self.part_sizes
-        # int64 is what fairseq's batches are made from; its data sets have int32.
+        # fairseq's batching needs int64, but its data sets have int32.
         self.source_sizes = np.concatenate([part.source_sizes for part in self.parts]).astype(np.int64)
         self.target_sizes = np.concatenate([part.target_sizes for part in self.parts]).astype(np.int64)
 
@@ -70,7 +72,7 @@ class MixtureDataset(FairseqDataset):
         return len(self.source_sizes)
 
     def part_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of the part of each index (N,)."""
+        """Return the index of the part of each example index (N,)."""
         return np.searchsorted(self._starts, indices % len(self), side="right") - 1
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -79,13 +81,14 @@ class MixtureDataset(FairseqDataset):
         return {"id": index, "part": part, "item": self.parts[part][index % len(self) - int(self._starts[part])]}
 
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Make a batch, as fairseq's encoder-decoder models and criterions take it.
+        """Make a batch for fairseq's encoder-decoder models and criterions.
 
         Returns:
-            ``net_input``: ``src_tokens`` (B, S), ``src_lengths`` (B,) and, where there are targets,
-            ``prev_output_tokens`` (B, T), the target behind an eos; ``target`` (B, T) or None; all padded on the right.
-            ``ntokens``: tokens of the targets. ``part``: name of the part of the first
-            example. B: examples, S, T: positions of the longest source and target.
+            ``net_input``: ``src_tokens`` (B, S), ``src_lengths`` (B,) and, if there are targets,
+            ``prev_output_tokens`` (B, T), eos followed by the target without its last token. ``target``: (B, T) or
+            None. All are padded on the right. ``ntokens``: number of tokens of the targets, or of the sources if there
+            are no targets. ``part``: name of the part of the first example. B: examples; S, T: positions of the longest
+            source and target.
 
         Raises:
             UserError: if the data was binarized with a larger dictionary.
@@ -135,21 +138,21 @@ class MixtureDataset(FairseqDataset):
         return joined
 
     def num_tokens(self, index: int) -> int:
-        """Return the positions of the longer one of source and target."""
+        """Return the larger number of positions of source and target."""
         return int(self.num_tokens_vec(np.array([index]))[0])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """Return the positions of the longer one of source and target, of each index."""
+        """Return the larger number of positions of source and target, for each index."""
         example = indices % len(self)
         return np.maximum(self.source_sizes[example], self.target_sizes[example])
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return the positions of source and target."""
+        """Return the numbers of positions of source and target."""
         example = index % len(self)
         return int(self.source_sizes[example]), int(self.target_sizes[example])
 
     def counts(self) -> np.ndarray:
-        """Return the examples of each part in this epoch (parts,)."""
+        """Return the number of examples of each part in this epoch (parts,)."""
         if self.schedule is None:
             return self.part_sizes
         counts = np.empty_like(self.part_sizes)
@@ -160,7 +163,7 @@ class MixtureDataset(FairseqDataset):
         return counts
 
     def ordered_indices(self) -> np.ndarray:
-        """Return the indices of this epoch, by length; in training at random among those of similar length."""
+        """Return the indices of this epoch by length; in training, in random order within buckets of similar length."""
         if self.schedule is None:
             return np.argsort(self.num_tokens_vec(np.arange(len(self))), kind="stable")
         indices = np.concatenate([self._sample(part, count) for part, count in enumerate(self.counts())])
@@ -168,7 +171,7 @@ class MixtureDataset(FairseqDataset):
         return indices[bucketed_order(sizes, np.random.default_rng((self.seed, self.epoch)))]
 
     def _sample(self, part: int, count: int) -> np.ndarray:
-        """Return so many indices of a part: all of it as often as it goes into them, and a random choice of it."""
+        """Return ``count`` indices of a part: whole copies of it, and a random choice for the rest."""
         size, start = int(self.part_sizes[part]), int(self._starts[part])
         copies, rest = divmod(int(count), size)
         chosen = np.random.default_rng((self.seed, self.epoch, part)).permutation(size)[:rest]
@@ -176,7 +179,7 @@ class MixtureDataset(FairseqDataset):
         return start + np.concatenate([whole, chosen + copies * len(self)])
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
-        """Return all indices: nothing is too long, for longer examples are cut."""
+        """Return all indices: no example is too long, as examples are cut."""
         return indices, []
 
     def batch_by_size(
@@ -186,11 +189,14 @@ class MixtureDataset(FairseqDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Return the indices of each batch; a batch is of one group, and of two groups each has as many batches.
+        """Return the indices of each batch.
 
-        To validate or generate a batch is of one part, so that each can be scored by itself.
+        In training, all examples of a batch are from one group. The second group gets as many batches as the first:
+        a random choice of its batches, or all of them and some repeated. In validation and generation, all examples of
+        a batch are from one part, so that each part can be scored by itself.
 
-        The second group has as many as the first, a random choice of its batches, or some of them again.
+        Raises:
+            UserError: if an example has more positions than ``--max-tokens``.
         """
         if not len(indices):
             return []
@@ -226,21 +232,21 @@ class MixtureDataset(FairseqDataset):
             max_sentences=max_sentences,
             required_batch_size_multiple=multiple,
         )
-        # fairseq drops what the multiple leaves over at the end.
+        # fairseq drops the last examples if they are fewer than the multiple.
         done = sum(map(len, batches))
         return batches if done == len(indices) else [*batches, indices[done:]]
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: every epoch has examples of its own."""
+        """False: each epoch has its own examples."""
         return False
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, and with it temperature, examples and corruption."""
+        """Set the epoch, which determines temperature, examples and corruption."""
         self.epoch = epoch
 
     def log_counts(self) -> None:
-        """Log what this epoch is made of."""
+        """Log the temperature and the number of examples of each part in this epoch."""
         if self.schedule is None or len(self.parts) == 1:
             return
         parts = ", ".join(f"{part.name} {count:,}" for part, count in zip(self.parts, self.counts(), strict=True))

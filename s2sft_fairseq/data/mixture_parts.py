@@ -1,7 +1,7 @@
-"""What a mixture is made of, and how much of each: pairs of one direction, or texts of one language to corrupt.
+"""The parts of a mixture: pairs of one direction, or texts of one language to corrupt; and their shares.
 
-Lengths of what is made of them are known beforehand. How often a language is sampled depends on its share of the data,
-flattened by a temperature that may rise with time. L: examples of a part, B: examples of a batch.
+The lengths of sources and targets are known before they are made. How often a language is sampled depends on its share
+of the data, flattened by a temperature that may rise over the epochs. L: examples of a part; B: examples of a batch.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class MixturePart(ABC):
     source_sizes: np.ndarray
     """Positions of each source (L,)."""
     target_sizes: np.ndarray
-    """Positions of each target (L,); 0 where there are none."""
+    """Positions of each target (L,); 0 if there are no targets."""
 
     def __len__(self) -> int:
         return len(self.source_sizes)
@@ -37,7 +37,7 @@ class MixturePart(ABC):
 
     @abstractmethod
     def make(self, items: Sequence[Item], draws: Draws) -> tuple[Ragged, Ragged | None]:
-        """Return the sources and targets of B examples, each with its final eos; no targets where there are none."""
+        """Return the sources and targets of B examples, each with its final eos; None if there are no targets."""
 
 
 class PairPart(MixturePart):
@@ -47,9 +47,9 @@ class PairPart(MixturePart):
         """Wrap two indexed data sets.
 
         Args:
-            name: what messages call them.
+            name: name of the part in messages.
             source: ids of the sources, each with a final eos; indexable, with ``sizes``.
-            target: likewise the targets, or None where there is only something to generate.
+            target: ids of the targets in the same form, or None for generation without targets.
             form: the layout.
         """
         self.name, self.source, self.target, self.form = name, source, target, form
@@ -61,20 +61,20 @@ class PairPart(MixturePart):
         self.target_sizes = np.minimum(sizes, form.max_target)
 
     def __getitem__(self, index: int) -> Item:
-        """Return the laid-out source and target; the source alone if there is no target."""
+        """Return the laid-out source and target; only the source if there are no targets."""
         source = self.form.source(np.asarray(self.source[index], dtype=np.int64)[:-1])
         if self.target is None:
             return (source,)
         return source, self.form.target(np.asarray(self.target[index], dtype=np.int64)[:-1])
 
     def make(self, items: Sequence[Item], draws: Draws) -> tuple[Ragged, Ragged | None]:
-        """Return them as they are."""
+        """Return the sources and targets unchanged."""
         sides = [Ragged.of(side) for side in zip(*items, strict=True)]
         return sides[0], sides[1] if len(sides) > 1 else None
 
 
 class SpanPart(MixturePart):
-    """Texts of which spans are corrupted."""
+    """Texts with span corruption."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class SpanPart(MixturePart):
         """Wrap texts.
 
         Args:
-            name: what messages call them.
-            texts: their ids without special symbols, at least two of each; indexable, with ``sizes``.
-            corruption: how they are corrupted.
+            name: name of the part in messages.
+            texts: ids without special symbols, at least two in each text; indexable, with ``sizes``.
+            corruption: the span corruption.
             sentinels: ids of the sentinels.
-            prefix: ids that every source begins with.
+            prefix: first ids of all sources.
             eos: id of the eos.
             target_sentinels: whether the targets have sentinels.
         """
@@ -115,13 +115,13 @@ class SpanPart(MixturePart):
 
 
 class ConcatenatedPairs:
-    """Each source followed by its target, as one text (mT6, section 3.1); too long ones are cut, each to half."""
+    """Texts that are a source followed by its target (mT6, section 3.1), each cut to half of the maximum length."""
 
     def __init__(self, source: Any, target: Any, most: int) -> None:
-        """Wrap two indexed data sets, whose lines end in eos; ``most``: tokens of a text."""
+        """Wrap two indexed data sets, whose lines end in eos; ``most``: maximum number of tokens of a text."""
         self.half = most // 2
         lengths = [np.minimum(np.asarray(side.sizes) - 1, self.half) for side in (source, target)]
-        # There must be something to leave and something to take out.
+        # Drop pairs with an empty side: span corruption needs tokens to keep and tokens to remove.
         self._kept = np.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
         self.source, self.target = source, target
         self.num_empty = len(lengths[0]) - len(self._kept)
@@ -133,7 +133,7 @@ class ConcatenatedPairs:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Return the ids of a text, without any special symbol."""
+        """Return the ids of a text, without special symbols."""
         line = int(self._kept[index])
         sides = [np.asarray(side[line], dtype=np.int64)[:-1][: self.half] for side in (self.source, self.target)]
         return np.concatenate(sides)
@@ -149,12 +149,12 @@ class TemperatureSchedule:
     first: float = 1.0
     """T0, the temperature of the first epoch."""
     last: float = 5.0
-    """T, at least T0; the same as T0 for a temperature that does not change."""
+    """T, at least T0; equal to T0 for a constant temperature."""
     epochs: int = 5
-    """N, how many epochs it takes to get from one to the other."""
+    """N, the number of epochs from T0 to T."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, a sentence each."""
+        """Return the errors in these values, a sentence each."""
         found = []
         if self.first <= 0:
             found.append(f"--first-temperature must be positive, but is {self.first:g}")
@@ -165,26 +165,26 @@ class TemperatureSchedule:
         return found
 
     def temperature(self, epoch: int) -> float:
-        """Return the temperature of an epoch; the first one is 1, as fairseq counts."""
+        """Return the temperature of an epoch; as in fairseq, the first epoch is 1."""
         return min(self.last, self.first + (epoch - 1) / self.epochs * (self.last - self.first))
 
     def shares(self, sizes: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the share of each language in an epoch, (D_l / sum D)^(1/T_i) over the sum of these (languages,).
+        """Return the share of each language in an epoch, (D_l / sum D)^(1/T_i), normalized to sum 1 (languages,).
 
         Args:
-            sizes: examples of each language, D (languages,).
-            epoch: counted from 1.
+            sizes: number of examples of each language, D (languages,).
+            epoch: number of the epoch, from 1.
         """
         flattened = (sizes / sizes.sum()) ** (1 / self.temperature(epoch))
         return flattened / flattened.sum()
 
 
 def whole_counts(shares: np.ndarray, total: int) -> np.ndarray:
-    """Return whole numbers that add up to ``total`` and are as near to their shares of it as whole numbers can be.
+    """Return whole numbers that sum to ``total``, as near as possible to their shares of it (largest remainder method).
 
     Args:
-        shares: what adds up to 1 (languages,).
-        total: how many examples there are to share out.
+        shares: shares that sum to 1 (languages,).
+        total: the number of examples to distribute.
     """
     exact = shares * total
     counts = np.floor(exact).astype(np.int64)

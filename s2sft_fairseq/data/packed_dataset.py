@@ -1,4 +1,4 @@
-"""Packed data sets: what all have in common, batches by length and their form, and that of source-target pairs."""
+"""Packed data sets: their base class, which batches by length and makes batches; and the one of pairs."""
 
 import logging
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class PackedDataset(FairseqDataset):
-    """Examples that are packed anew in each epoch.
+    """Base class of data sets whose examples are packed anew in each epoch.
 
-    Every random choice is drawn from (seed, epoch, example index): it depends neither on the number of workers or GPUs
-    nor on where a run was resumed.
+    All random choices depend only on (seed, epoch, example index): not on the number of workers or GPUs, nor on where a
+    run was resumed.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class PackedDataset(FairseqDataset):
         shuffle: bool = False,
         name: str = "data",
     ) -> None:
-        """Take what does not depend on where examples come from.
+        """Set what all packed data sets need.
 
         Args:
             form: the layout.
-            flows: what is predicted.
-            sizes: positions of each packed example (examples,), at most.
-            cut: how targets are cut into blocks, where they are.
-            seed: first part of the seed of every random choice.
-            shuffle: whether examples of similar length come in random order.
-            name: what messages call the data.
+            flows: the flows of the objective.
+            sizes: maximum number of positions of each packed example (examples,).
+            cut: how targets are cut into blocks; None: they are not.
+            seed: first part of the seed of all random choices.
+            shuffle: whether examples of similar length are in random order.
+            name: name of the data in messages.
         """
         self.form, self.flows, self.cut, self.sizes = form, flows, cut, sizes
         self.seed, self.shuffle, self.name = seed, shuffle, name
-        # In shared memory, because data loading workers that outlive an epoch hold a copy of this object.
+        # In shared memory, because workers of the data loader that outlive an epoch have a copy of this object.
         self.epoch = torch.ones(1, dtype=torch.int64).share_memory_()
         self._batches_logged = False
 
@@ -59,21 +59,22 @@ class PackedDataset(FairseqDataset):
         return len(self.sizes)
 
     def draws(self, examples: np.ndarray) -> Draws:
-        """Return the random numbers of these examples (B,) in this epoch."""
+        """Return the random draws for these examples (B,) in this epoch."""
         return Draws(self.seed, int(self.epoch), examples)
 
     def make_batch(self, ids: np.ndarray, packed: PackedExamples) -> dict[str, Any]:
         """Make a batch of packed examples.
 
         Args:
-            ids: numbers of the examples (B,). B: examples.
+            ids: indices of the examples (B,). B: examples.
             packed: their sections.
 
         Returns:
-            ``net_input``: the arguments of the model, columns (T,) and ``labelled`` (N,), the numbers of the tokens
-            that carry a label. ``labels``: these (N,). ``ntokens``: N. ``divisor``: what the loss is divided by, unless
-            by the number of examples. ``weights`` (N,): of the labels, None if they are alike. ``flows``: which labels
-            (N,) belong to each flow, by name, where there are several; else nothing. T: tokens of all packed examples.
+            ``net_input``: the arguments of the model, columns (T,) and ``labelled`` (N,), the indices of the tokens
+            with a label. ``labels``: the labels (N,). ``ntokens``: N. ``divisor``: the divisor of the loss, unless it
+            is averaged over examples. ``weights``: the weights of the labels (N,); None if they are equal. ``flows``:
+            for each flow by name, a mask of its labels (N,); empty if there is only one flow. T: tokens of all packed
+            examples; N: labels.
         """
         batch = collate([packed])
         labelled = np.flatnonzero(batch.label != self.form.pad)
@@ -88,7 +89,7 @@ class PackedDataset(FairseqDataset):
         }
 
     def _flows(self, batch: PackedBatch, labelled: np.ndarray) -> dict[str, Any]:
-        """Return what a batch holds of the flows, and what its labels weigh."""
+        """Return the masks of the flows, the weights of the labels, and the divisor of the loss."""
         sections = batch.section()[labelled]
         members = {flow.name: sections == flow.section for flow in self.flows} if len(self.flows) > 1 else {}
         weights, divisor = None, len(labelled) // len(self.flows)
@@ -98,13 +99,15 @@ class PackedDataset(FairseqDataset):
             weights = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
-            # float64: fairseq's --fp16 halves float32 alone
-            "weights": None if weights is None else torch.from_numpy(weights),
-            "divisor": divisor,
+        """Return the masks of the flows, the weights of the labels, and the divisor of the loss."""
         }
 
     def check_ids(self, tokens: Ragged) -> None:
-        """Raise a `UserError` if the dictionary lacks one of the tokens."""
+        """Check that the dictionary has all tokens.
+
+        Raises:
+            UserError: if it lacks one of them.
+        """
         highest = tokens.values.max()
         if highest >= self.form.vocab_size:
             raise UserError(
@@ -113,34 +116,34 @@ class PackedDataset(FairseqDataset):
             )
 
     def num_tokens(self, index: int) -> int:
-        """Return the positions of a packed example at most, placeholders among them."""
+        """Return the maximum number of positions of a packed example, with placeholders."""
         return int(self.sizes[index])
 
     def size(self, index: int) -> Any:
-        """Return the positions of a packed example, or of its parts."""
+        """Return the number of positions of a packed example, or the lengths of its parts."""
         return self.num_tokens(index)
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """Return the positions of the packed examples at ``indices``."""
+        """Return the maximum number of positions of each packed example at ``indices``."""
         return self.sizes[indices]
 
     def share_of_padding(self, indices: np.ndarray, starts: np.ndarray) -> float:
-        """Tell how much of these batches would be padding if examples were padded to the longest."""
+        """Return the share of padding that these batches would have if examples were padded to the longest."""
         return share_of_padding([self.sizes[indices]], starts)
 
     def ordered_indices(self) -> np.ndarray:
-        """Return all indices, the shortest examples first; shuffled, it is buckets of similar length that are in order.
+        """Return all indices, the shortest packed sequences first.
 
-        The length of an example is that of its whole packed sequence.
+        With ``shuffle``, only buckets of similar length are in order; within a bucket the order is random.
         """
         if not self.shuffle:
             return np.argsort(self.sizes, kind="stable")
         return bucketed_order(self.sizes, np.random.default_rng((self.seed, int(self.epoch))))
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
-        """Keep every example: all were cut to fit the layout, and none is left out because it is long.
+        """Return all indices: examples are cut to fit the layout, and long ones are kept.
 
-        fairseq would leave out, with a warning, those with a side that is longer than ``--max-tokens``.
+        fairseq would leave out, with a warning, examples with a side longer than ``--max-tokens``.
         """
         return indices, []
 
@@ -151,13 +154,13 @@ class PackedDataset(FairseqDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Return the indices of each batch; ``max_tokens`` counts its positions at most; there is no padding.
+        """Return the indices of each batch; ``max_tokens`` limits the sum of its positions, as there is no padding.
 
-        fairseq would count the longest example of a batch for each of them, and drop what
-        ``required_batch_size_multiple`` leaves over.
+        fairseq would count the longest example of a batch for each of its examples, and drop the last examples if they
+        are fewer than ``required_batch_size_multiple``.
 
         Raises:
-            UserError: if an example alone has more positions than ``--max-tokens``.
+            UserError: if a single example has more positions than ``--max-tokens``.
         """
         if len(indices) == 0:
             return []
@@ -181,16 +184,19 @@ class PackedDataset(FairseqDataset):
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: batches made anew from (seed, epoch) are the same in a resumed run as in an uninterrupted one."""
+        """False: batches are made from (seed, epoch), so that a resumed run has the same as an uninterrupted one."""
         return False
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch from which random choices are drawn."""
+        """Set the epoch, on which all random choices depend."""
         self.epoch.fill_(epoch)
 
 
 def model_input(batch: PackedBatch) -> dict[str, Any]:
-    """Return the arguments of the encoder: columns (T,), the lengths of the sections, and `packing.first_step`."""
+    """Return the arguments of the encoder: columns (T,), the lengths of the sections, and `packing.first_step`.
+
+    T: tokens of the packed batch.
+    """
     return {
         "tokens": torch.from_numpy(batch.token),
         "positions": torch.from_numpy(batch.position),
@@ -222,14 +228,14 @@ class PackedPairDataset(PackedDataset):
 
         Args:
             source: ids of the sources, each with a final eos; indexable, with ``sizes``.
-            target: likewise the targets, or None where there is only something to generate.
+            target: ids of the targets in the same form, or None for generation without targets.
             form: the layout.
-            objective: how targets are predicted.
-            corruption: how sources and targets are corrupted.
-            seed: first part of the seed of every random choice.
-            shuffle: whether examples of similar length come in random order.
-            for_decoding: batches hold what a generator reads, and nothing is packed.
-            name: what messages call the data.
+            objective: the objective.
+            corruption: the corruption of sources and targets.
+            seed: first part of the seed of all random choices.
+            shuffle: whether examples of similar length are in random order.
+            for_decoding: make batches for a generator, which are not packed.
+            name: name of the data in messages.
         """
         self.source, self.target, self.for_decoding = source, target, for_decoding
         self.objective, self.corruption = objective, corruption
@@ -261,9 +267,9 @@ class PackedPairDataset(PackedDataset):
         """Make a batch.
 
         Returns:
-            What `PackedDataset.make_batch` makes. For decoding there is instead, in ``net_input``, the sources
-            ``src_tokens`` (B, S) and their ``src_lengths`` (B,); and ``target``: the whole targets (B, L), against
-            which hypotheses are scored, or None. B: examples, S and L: the longest source and target.
+            The batch of `PackedDataset.make_batch`. For decoding, ``net_input`` has the sources ``src_tokens`` (B, S)
+            and ``src_lengths`` (B,) instead, and ``target`` has the whole targets (B, L), against which hypotheses are
+            scored, or is None. B: examples; S, L: lengths of the longest source and target.
 
         Raises:
             UserError: if the data was binarized with a larger dictionary.
@@ -299,5 +305,5 @@ class PackedPairDataset(PackedDataset):
         return int(self.source_sizes[index]), int(self.target_sizes[index])
 
     def share_of_padding(self, indices: np.ndarray, starts: np.ndarray) -> float:
-        """Tell how much of these batches would be padding if sources and targets were padded to their longest."""
+        """Return the share of padding that these batches would have if sources and targets were padded separately."""
         return share_of_padding([self.source_sizes[indices], self.sizes[indices] - self.source_sizes[indices]], starts)

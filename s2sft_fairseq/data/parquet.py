@@ -1,4 +1,4 @@
-"""Rows of Parquet as lines of JSON, for whatever reads these."""
+"""Rows of Parquet as JSON lines, so that the readers of JSON lines can read them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,18 +8,18 @@ from pathlib import Path
 from s2sft_fairseq.data.bounded_files import readable
 from s2sft_fairseq.errors import UserError, package
 
-_ROWS = 1024  # that are read together: few enough for any memory
+_ROWS = 1024  # number of rows that are read together; few, to bound the memory
 
 
 @contextmanager
 def open_parquet(path: Path, columns: Sequence[str]) -> Iterator[Iterator[bytes]]:
-    """Open a file; within the block its rows are an iterator of lines, an object of the columns each.
+    """Context manager that opens a file and yields an iterator over its rows, as lines with a JSON object each.
 
-    A value that JSON does not have, such as bytes, becomes null.
+    Values that JSON does not support, such as bytes, become null.
 
     Args:
         path: the file.
-        columns: those to read.
+        columns: the columns to read.
 
     Raises:
         UserError: if pyarrow is not installed, the file cannot be read as Parquet, or a column is missing.
@@ -39,5 +39,5 @@ def open_parquet(path: Path, columns: Sequence[str]) -> Iterator[Iterator[bytes]
             )
     except (arrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
-            raise  # of the file system; pyarrow raises others for damaged pages
+            raise  # from the file system; pyarrow's errors for damaged pages have no errno
         raise UserError(f"{path}: cannot be read as Parquet: {error}") from None

@@ -1,7 +1,7 @@
-"""Packed data sets of texts: blocks of plain text, packed by a pre-training objective, and texts with labels.
+"""Packed data sets of texts: plain text for a pre-training objective, and texts with labels.
 
-Blocks are cut from binarized text and do not cross documents. Of a text with a label everything is given, and nothing
-but the label is predicted.
+Plain text is cut into blocks of tokens that do not cross documents. In a text with a label all tokens are given, and
+only the label is predicted.
 """
 
 import logging
@@ -22,32 +22,32 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 logger = logging.getLogger(__name__)
 
 TextObjective = Callable[[Ragged, Draws], PackedExamples]
-"""From the ids of texts, a row for each, to what a model is trained on."""
+"""Function from the ids of texts, one row each, and random draws to packed examples."""
 
 
 class TokenBlocks:
     """Blocks of documents: a line of the data is a paragraph, an empty line ends a document.
 
-    A document is cut into as few blocks as hold it, of nearly equal length. Which tokens a block has is worked out from
-    the lengths of the lines; the tokens are read when they are asked for.
+    A document is cut into the smallest possible number of blocks, of nearly equal length. The limits of the blocks are
+    computed from the lengths of the lines; tokens are read when a block is accessed.
     """
 
     def __init__(self, lines: Any, most: int, *, least: int = 1, divider: int | None = None) -> None:
-        """Cut.
+        """Cut documents into blocks.
 
         Args:
             lines: ids of the lines, each with a final eos, which is left out; indexable, with ``sizes``.
-            most: tokens of a block.
-            least: tokens of a block; shorter documents are left out.
-            divider: what is put between the two halves of a block, where the line begins that is nearest to its middle,
-                or in the middle where no line begins in it.
+            most: maximum number of tokens of a block.
+            least: minimum number of tokens of a document; shorter ones are left out.
+            divider: id that is inserted between the two halves of a block: before the line whose beginning is nearest
+                to the middle, or in the middle if no line begins within the block. None: no divider.
 
         Raises:
             UserError: if no document is long enough.
         """
         self.lines, self.divider = lines, divider
         sizes = np.asarray(lines.sizes, dtype=np.int64) - 1
-        # Where each line begins and the last one ends, in tokens of the whole data.
+        # Offsets, in tokens of the whole data, at which the lines begin and the last line ends.
         self._line_starts = np.concatenate([[0], np.cumsum(sizes)])
         ends = np.append(np.flatnonzero(sizes == 0), len(sizes))
         document_ends = self._line_starts[ends]
@@ -63,13 +63,13 @@ class TokenBlocks:
         self._starts = starts[document] + lengths[document] * place // counts[document]
         self._ends = starts[document] + lengths[document] * (place + 1) // counts[document]
         self.sizes = self._ends - self._starts
-        """Tokens of each block, dividers not counted (blocks,)."""
+        """Number of tokens of each block, without the divider (blocks,)."""
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Return the ids of a block, without any special symbol but the divider."""
+        """Return the ids of a block, without special symbols except the divider."""
         start, end = int(self._starts[index]), int(self._ends[index])
         first = int(np.searchsorted(self._line_starts, start, side="right")) - 1
         last = int(np.searchsorted(self._line_starts, end, side="left"))
@@ -104,13 +104,13 @@ class PackedTextDataset(PackedDataset):
 
         Args:
             blocks: the texts.
-            form: special symbols.
-            flows: what the objective predicts.
+            form: the layout, which has the special symbols.
+            flows: the flows of the objective.
             pack: the objective.
-            sizes: positions of each packed block (blocks,).
-            seed: first part of the seed of every random choice.
-            shuffle: whether blocks of similar length come in random order.
-            name: what messages call the data.
+            sizes: number of positions of each packed block (blocks,).
+            seed: first part of the seed of all random choices.
+            shuffle: whether blocks of similar length are in random order.
+            name: name of the data in messages.
         """
         super().__init__(form, flows, sizes, seed=seed, shuffle=shuffle, name=name)
         self.blocks, self.pack = blocks, pack
@@ -149,12 +149,12 @@ class LabelledDataset(PackedDataset):
         """Wrap an indexed data set.
 
         Args:
-            texts: ids, each text with a final eos; indexable, with ``sizes``.
-            labels: of each text (N, ...), or None where they are to be predicted.
+            texts: ids of the texts, each with a final eos; indexable, with ``sizes``.
+            labels: label of each text (N, ...), or None for prediction.
             form: the layout.
-            seed: first part of the seed of every random choice.
-            shuffle: whether texts of similar length come in random order.
-            name: what messages call the data.
+            seed: first part of the seed of all random choices.
+            shuffle: whether texts of similar length are in random order.
+            name: name of the data in messages.
         """
         tokens = np.asarray(texts.sizes) - 1
         super().__init__(form, (), form.source_length(tokens), seed=seed, shuffle=shuffle, name=name)

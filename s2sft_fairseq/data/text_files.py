@@ -1,9 +1,9 @@
-"""Text files of one example a line, read and counted exactly as ``fairseq-preprocess`` does.
+r"""Text files with one example per line, read and counted exactly as ``fairseq-preprocess`` does.
 
-fairseq opens text with universal newlines (fairseq/file_chunker_utils.py): ``\\n``, ``\\r\\n`` and a lone ``\\r`` end a
-line; U+2028, U+0085, form feeds and the like, at which `str.splitlines` would break, do not. With ``--workers`` above 1
-it seeks to byte offsets and then repeats lines of a file that holds any ``\\r``, without a word: so none may get there.
-Invalid UTF-8 makes it fail with a traceback that names no line.
+fairseq opens text with universal newlines (fairseq/file_chunker_utils.py): ``\n``, ``\r\n`` and a lone ``\r`` end a
+line; U+2028, U+0085, form feeds and others, at which `str.splitlines` breaks, do not. With ``--workers`` above 1 it
+seeks to byte offsets and then silently repeats lines if the file has any ``\r``, so such files are refused. On invalid
+UTF-8 it fails with a traceback that does not name the line.
 """
 
 import io
@@ -30,7 +30,7 @@ SHOWN_LINES = 10
 
 @dataclass(frozen=True)
 class TextStats:
-    """What a text file holds: its lines, and how many of them are empty or only white space."""
+    """The number of lines of a text file, and the number of lines that are empty or only white space."""
 
     path: Path
     lines: int
@@ -49,19 +49,19 @@ def check_parallel(source: Path, target: Path, *, allow_crlf: bool = False) -> t
 
 
 def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -> list[TextStats]:
-    """Check every file of every group of line-aligned files, and that the files of a group have equally many lines.
+    r"""Check all files of groups of line-aligned files, and that the files of a group have equally many lines.
 
-    Empty lines are examples like others: they keep their place, and are only counted and logged.
+    Empty lines are valid examples: they keep their place, and are only counted and logged.
 
     Args:
-        groups: files of one group belong together line by line.
-        allow_crlf: accept ``\\r\\n`` as a line end: for readers that write ``\\n``, never before fairseq-preprocess.
+        groups: groups of files that correspond line by line.
+        allow_crlf: accept ``\r\n`` as a line end: only for readers that write ``\n``, not for fairseq-preprocess.
 
     Returns:
-        One `TextStats` a file, in the order given.
+        A `TextStats` for each file, in the given order.
 
     Raises:
-        UserError: names all problems of all files: missing or empty files, lines that are not UTF-8 or hold a carriage
+        UserError: naming all problems of all files: missing or empty files, lines that are not UTF-8 or have a carriage
             return or NUL (the first 10 and their number), different line counts.
     """
     stats: list[TextStats] = []
@@ -86,9 +86,9 @@ def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -
 
 
 def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
-    """Count the lines of `path` and append what is wrong with it to `problems`."""
+    """Count the lines of `path` and append its errors to `problems`."""
     lines = empty = 0
-    # fairseq counts a lone carriage return as a line end, but these files are refused: numbers are those of an editor.
+    # A lone carriage return does not count as a line end here, as in most editors; such files are refused anyway.
     wrong: dict[str, list[int]] = {}
     with open_bytes(path) as file:
         while block := file.read(BLOCK):
@@ -107,9 +107,9 @@ def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
 
 
 def _mistakes(block: bytes, allow_crlf: bool) -> Iterator[tuple[int, str]]:
-    """Yield the number of each wrong line, from 1, and what is wrong with it."""
+    """Yield the number of each wrong line, from 1, with its error."""
     if b"\r" not in block and b"\0" not in block and _is_utf8(block):
-        return  # nearly always, and found out much faster than line by line
+        return  # the usual case, for which a check of the whole block is much faster than line by line
     for number, line in enumerate(io.BytesIO(block), 1):
         text = line.removesuffix(b"\n")
         if text.endswith(b"\r") and text != line and allow_crlf:
@@ -131,29 +131,29 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def line_problems(path: Path, wrong: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Word each mistake of a file, with how many lines make it and the numbers of the first ones."""
+    """Yield a message for each kind of error in a file, with the number of its lines and the first line numbers."""
     for what, numbers in wrong.items():
         shown = ", ".join(map(str, numbers[:SHOWN_LINES])) + (", ..." if len(numbers) > SHOWN_LINES else "")
         yield f"{path}: {len(numbers)} line(s) {what}: line {shown}"
 
 
 def plain_name(path: Path) -> str:
-    """Return the name of a file, without the ``.gz`` of a compressed one."""
+    """Return the name of a file without ``.gz``."""
     return path.name.removesuffix(".gz")
 
 
 def is_json_lines(path: Path) -> bool:
-    """Tell by its name whether a file holds JSON objects, one a line."""
+    """Return whether a file has JSON objects, one per line, judging by its name."""
     return plain_name(path).endswith(".jsonl")
 
 
 def is_parquet(path: Path) -> bool:
-    """Tell by its name whether a file is one of Parquet's."""
+    """Return whether a file is a Parquet file, judging by its name."""
     return path.suffix == ".parquet"
 
 
 def has_fields(path: Path) -> bool:
-    """Tell by its name whether a file holds examples of named fields, not plain text."""
+    """Return whether a file has examples with named fields, not plain text, judging by its name."""
     return is_json_lines(path) or is_parquet(path)
 
 
@@ -164,10 +164,10 @@ def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, without their ends; `check_texts` finds what is wrong with it.
+    """Yield the lines of a file, without line ends; check the file with `check_texts` first.
 
     Raises:
-        UserError: if one has more than `LONGEST_LINE` bytes.
+        UserError: if a line has more than `LONGEST_LINE` characters.
     """
     with io.TextIOWrapper(open_bytes(path), encoding="utf-8") as file:
         number = 0
@@ -179,13 +179,13 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write a file of lines; an interrupted run leaves the former file whole.
+    """Write lines to a file; if the run is interrupted, a former file stays unchanged.
 
     Returns:
         The number of lines written.
 
     Raises:
-        ValueError: if a line holds a line end.
+        ValueError: if a line contains a line end.
     """
     count = 0
     with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:

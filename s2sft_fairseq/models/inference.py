@@ -22,10 +22,6 @@ from s2sft_fairseq.modules.lora import merge_lora
 logger = logging.getLogger(__name__)
 
 QUANTIZATIONS = ("none", "int8")
-KEPT_KERNELS = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
-"""How many compiled products PyTorch and oneDNN keep, by their variables, which they read at their first product. Each
-is for matrices of certain sizes, and batches of decoding have ever new ones: with their own 1,024 a server grows by
-hundreds of MB, for which nothing is faster."""
 
 
 def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str) -> None:
@@ -41,8 +37,9 @@ def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str)
     Raises:
         UserError: if ``quantize`` contradicts device, data type or CPU, or weights overflowed in float16.
     """
-    for name, number in KEPT_KERNELS.items():
-        os.environ.setdefault(name, number)
+    # PyTorch keeps one compiled product per shape and reads this before the first one. Decoding has new shapes in every
+    # batch: with PyTorch's own 1,024 a server grows by hundreds of MB and is no faster.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
     check_half_precision(model)
     if quantize == "int8" and (problems := _int8_problems(model, bf16)):
         raise UserError.of(problems)

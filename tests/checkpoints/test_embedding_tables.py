@@ -27,6 +27,12 @@ def test_how_new_rows_begin():
     assert made.weights["lm_head.bias"].tolist() == [1, 2, 3, 4, 10, 2, 4, 3]
 
 
+def test_an_output_embedding_of_its_own():
+    made = conversion(**{"lm_head.weight": -torch.arange(10.0).view(5, 2)})
+    add_tokens(made, list(SYMBOLS), ["[ATTN]=[MASK]", "new"])
+    assert made.weights["lm_head.weight"][5:].tolist() == [[-2, -3], [-4, -5]]
+
+
 def test_without_an_output_bias_and_in_half_precision():
     made = conversion()
     made.weights["embeddings.tokens.weight"] = made.weights["embeddings.tokens.weight"].half()

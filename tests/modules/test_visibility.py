@@ -79,7 +79,7 @@ def random_examples(kinds, seed, count=4):
 
 def by_example(column, lengths):
     """The rows of each example, [(L_i, ...)]."""
-    return column.split([sum(sections) for blocks in lengths])
+    return column.split([sum(sections) for sections in lengths])
 
 
 def gradients(model, states, seed):

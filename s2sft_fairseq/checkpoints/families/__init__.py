@@ -1,4 +1,4 @@
-"""The families of encoders that can be converted, a file each."""
+"""The families of encoders that can be converted, each described in one module."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,27 +18,27 @@ from s2sft_fairseq.checkpoints.families.s2sft import S2SFT
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.errors import UserError, as_option, shown
 
-# The more special first: s2s-ft's files have BERT's names too, and UniLM's, nomic's those of BERT, jina's RoBERTa's.
+# More specific families come first: s2s-ft's files also match UniLM and BERT, nomic's BERT, and jina's RoBERTa.
 FAMILIES = (
     *(S2SFT, UNILM, NOMIC_BERT, JINA, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
     *(EUROBERT, ULTRABERT, NEOBERT, GTE, DEBERTA_DISCRIMINATOR, DEBERTA),
 )
 _WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
-"""Whose format models are written in, whatever they were read from."""
-_SHOWN = 120  # characters of a name
+"""The families in whose formats models are exported, whatever format they were read from."""
+_SHOWN = 120  # maximum number of characters of a name in a message
 _SWITCHES = (
     *("norm", "embedding_norm", "layer_norm_position", "feed_forward", "biases", "key_value_heads", "lm_head"),
     *("output_matrix", "output_bias"),
 )
-"""What is the same in all models of a family, or written in its configuration."""
+"""The settings that must be those of the family, or that its configuration can express, for a model to be exported."""
 
 
 def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
-    """Tell the family of a checkpoint by its names, or, for an encoder without any head, by its ``model_type``.
+    """Return the family of a checkpoint, from its names or, for an encoder without a head, from its ``model_type``.
 
     Raises:
-        UserError: if neither is known, or if ``model_type`` is that of another model, some of which have the names of a
-            known family (CamemBERT those of RoBERTa) but other ids or another architecture.
+        UserError: if both are unknown, or if ``model_type`` is that of an unsupported model. Some of these have the
+            names of a known family (CamemBERT those of RoBERTa), but other ids or another architecture.
     """
     names = sorted(names)
     kinds = {kind: family for family in FAMILIES for kind in family.model_types}
@@ -58,10 +58,10 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
 
 
 def _nearest(names: Sequence[str]) -> str:
-    """Tell which family has the most of these names, and which ones it lacks."""
+    """Return a note on the family that has the most of these names, and on the names that it lacks."""
     layers = 1 + max((int(number) for name in names for number in re.findall(r"\.(\d{1,9})\.", name)), default=0)
     lacking = {}
-    # The most usual ones first.
+    # Among equally near families, prefer the most common ones.
     usual = (BERT, ROBERTA)
     known_kinds = [*usual, *(family for family in FAMILIES if family.model_types and family not in usual)]
     for family in known_kinds:
@@ -78,7 +78,7 @@ def _nearest(names: Sequence[str]) -> str:
 
 
 def table() -> str:
-    """Return what can be converted, a family a line."""
+    """Return a table of the families that can be converted, one per line."""
     rows = [("family", "model_type", "written back", "models")]
     rows += [
         (each.name, ", ".join(each.model_types) or "-", "yes" if each in _WRITTEN else "no", each.models)
@@ -93,8 +93,8 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family
     """Return the family whose Hugging Face model has the architecture that these sizes describe.
 
     Args:
-        sizes: of the model.
-        defaults: of the sizes that families do not tell.
+        sizes: the sizes of the model.
+        defaults: values of the sizes that a family's configuration does not set.
 
     Raises:
         UserError: if there is no such family, naming how the model differs from the most similar one.

@@ -1,7 +1,7 @@
-"""BERT in Hugging Face's names, and what shares them: MiniLM, UniLM v1 and 1.2.
+"""BERT by Hugging Face's names, and other encoders with these names: MiniLM, UniLM v1 and 1.2.
 
-Cased, uncased, Chinese and multilingual checkpoints differ in their vocabulary alone; ``gamma`` and ``beta`` of old
-files are ``weight`` and ``bias``. UniLM's configuration may name the segments that it was trained with.
+Cased, uncased, Chinese and multilingual checkpoints differ only in their vocabulary. ``gamma`` and ``beta`` in old
+files are ``weight`` and ``bias``. UniLM's configuration may name the segments of its training.
 """
 
 from collections.abc import Mapping
@@ -42,15 +42,15 @@ OLD_LAYER_NORMS = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))
 
 
 def with_base(base: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Put a family's prefix before its names."""
+    """Return names with the prefix of a family added."""
     return {base + theirs: ours for theirs, ours in names.items()}
 
 
 def bert_sizes(config: Mapping[str, Any]) -> Sizes:
-    """Read the sizes off a ``config.json``.
+    """Return the sizes in a ``config.json``.
 
     Raises:
-        UserError: listing every setting that is missing, or naming one that the model has no counterpart of.
+        UserError: naming the settings that are missing or that the model does not support.
     """
     must_be(config, position_embedding_type="absolute")
     return {
@@ -64,7 +64,7 @@ def bert_sizes(config: Mapping[str, Any]) -> Sizes:
 
 
 def bert_config(sizes: Sizes) -> dict[str, Any]:
-    """Return the ``config.json`` of these sizes."""
+    """Return the ``config.json`` for these sizes."""
     return {
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",

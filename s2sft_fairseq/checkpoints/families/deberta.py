@@ -1,8 +1,8 @@
-"""DeBERTa v2, v3 and multilingual v3 (arXiv 2006.03654, 2111.09543), in Hugging Face's names.
+"""DeBERTa v2, v3 and multilingual v3 (arXiv 2006.03654, 2111.09543), by Hugging Face's names.
 
 Version 3 was trained to detect replaced tokens, as ELECTRA's discriminators were. Its files have a head for that
-(``mask_predictions``); what they have of a language model head does not belong to the encoder and is left out.
-The convolution of version 2 has no counterpart: it would show a placeholder the tokens on both sides of it.
+(``mask_predictions``). Their language model head, as far as they have one, does not belong to the encoder and is left
+out. The convolution of version 2 is not supported: it would show a placeholder the tokens on both sides of it.
 """
 
 import re
@@ -28,7 +28,7 @@ _LAYER_NORM = "layer_norm"
 def _sizes(config: Mapping[str, Any]) -> Sizes:
     sizes = required(config, **HUGGING_FACE_SIZES)
     width, heads = sizes["encoder_embed_dim"], sizes["encoder_attention_heads"]
-    # What is not given has another value in transformers than the one that is needed.
+    # The defaults of transformers, which are not the values that this model needs.
     defaults = {"relative_attention": False, "position_biased_input": True}
     must_be({**defaults, **config}, relative_attention=True, position_biased_input=False)
     must_be(config, conv_kernel_size=0, embedding_size=width, attention_head_size=width // heads)
@@ -47,7 +47,7 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
 
 
 def _terms(config: Mapping[str, Any]) -> str:
-    """Read the products with relative positions: a list, or names with bars between them."""
+    """Return our name for ``pos_att_type``, the products with relative positions: a list, or names joined by ``|``."""
     given = config.get("pos_att_type") or []
     names = sorted(given.lower().split("|") if isinstance(given, str) else given)
     for ours, theirs in _TERMS.items():
@@ -64,7 +64,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
         "type_vocab_size": sizes["num_segments"],
         "layer_norm_eps": sizes["layer_norm_eps"],
         "hidden_act": activation_name(sizes),
-        "pooler_hidden_act": "tanh",  # of our head for classes, as in BERT
+        "pooler_hidden_act": "tanh",  # the activation of our classification head, as in BERT
         "relative_attention": True,
         "position_biased_input": False,
         "pos_att_type": _TERMS[str(sizes["disentangled_attention"])],
@@ -99,12 +99,12 @@ DEBERTA = Family(
         "cls.predictions.transform.LayerNorm": "lm_head.layer_norm",
     },
     parameters={**with_base(_BASE, _PARAMETERS), "cls.predictions.bias": "lm_head.bias"},
-    # The head of the authors' program, which transformers has with ``legacy: false``.
+    # The head of the original program, which transformers uses with ``legacy: false``.
     spelling=(
         (r"^lm_predictions\.lm_head\.(dense|LayerNorm)", r"cls.predictions.transform.\1"),
         (r"^lm_predictions\.lm_head\.bias", "cls.predictions.bias"),
     ),
-    # A position table that is not added to the input.
+    # The position table is not added to the input.
     unused=UNUSED + r"|embeddings\.position_embeddings\.",
     tied=("cls.predictions.decoder.weight",),
     sizes=_sizes,

@@ -1,7 +1,7 @@
-"""ELECTRA's discriminators and generators (arXiv 2003.10555), in Hugging Face's names.
+"""ELECTRA's discriminators and generators (arXiv 2003.10555), by Hugging Face's names.
 
-Small ones have embeddings narrower than their layers, base and large generators wider ones, and a projection between
-them. A discriminator has no language model head; what it has in place of one is left out.
+The embeddings of small models are narrower than their layers, those of base and large generators wider; a projection
+is between them. A discriminator has no language model head, and its own head is left out.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""ERNIE and ERNIE-GEN (arXiv 2001.11314): in Hugging Face's names, and as Baidu's own program saved them.
+"""ERNIE and ERNIE-GEN (arXiv 2001.11314): by Hugging Face's names, and as Baidu's own program saved them.
 
-Baidu's file (``*.pdparams``) keeps the matrices of linear layers as (in, out). ``[ATTN]`` and ``[NOISE]`` of ERNIE-GEN
-are ordinary entries of its vocabulary. ERNIE 2 and 3 add the embedding of a task; that of task 0, which their programs
-take by default, is folded into the positions.
+Baidu's file (``*.pdparams``) stores the matrices of linear layers as (in, out). ``[ATTN]`` and ``[NOISE]`` of ERNIE-GEN
+are ordinary entries of its vocabulary. ERNIE 2 and 3 add a task embedding; that of task 0, the default of their
+programs, is added to the position table.
 """
 
 from collections.abc import Mapping
@@ -44,10 +44,10 @@ def _fold_task(weights: Weights, sizes: Sizes) -> None:
 
 
 def _transpose(weights: Weights, sizes: Sizes) -> None:
-    """Turn the matrices of linear layers from (in, out) to (out, in)."""
+    """Transpose the matrices of linear layers from (in, out) to (out, in)."""
     for name, value in weights.items():
         if not name.startswith("embeddings.") and name.endswith(".weight") and value.ndim == 2:
-            # The fused projection is (3 * in, out): three matrices one below another.
+            # The fused projection is (3 * in, out): three matrices stacked.
             parts = value.chunk(3) if ".qkv." in name else [value]
             weights[name] = torch.cat([part.t() for part in parts])
 
@@ -57,7 +57,7 @@ def _segments(config: Mapping[str, Any]) -> int:
 
 
 def _segments_of_ernie_gen(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each field of the source a segment of its own and the target the last of the four, as its program does."""
+    """Return ERNIE-GEN's layout: one segment per field of the source, and the last of the four for the target."""
     return {"source_segments": "0,1,2", "target_segment": 3} if _segments(config) == 4 else {}
 
 

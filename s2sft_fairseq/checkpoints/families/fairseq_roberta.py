@@ -1,7 +1,7 @@
-"""RoBERTa, XLM-RoBERTa and InfoXLM as fairseq saved them: ``model.pt`` beside its ``dict.txt``.
+"""RoBERTa, XLM-RoBERTa and InfoXLM as fairseq saved them: ``model.pt`` with ``dict.txt`` beside it.
 
-The sizes are in the options that the checkpoint holds. Before fairseq 0.10 the encoder was called decoder, and query,
-key and value were one parameter.
+The sizes are options in the checkpoint. Before fairseq 0.10 the encoder was named decoder, and query, key and value
+were one parameter.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""ModernBERT (arXiv 2412.13663) and encoders of its architecture, in Hugging Face's names."""
+"""ModernBERT (arXiv 2412.13663) and encoders with the same architecture, by Hugging Face's names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
 
 
 def _global_attention_every(config: Mapping[str, Any]) -> int:
-    """Read how often a layer is global, in transformers 5 off a list of all layers."""
+    """Return n if every n-th layer is global; transformers 5 has a list of all layers in place of this number."""
     kinds = config.get("layer_types")
     if kinds is None:
         return config.get("global_attn_every_n_layers", 3)
@@ -67,7 +67,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
             FULL: one_kind_of_rotation(sizes["rotary_base"]),
             LOCAL: one_kind_of_rotation(local_base),
         },
-        # for transformers before 5
+        # For transformers before 5.
         "global_attn_every_n_layers": sizes["global_attention_every"],
         "global_rope_theta": sizes["rotary_base"],
         "local_rope_theta": local_base,
@@ -78,7 +78,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
 
 
 def _layout(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the symbol that texts begin with: in mmBERT it is the one that they end with."""
+    """Return the first symbol of sources if it is not ``[CLS]``: mmBERT begins and ends texts with the same symbol."""
     ids = config.get("cls_token_id"), config.get("sep_token_id")
     return {"source_start": "sep"} if None not in ids and ids[0] == ids[1] else {}
 

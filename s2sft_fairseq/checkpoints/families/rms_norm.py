@@ -1,10 +1,9 @@
-"""Encoders whose layers are those of today's decoders: EuroBERT and UltraBERT in Hugging Face's names, and NeoBERT in
-those of its own program.
+"""Encoders with the layers of current decoders: EuroBERT and UltraBERT by Hugging Face's names, NeoBERT by its own.
 
-RMSNorm before attention and feed-forward network and none behind the embeddings, SwiGLU, rotary positions, hardly a
-bias, and an output matrix of its own. EuroBERT (arXiv 2503.05500) has no hidden layer in its head, and groups of heads
-may share keys and values; UltraBERT has two hidden layers, and local layers; NeoBERT (arXiv 2502.19587) has none, and a
-bias of each score.
+They have RMSNorm before attention and feed-forward network but not after the embeddings, SwiGLU, rotary positions, few
+or no biases, and an untied output matrix. EuroBERT (arXiv 2503.05500) has no hidden layer in its head, and groups of
+heads may share keys and values. UltraBERT has two hidden layers in its head, and local layers. NeoBERT (arXiv
+2502.19587) has no hidden layer in its head, but an output bias.
 """
 
 from collections.abc import Mapping
@@ -105,7 +104,7 @@ def _eurobert_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
-    windows = config.get("attention_windows")  # of its first configurations: one for each layer, 0 for all positions
+    windows = config.get("attention_windows")  # in its first configurations: one per layer, 0 for global attention
     kinds = config.get("layer_types") or (windows and [LOCAL if window else FULL for window in windows])
     radius = next(filter(None, windows or ()), config.get("sliding_window", 128))
     every, first = _global_layers(
@@ -126,10 +125,10 @@ def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
 
 
 def _global_layers(kinds: list[str]) -> tuple[int, int]:
-    """Return every how many layers one is global, and the first one that is.
+    """Return n if every n-th layer is global, and the index of the first global layer.
 
     Raises:
-        UserError: if they are spread in another way.
+        UserError: if the global layers are distributed in another way.
     """
     first = kinds.index(FULL) if FULL in kinds else len(kinds)
     for every in range(first + 1, len(kinds) + 1):
@@ -166,7 +165,7 @@ def _neobert_sizes(config: Mapping[str, Any]) -> Sizes:
         **_COMMON,
         "encoder_layers": config["num_hidden_layers"],
         "encoder_embed_dim": config["hidden_size"],
-        # Two thirds, so that the three matrices have as many numbers as two, rounded up to a multiple of 8.
+        # Two thirds, so that three matrices have as many parameters as two would; rounded up to a multiple of 8.
         "encoder_ffn_embed_dim": -(-(2 * config["intermediate_size"] // 3) // 8) * 8,
         "encoder_attention_heads": config["num_attention_heads"],
         "max_positions": config.get("max_length", 4096),
@@ -194,9 +193,10 @@ def _neobert_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def _by_head(value: Tensor, sizes: Sizes) -> Tensor:
-    """Bring query, key and value of each head, one head after the other, into our order: all queries first.
+    """Reorder the rows of NeoBERT's fused projection, grouped by head, into ours: all queries, all keys, all values.
 
-    The dimensions of a head that rotate together are neighbours there, and half a head apart here.
+    Pairs of dimensions that are rotated together are neighbors there, and half a head apart here. h: heads; d: width of
+    a head; H: width.
     """
     heads, width = sizes["encoder_attention_heads"], value.size(1)
     # (h 3 d, H) -> (h, 3, d / 2, 2, H) -> (3, h, 2, d / 2, H)

@@ -1,7 +1,7 @@
-"""RoBERTa, XLM-RoBERTa, InfoXLM and their like, in Hugging Face's names.
+"""RoBERTa, XLM-RoBERTa, InfoXLM and similar encoders, by Hugging Face's names.
 
-Their position table begins with two rows that no token uses (positions of real tokens count from the padding id on),
-and their one segment row is added to every token: the rows go, and the segment is folded into the positions.
+Their position table begins with two rows that no token uses, as positions start after the padding id; these rows are
+removed. Their only segment embedding is added to every token; it is added to the position table instead.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
 
 
 def drop_first_positions(weights: Weights, sizes: Sizes) -> None:
-    """Take away the rows before that of the first token, and fold a single segment into the rest."""
+    """Remove the rows before that of the first token, and add a single segment embedding to the others."""
     if "embeddings.positions.weight" in weights:
         weights["embeddings.positions.weight"] = weights["embeddings.positions.weight"][FIRST_POSITION:]
     fold_segment(weights, sizes)
 
 
 def _restore_first_positions(weights: Weights, sizes: Sizes) -> None:
-    """Put zeros before the first position, and one segment row of zeros where there is none."""
+    """Insert rows of zeros before the first position, and add a segment row of zeros if there is no segment table."""
     positions = weights["embeddings.positions.weight"]
     weights["embeddings.positions.weight"] = torch.cat(
         [positions.new_zeros(FIRST_POSITION, positions.size(1)), positions]

@@ -1,8 +1,8 @@
-"""BERT and RoBERTa with rotary positions: nomic-bert, GTE multilingual and jina-embeddings-v3, in Hugging Face's names.
+"""BERT and RoBERTa with rotary positions: nomic-bert, GTE multilingual and jina-embeddings-v3, by Hugging Face's names.
 
-Their layers are post-norm. nomic-bert has SwiGLU and biases in its norms and head alone, GTE has GeGLU with a bias
-behind it, jina the feed-forward network of RoBERTa. The files of their own programs, which transformers read by running
-code, have older names: those of weights, which are all that is needed, are known here.
+Their layers are post-norm. nomic-bert has SwiGLU, and biases in its norms and head only. GTE has GeGLU with a bias in
+the layer after it. jina has the feed-forward network of RoBERTa. The files of their own programs, which transformers
+loads with ``trust_remote_code``, have older names; those of the weights are supported here.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ _EMBEDDINGS = {
     "embeddings.token_type_embeddings.weight": "embeddings.segments.weight",
 }
 _UNUSED = r"pooler\.|rotary_emb\.|embeddings\.(position_ids|token_type_ids)$"
-# Names of nomic's configurations until transformers 5.
+# Names in nomic's configurations before transformers 5.
 _OLD_SIZES = {
     "n_layer": "num_hidden_layers",
     "n_embd": "hidden_size",
@@ -53,7 +53,12 @@ def _named(base: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sizes_of(default_base: float, **others: Any) -> Callable[[Mapping[str, Any]], Sizes]:
-    """Return what reads the sizes off a configuration; ``others`` are the same in every model of the family."""
+    """Return a function that reads the sizes from a configuration.
+
+    Args:
+        default_base: base of the rotary positions, if the configuration does not set it.
+        others: sizes that all models of the family share.
+    """
 
     def sizes(config: Mapping[str, Any]) -> Sizes:
         config = {**{new: config[old] for old, new in _OLD_SIZES.items() if old in config}, **config}
@@ -76,7 +81,7 @@ def _sizes_of(default_base: float, **others: Any) -> Callable[[Mapping[str, Any]
 
 
 def _config_of(kind: str, architecture: str) -> Callable[[Sizes], dict[str, Any]]:
-    """Return what writes the configuration."""
+    """Return a function from sizes to the configuration."""
 
     def config(sizes: Sizes) -> dict[str, Any]:
         return {
@@ -93,12 +98,12 @@ def _config_of(kind: str, architecture: str) -> Callable[[Sizes], dict[str, Any]
 
 
 def _layout(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the segment of targets, where there is only one."""
+    """Return segment 0 as that of targets if the encoder has only one segment."""
     return {"target_segment": 0} if config.get("type_vocab_size", 2) == 1 else {}
 
 
 def _join_older_names(weights: Weights, sizes: Sizes) -> None:
-    """Give layers that are one in older files the names that they have here."""
+    """Rename the layers that older files store fused, and swap the halves of their gated layers."""
     for layer in range(sizes["encoder_layers"]):
         for kind in ("weight", "bias"):
             if (value := weights.pop(f"layers.{layer}.attention.whole.{kind}", None)) is not None:

@@ -1,7 +1,7 @@
-"""What the s2s-ft program wrote: fine-tuned models, in BERT's names whatever the encoder was.
+"""Models that the s2s-ft program fine-tuned, by BERT's names whatever the encoder was.
 
-Its decoder has 1e-5 hard-coded as the epsilon of every layer norm, whatever the model was trained with; decoding gives
-its numbers with that epsilon only.
+Its decoder hard-codes 1e-5 as the epsilon of all layer norms, whatever the epsilon of the training was. Decoding
+reproduces its results only with this epsilon.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Reading settings of a configuration, with errors that name all that is wrong."""
+"""Read the settings of a configuration, with errors that list everything that is wrong."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,9 +43,9 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
     "a list": ((list,), ("layer_types", "attention_windows")),
     "an object": ((dict,), ("rope_parameters",)),
 }
-"""The settings that families read beside the sizes that must be there, by what they must be."""
+"""The optional settings that families read, by the kind of their values: the types, and the names of the settings."""
 
-# Our names of sizes -> those of Hugging Face's configurations.
+# Our names of sizes -> those in Hugging Face's configurations.
 HUGGING_FACE_SIZES = {
     "encoder_layers": "num_hidden_layers",
     "encoder_embed_dim": "hidden_size",
@@ -68,14 +68,14 @@ ACTIVATIONS = {
 
 
 def check_kinds(file: Path, config: Mapping[str, Any]) -> None:
-    """Check that all settings that some family reads are of their kind, where they are given.
+    """Check the types of all given settings that any family reads.
 
     Args:
-        file: that holds the configuration.
+        file: the file of the configuration, for the message.
         config: the configuration.
 
     Raises:
-        UserError: listing every one that is not.
+        UserError: listing every setting of a wrong type.
     """
     problems = [
         f"the configuration's {name} must be {kind}, but is {shown(config[name])}"
@@ -115,10 +115,10 @@ def required(config: Mapping[str, Any], **names: str) -> dict[str, Any]:
 
 
 def must_be(config: Mapping[str, Any], **values: Any) -> None:
-    """Check that settings of which only one value has a counterpart here have it, where they are given.
+    """Check that settings have the only value that is supported, if they are given.
 
     Raises:
-        UserError: listing every one that has another.
+        UserError: listing every setting that has another value.
     """
     if problems := [
         f"the configuration's {name} must be {needed!r} for this model, but is {shown(config[name])}"
@@ -129,10 +129,10 @@ def must_be(config: Mapping[str, Any], **values: Any) -> None:
 
 
 def activation(config: Mapping[str, Any], name: str) -> str:
-    """Return our name of the activation.
+    """Return our name of the activation in the setting ``name``; ``gelu`` if it is not given.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the activation is not supported.
     """
     theirs = config.get(name, "gelu")
     if theirs not in ACTIVATIONS:
@@ -149,16 +149,16 @@ def activation_name(sizes: Mapping[str, Any]) -> str:
 def rotary_base(
     config: Mapping[str, Any], default: float, kind: str | None = None, old_name: str = "rope_theta"
 ) -> float:
-    """Return the base of the rotary positions, a setting of its own until transformers 5.
+    """Return the base of the rotary positions, which had a setting of its own before transformers 5.
 
     Args:
         config: the configuration.
-        default: where it says nothing.
-        kind: of layers, where each kind has its own.
-        old_name: of that setting.
+        default: the base if the configuration does not set it.
+        kind: the kind of layers, if each kind has its own base.
+        old_name: the name of the setting before transformers 5.
 
     Raises:
-        UserError: if the angles are computed in another way.
+        UserError: if a setting has a wrong type, or the rotary positions are scaled.
     """
     parameters = config.get("rope_parameters") or {}
     if kind is not None:
@@ -178,5 +178,5 @@ def rotary_base(
 
 
 def one_kind_of_rotation(base: float) -> dict[str, Any]:
-    """Return the ``rope_parameters`` of a model whose layers are all of one kind."""
+    """Return the ``rope_parameters`` for layers of one kind."""
     return {"rope_type": "default", "rope_theta": base}

@@ -1,7 +1,7 @@
 """UniLM v2 as Microsoft published it: Fast QKV, and a relative position bias that all layers share.
 
-Fast QKV is one matrix for query, key and value, and biases of query and value only: that of the key is the same for all
-keys of a query, which the softmax takes out again (convert_state_dict.py of s2s-ft).
+Fast QKV is one matrix for query, key and value, with biases for query and value only. A bias of the key adds the same
+value to all scores of a query, which the softmax cancels (convert_state_dict.py of s2s-ft).
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ _FAST = {
 
 
 def _join_biases(weights: Weights, sizes: Sizes) -> None:
-    """Make the fused bias of Fast QKV's two, (1, 1, H) each; that of the key becomes 0."""
+    """Concatenate Fast QKV's biases of query and value, (1, 1, H) each, to the fused bias; that of the key is 0."""
     for layer in range(sizes["encoder_layers"]):
         prefix = f"layers.{layer}.attention"
         if f"{prefix}.q_bias" in weights and f"{prefix}.v_bias" in weights:
