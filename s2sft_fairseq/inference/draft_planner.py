@@ -28,7 +28,7 @@ _LOWER, _DIAGONAL = np.tril(np.ones((MOST_DRAFTS + 1,) * 2), -1), np.eye(MOST_DR
 
 
 class Plan(NamedTuple):
-    """The tokens and placeholders that a pass reads of each sentence, beside its newest token."""
+    """The tokens and placeholders that a pass reads of each sentence, besides its newest token."""
 
     drafts: int
     """Tokens that it verifies. A placeholder follows each of them, and one follows the text without drafts."""

@@ -178,7 +178,7 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
 
 
 def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
-    """Return everything beside the input that the output depends on, by option name."""
+    """Return everything besides the input that the output depends on, by option name."""
     task: Any = OmegaConf.to_container(cfg.task)
     generation: Any = OmegaConf.to_container(cfg.generation)
     groups = {

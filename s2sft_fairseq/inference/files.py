@@ -104,7 +104,7 @@ class HypothesisLines:
 
     tokenizer: Tokenizer
     stripped: Collection[int]
-    """Ids to remove from the text, beside bos and padding."""
+    """Ids to remove from the text, besides bos and padding."""
     json_lines: bool
     """Write objects with all hypotheses in place of the best text."""
 

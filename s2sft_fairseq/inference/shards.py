@@ -1,6 +1,6 @@
 """The shards of a corpus, and the manifest of the output folder, which records the shards that are done.
 
-``manifest.json`` has two entries: ``settings``, everything beside the input that the lines depend on, and ``shards``.
+``manifest.json`` has two entries: ``settings``, everything besides the input that the lines depend on, and ``shards``.
 The latter has for each finished output the path and SHA-256 sum of its input, its number of lines, its own SHA-256 sum,
 and the seconds that it took.
 """
@@ -81,7 +81,7 @@ class Manifest:
 
         Args:
             folder: a folder that is empty or has a manifest.
-            settings: everything beside the input that the lines depend on.
+            settings: everything besides the input that the lines depend on.
 
         Raises:
             UserError: if the folder holds anything else, or was begun with other settings.

@@ -51,7 +51,7 @@ class CudaRecorder:
 
 
 class _Shape(NamedTuple):
-    """Everything that the kernels of a step depend on, beside the contents of tensors."""
+    """Everything that the kernels of a step depend on, besides the contents of tensors."""
 
     sentences: int
     hypotheses: int

@@ -44,7 +44,7 @@ from s2sft_fairseq.tokenization.vocabulary import (
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """The options of a conversion beside source and destination; see the help of the command."""
+    """The options of a conversion besides source and destination; see the help of the command."""
 
     config: Path | None = None
     tokenizer_dir: Path | None = None

@@ -167,7 +167,7 @@ class DeltaLMDecoder(TransformerDecoderBase):
     """fairseq's decoder with interleaved layers."""
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
-        """Make a layer."""
+        """Build a layer."""
         layer: nn.Module = InterleavedDecoderLayer(cfg)
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer)
@@ -228,12 +228,12 @@ class DeltaLMModel(TransformerModelBase):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerEncoderBase:
-        """Make the encoder."""
+        """Build the encoder."""
         return TransformerEncoderBase(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> DeltaLMDecoder:
-        """Make the decoder."""
+        """Build the decoder."""
         return DeltaLMDecoder(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:

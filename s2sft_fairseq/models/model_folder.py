@@ -103,7 +103,7 @@ def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: 
             "--to MODEL makes a folder of this model"
         )
         return
-    # Other files beside these belong to the user: they are kept, and an error names them.
+    # Other files in the folder belong to the user: they are kept, and an error names them.
     ours = [WEIGHTS, CONFIG, CARD, CHECKSUMS, DICTIONARY]
     replaceable = [*ours, *read_vocabulary(made).files] if is_model_folder(made) else []
     export_folder(checkpoint, made, folder, replaceable=replaceable)

@@ -231,7 +231,7 @@ class UnilmModel(BaseFairseqModel):
             positions: their position ids (T,).
             segments: their segment ids (T,).
             lengths: number of positions of each of the N sources, which sum to T.
-            num_tokens: number of slots to allocate beside those of the source; more are added when needed.
+            num_tokens: number of slots to allocate besides those of the source; more are added when needed.
             hypotheses: most hypotheses that a sentence will have.
             allocate: allocates memory for the state; None: new memory.
         """

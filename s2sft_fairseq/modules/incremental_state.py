@@ -176,7 +176,7 @@ class IncrementalState:
             layers: number of layers of the model.
             heads: number of heads of keys and values.
             head_dim: width of a head.
-            num_tokens: number of slots to allocate beside those of the sources.
+            num_tokens: number of slots to allocate besides those of the sources.
             hypotheses: most hypotheses that a sentence will have.
             dtype: data type of keys and values.
             allocate: allocates memory for the state; None: new memory.

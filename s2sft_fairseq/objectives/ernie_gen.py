@@ -2,7 +2,7 @@
 
 Infilling (section 3.3 of the paper, Figures 3 and 4): the content of a target begins with its own ``[CLS]`` and gets
 noise; it is the contextual flow. Every token is predicted at a placeholder ``[ATTN]``: once in the word-by-word flow,
-from all content before it, and once in the span-by-span flow, from the content before its span. Beside that content a
+from all content before it, and once in the span-by-span flow, from the content before its span. Besides that content a
 placeholder sees only itself (equations 3 and 4), while in UniLMv2 the placeholders of a span see each other.
 
 Multi-granularity fragments (section 3.1, Figure 1e): for each text, one of several distributions of lengths is drawn,

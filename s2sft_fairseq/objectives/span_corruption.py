@@ -68,7 +68,7 @@ class SpanCorruption:
             text: ids of the texts, at least two of each.
             sentinels: ids of the sentinels in order, at least as many as a text may have spans.
             draws: random numbers for these texts.
-            target_sentinels: whether the targets have sentinels. Without them a model learns, beside another task, to
+            target_sentinels: whether the targets have sentinels. Without them a model learns, besides another task, to
                 write plain text (section 3.3 of the paper).
         """
         is_noise = self.draw(text, draws)
