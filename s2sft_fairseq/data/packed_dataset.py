@@ -99,7 +99,9 @@ class PackedDataset(FairseqDataset):
             weights = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},
-        """Return the masks of the flows, the weights of the labels, and the divisor of the loss."""
+            # float64, because fairseq's --fp16 would convert float32 to 16 bits.
+            "weights": None if weights is None else torch.from_numpy(weights),
+            "divisor": divisor,
         }
 
     def check_ids(self, tokens: Ragged) -> None:

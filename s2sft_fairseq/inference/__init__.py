@@ -1,1 +1,1 @@
-"""From sources to hypotheses, and from a file of raw text to a file of what is generated."""
+"""Generation: from sources to hypotheses, and from a file of raw text to a file of generated text."""

@@ -1,10 +1,11 @@
 """Decoding in blocks: some placeholders of a block get their tokens in each pass, until the block is full.
 
-A pass reads what was written in the last block, once it is full, and a block of placeholders behind it. Every token
-that is sure enough is kept, and the surest of them in any case; the next pass sees them in the block. The keys and
-values of a block stay when it is content. Sentences of a batch are at different places of their text and their block.
+A pass reads the tokens of the last block, once it is full, and a block of placeholders after it. Tokens whose
+probability reaches a threshold are fixed, and the most probable one in any case; the next pass sees them in the block.
+When a full block is read as content, the incremental state keeps its keys and values. Sentences of a batch are at
+different places of their text and their block.
 
-The field has the rule of fixing what exceeds a threshold from Fast-dLLM (Wu et al., 2025, section 3.3).
+The threshold rule comes from Fast-dLLM (Wu et al., 2025, section 3.3).
 """
 
 from typing import NamedTuple
@@ -21,19 +22,19 @@ class _Scored(NamedTuple):
     """Places of blocks and the scores of their tokens. M: places."""
 
     sentence: Tensor
-    """Of each place (M,)."""
+    """Index of the sentence of each place (M,)."""
     place: Tensor
-    """In the block (M,)."""
+    """Index of each place in the block (M,)."""
     log_probs: Tensor
-    """(M, V)."""
+    """Log-probabilities of the tokens (M, V)."""
 
     def spread(self, values: Tensor, block: Tensor) -> Tensor:
-        """Return values (M,) where their places are in the block (N, B), 0 elsewhere."""
+        """Return a tensor like the block (N, B), with the values (M,) at their places and 0 elsewhere."""
         return values.new_zeros(block.shape).index_put_((self.sentence, self.place), values)
 
 
 class BlockSearch(GrowingSearch):
-    """The search of one batch.
+    """The search in blocks of one batch.
 
     N: sentences, B: tokens of a block, T: tokens so far, V: vocabulary.
     """
@@ -43,19 +44,19 @@ class BlockSearch(GrowingSearch):
         super().begin(source)
         length = min(self.options.decode_blocks, self.form.max_target)
         self.block = source.new_full((len(source), length), self.form.placeholder)
-        """The tokens of the block of each sentence, the placeholder where there is none yet (N, B)."""
+        """Tokens of the block of each sentence, or the placeholder where a token is not yet fixed (N, B)."""
         self.scores = torch.zeros(self.block.shape, device=source.device)
-        """Their log-probabilities in the pass that chose them."""
+        """Log-probabilities of these tokens in the pass that chose them (N, B)."""
         self.passes = torch.zeros_like(self.rules.max_len)
-        """Passes over the block of each sentence (N,)."""
+        """Number of passes over the block of each sentence (N,)."""
         self.revised = torch.zeros_like(self.block, dtype=torch.bool)
-        """Which tokens were taken back already: each is once at most."""
+        """Places whose token was taken back (N, B); each at most once."""
         self._open(torch.ones_like(self.done))
 
     def grow(self) -> None:
-        """Fix the tokens that are sure enough, and add blocks that are full; see :meth:`Search.grow`."""
+        """Fix the tokens that are probable enough, and append full blocks; see :meth:`Search.grow`."""
         room = self.form.max_target - self.lengths
-        # Most of the time goes into scores of the vocabulary: tokens that stay need none.
+        # Scoring the vocabulary takes most of the time. Skip it for fixed tokens, unless they may be revised.
         wanted = (self.block == self.form.placeholder) | (self.options.revise > 0)
         logits = [decoder.fill(self.block, room, wanted) for decoder in self.decoders]
         sentence, place = wanted.nonzero(as_tuple=True)
@@ -79,7 +80,7 @@ class BlockSearch(GrowingSearch):
         self._open(full)
 
     def _open(self, sentences: Tensor) -> None:
-        """Begin a block of the sentences that are chosen (N,). Behind the longest text there is [SEP] at once."""
+        """Begin a block in the chosen sentences (N,). Places beyond the maximum length are [SEP] at once."""
         chosen = sentences.unsqueeze(1)
         beyond = self._places() > self.rules.max_len.unsqueeze(1)
         fresh = torch.where(beyond, self.form.sep, self.form.placeholder)
@@ -88,11 +89,11 @@ class BlockSearch(GrowingSearch):
         self.passes.masked_fill_(sentences, 0)
 
     def _places(self) -> Tensor:
-        """Return the number of tokens in front of each one of the block (N, B)."""
+        """Return the number of tokens before each place of the block (N, B)."""
         return self.lengths.unsqueeze(1) + torch.arange(self.block.size(1), device=self.lengths.device)
 
     def _forbid(self, scored: _Scored) -> None:
-        """Set the log-probabilities of what must not stand in a place to -inf, in place."""
+        """Set the log-probabilities of tokens that a place must not have to -inf, in place."""
         text, rules = torch.cat([self.tokens, self.block], dim=1)[scored.sentence], self.rules.of(scored.sentence)
         lengths, gap = self.lengths[scored.sentence] + scored.place, self.tokens.size(1) + scored.place
         rules.apply(scored.log_probs.unsqueeze(1), text.unsqueeze(1), lengths, gap)
@@ -101,7 +102,7 @@ class BlockSearch(GrowingSearch):
         self.forced = scored.spread(forced, self.block)
 
     def _revise(self, scored: _Scored) -> None:
-        """Take back tokens of the block that have become improbable, now that others are known."""
+        """Take back tokens of the block that have become improbable since others were fixed."""
         if self.options.revise <= 0:
             return
         now = scored.log_probs.view(*self.block.shape, -1).gather(2, self.block.unsqueeze(2)).squeeze(2)
@@ -111,14 +112,14 @@ class BlockSearch(GrowingSearch):
         self.block = self.block.masked_fill(doubtful, self.form.placeholder)
 
     def _fix(self, scored: _Scored) -> Tensor:
-        """Fix tokens of the block, and return which sentences can go on (N,): for others every token is forbidden."""
+        """Fix tokens of the block, and return which sentences can continue (N,): in others every token is forbidden."""
         limit = self.options.max_passes
         tokens, scores = (scored.spread(each, self.block) for each in draw_tokens(scored.log_probs, self.options))
         is_open = self.block == self.form.placeholder
         least = torch.ones_like(self.passes)
-        if limit:  # what is left is spread evenly over the passes that are left
+        if limit:  # spread the open places evenly over the remaining passes
             least = -(-is_open.sum(dim=1) // (limit - self.passes).clamp(min=1))
-        # Forced tokens first, then the surest. (N, B)
+        # Forced tokens first, then by falling probability. (N, B)
         order = scores.masked_fill(self.forced, 0.0).masked_fill(~is_open, MINUS_INFINITY).argsort(1, descending=True)
         needed = order.argsort(dim=1) < least.unsqueeze(1)
         wanted = is_open & (needed | self.forced | (scores.exp() >= self.options.confidence))
@@ -130,16 +131,18 @@ class BlockSearch(GrowingSearch):
             is_place = torch.arange(order.size(1), device=order.device) == place.unsqueeze(1)
             if not bool((wanted & is_place).any()):
                 break
-            # Another token than the one that was sure is kept only where it has to be.
+            # Fix a replacement for a repeated token only if the place must be fixed in this pass.
             repeats = self._without_repeats(scored, place, tokens, scores) & is_place
             possible &= self._set(wanted & is_place & (needed | ~repeats), tokens, scores)
         return possible
 
     def _without_repeats(self, scored: _Scored, place: Tensor, tokens: Tensor, scores: Tensor) -> Tensor:
-        """Choose another token for a place (N,) of each sentence where its own (N, B) repeats an n-gram by now.
+        """Replace the token for a place (N,) of each sentence if it would now repeat an n-gram.
+
+        ``tokens`` and ``scores`` (N, B) change in place.
 
         Returns:
-            Where it did (N, 1).
+            Which sentences got another token (N, 1).
         """
         row = scored.spread(torch.arange(len(scored.place), device=place.device), self.block)
         log_probs = scored.log_probs[row.gather(1, place.unsqueeze(1)).squeeze(1)]
@@ -154,10 +157,10 @@ class BlockSearch(GrowingSearch):
         return repeats
 
     def _set(self, wanted: Tensor, tokens: Tensor, scores: Tensor) -> Tensor:
-        """Fix the tokens that are wanted, all three (N, B). What stands behind a [SEP] is [SEP] too.
+        """Fix the tokens that are wanted; all three arguments are (N, B). All tokens after a [SEP] become [SEP].
 
         Returns:
-            Which sentences can go on (N,): the others have a token that is forbidden.
+            Which sentences can continue (N,): in the others a forbidden token was fixed.
         """
         wanted = wanted & (self.block == self.form.placeholder)
         block = torch.where(wanted, tokens, self.block)

@@ -1,4 +1,4 @@
-"""Beam search of encoder-decoders by CTranslate2, in fairseq's form."""
+"""Beam search of encoder-decoders in CTranslate2, with results in fairseq's form."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from s2sft_fairseq.inference.hypotheses import hypotheses
 from s2sft_fairseq.inference.options import UNSUPPORTED, early_stop, early_stop_problems
 
 NAME = "ctranslate2"
-# Options of a search that it does not have, with the value that leaves them off.
+# Search options that CTranslate2 does not support, with the value that disables them.
 _OFF = {**UNSUPPORTED, "sampling": False, "temperature": 1.0, "score_reference": False, "prefix_size": 0}
 _NO_PENALTY = 1e-9
 
@@ -40,23 +40,23 @@ class CTranslate2Engine:
         self.translator = translator
 
     def build_generator(self, task: Any, args: Any) -> "CTranslate2Generator":
-        """Return the search; see `Engine`."""
+        """Return the generator; see `Engine`."""
         return CTranslate2Generator(self.translator, task, args)
 
 
 class CTranslate2Generator:
     """Beam search with the options of ``s2sft generate``.
 
-    CTranslate2 ends the search for a sentence when ``patience * beam`` hypotheses have ended, and keeps all of them, so
-    that ``exact`` and ``never`` are a search to the maximum length. It does not force eos there: a hypothesis that has
-    none ends where fairseq's would have to, and counts with the eos. Scores are computed anew, in one pass over each
-    hypothesis, for CTranslate2 renormalises the probabilities where it forbids a token.
+    CTranslate2 ends the search for a sentence when ``patience * beam`` hypotheses have ended, and keeps all of them.
+    So ``exact`` and ``never`` search to the maximum length. CTranslate2 does not force eos there: a hypothesis without
+    eos is cut at the maximum length, and the eos is added and scored. A second pass over each hypothesis computes all
+    scores, because CTranslate2 renormalizes the probabilities where it forbids a token.
 
     N: sentences, S: source positions, T: tokens of a hypothesis.
     """
 
     def __init__(self, translator: Any, task: Any, args: Any) -> None:
-        """Take the options.
+        """Check and store the options.
 
         Raises:
             UserError: naming every option that is not supported or out of range.
@@ -86,14 +86,14 @@ class CTranslate2Generator:
             constraints: not supported.
 
         Returns:
-            For each sentence its ``--nbest`` hypotheses, the best first: ``tokens`` (T) with eos, normalised ``score``
+            The ``--nbest`` hypotheses of each sentence, the best first: ``tokens`` (T) with eos, normalized ``score``
             and ``positional_scores`` (T), both natural logarithms.
         """
         args, source = self.args, sample["net_input"]["src_tokens"]
         max_len = min(int(args.max_len_a * source.size(1) + args.max_len_b), self.most)
         symbols = self.dictionary.symbols
         sources = [[symbols[number] for number in row if number != self.form.pad] for row in source.tolist()]
-        # With no penalty it would end with the first eos, though there may be a better second hypothesis.
+        # Without a penalty CTranslate2 may end with the first eos, before it finds a better second hypothesis.
         penalty = self.lenpen or (_NO_PENALTY if args.nbest > 1 else 0.0)
         results = self.translator.translate_batch(
             sources,
@@ -107,14 +107,14 @@ class CTranslate2Generator:
             min_decoding_length=args.min_len,
             max_decoding_length=max_len + 1,
         )
-        # An eos that is missing is put in its place, behind max_len tokens.
+        # `_hypothesis` adds the eos, also to a hypothesis that has max_len tokens and none of its own.
         found = [list(dict.fromkeys(tuple(each[:max_len]) for each in result.hypotheses)) for result in results]
         return self._scored(sources, found)
 
     def _scored(
         self, sources: Sequence[Sequence[str]], found: Sequence[Sequence[tuple[str, ...]]]
     ) -> list[list[dict[str, Any]]]:
-        """Return hypotheses in fairseq's form, from the symbols of each, without eos."""
+        """Score hypotheses, given as symbols without eos, and return them in fairseq's form, the best first."""
         pairs = [(source, list(each)) for source, best in zip(sources, found, strict=True) for each in best]
         scored = iter(
             self.translator.score_batch(

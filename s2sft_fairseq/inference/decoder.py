@@ -1,4 +1,4 @@
-"""One model that reads a batch of sources once, and then scores the next token of their hypotheses, step by step."""
+"""A decoder reads a batch of sources once, and then scores the next tokens of their hypotheses step by step."""
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
 def spare_slots(beams: int) -> int:
-    """Return how many slots a sentence has at first for tokens that its hypotheses do not share."""
+    """Return the initial number of slots of a sentence for tokens that its hypotheses do not share."""
     return (2 * STEPS_BETWEEN_COMPACTIONS + 2) * beams
 
 
 class IncrementalDecoder:
-    """One model, one batch of sources and the incremental state between them.
+    """A model with the incremental state of one batch of sources and their hypotheses.
 
     N: sentences, K: hypotheses of each, S: source positions, Q: tokens that no step has read yet, V: vocabulary.
     """
@@ -31,7 +31,7 @@ class IncrementalDecoder:
         beams: int,
         graphs: StepGraphs | None = None,
     ) -> None:
-        """Encode the sources. Each has one hypothesis at first, which is empty.
+        """Encode the sources. Each has one empty hypothesis at first.
 
         Args:
             model: the model.
@@ -39,7 +39,7 @@ class IncrementalDecoder:
             source: laid-out sources, padded on the right (N, S).
             max_tokens: most tokens that a hypothesis may have.
             beams: hypotheses that a sentence will have.
-            graphs: of the model, if its steps are to be CUDA graphs.
+            graphs: the CUDA graphs of the model; None: steps run kernel by kernel.
         """
         self.form = form
         self._step_of_model = model.step if graphs is None else graphs.step
@@ -48,7 +48,7 @@ class IncrementalDecoder:
         real = source != form.pad
         positions = torch.arange(source.size(1), device=source.device).expand_as(source)
         segments = torch.from_numpy(form.source_segments(source.cpu().numpy())).to(source.device)
-        # Hypotheses of one sentence soon have most of their tokens in common.
+        # Hypotheses of one sentence share most of their tokens, so a few slots more than one hypothesis needs will do.
         num_tokens = max_tokens + spare_slots(beams)
         self.state = model.prefill(
             source[real],
@@ -59,16 +59,16 @@ class IncrementalDecoder:
             hypotheses=beams,
             allocate=None if graphs is None else graphs.allocate,
         )
-        # What no step has read yet (N, K, Q): the symbol that targets begin with, if there is one.
+        # Tokens that no step has read yet (N, K, Q): at first the symbol that targets begin with, if there is one.
         self.pending = source.new_tensor(form.start).expand(len(source), 1, -1)
         self.counts: Tensor | None = None
-        """How many of these are tokens (N,), where sentences differ."""
+        """How many of the pending tokens each sentence has (N,); None: all."""
 
     def next_logits(self) -> Tensor:
         """Return the scores (N, K, V) of the next token.
 
-        A causal model reads its last token; the others read the last token and a placeholder, whose keys and values are
-        dropped again (s2s-ft, section 2.4).
+        A causal model reads the last token. Other models read the last token and a placeholder, whose keys and values
+        are then dropped (s2s-ft, section 2.4).
         """
         hypotheses, new = self.pending.shape[1:]
         # (N, K, Q) -> (N, Q, K) -> (N, Q * K)
@@ -79,17 +79,17 @@ class IncrementalDecoder:
     def verify(
         self, drafts: Tensor, ahead: int = 0, behind: tuple[int, ...] | None = None, *, in_block: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Score what follows each prefix of drafts behind the only hypothesis of each sentence.
+        """Score the token after each prefix of the drafts. Each sentence has one hypothesis, which the drafts continue.
 
         Args:
             drafts: tokens that may be wrong (N, D). D: drafts of a sentence.
-            ahead: positions further on that are scored too.
-            behind: the prefixes from which they are, by the number of drafts in them; None: from each.
-            in_block: whether their placeholders see each other, and one more for the next token.
+            ahead: number of positions beyond the next one that are scored, too.
+            behind: the prefixes after which these are scored, given by their number of drafts; None: all prefixes.
+            in_block: whether the placeholders of these positions, and one for the next token, see each other.
 
         Returns:
-            Scores of the token behind each prefix (N, D + 1, V), which are those that :meth:`next_logits` would give,
-            and those further on (N, P, ahead, V). P: prefixes ``behind``.
+            Scores of the token after each prefix (N, D + 1, V), equal to those of :meth:`next_logits`, and scores of
+            the positions beyond (N, P, ahead, V). P: prefixes ``behind``.
         """
         drafted, pending = drafts.size(1), self.pending.size(2)
         has_placeholders = self.form.has_placeholders
@@ -107,23 +107,24 @@ class IncrementalDecoder:
         return self._read(content, placeholders, layout)
 
     def _read(self, content: Tensor, placeholders: Tensor, layout: StepLayout) -> Tensor:
-        """Read content (N, A) and placeholders (N, B). A placeholder may hold the token that was chosen for it."""
+        """Read content (N, A) and placeholders (N, B). A placeholder may hold the token already chosen for it."""
         segments = content.new_full((len(layout.hypotheses),), self.form.target_segment)
         segments[content.size(1) :] = self.form.placeholder_segment
         return self._step_of_model(self.state, torch.cat([content, placeholders], dim=1), segments, layout)
 
     def accept(self, drafted: int, right: Tensor, tokens: Tensor) -> None:
-        """Keep so many (N,) of the drafts that were verified last, and go on with one token (N,) behind them."""
+        """Keep the first ``right`` (N,) of the drafts that were verified last; ``tokens`` (N,) follow them."""
         self.state.forget(drafted, right)
         self.pending = tokens[:, None, None]
 
     def fill(self, block: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
-        """Score places of a block of placeholders behind the only hypothesis of each sentence.
+        """Score places of a block of placeholders that follows the only hypothesis of each sentence.
 
         Args:
-            block: the token of each placeholder, or the placeholder where it has none yet (N, B). B: placeholders.
-            room: how many of them are there (N,); those behind them are seen by none of these.
-            wanted: which of them are scored (N, B).
+            block: the token of each placeholder, or the placeholder itself if it has no token yet (N, B).
+                B: placeholders.
+            room: how many placeholders of the block each sentence has room for (N,); these do not see the others.
+            wanted: which placeholders are scored (N, B).
 
         Returns:
             Scores (M, V), sentence by sentence. M: placeholders that are wanted.
@@ -137,16 +138,16 @@ class IncrementalDecoder:
         return logits
 
     def extend(self, tokens: Tensor, counts: Tensor) -> None:
-        """Go on with the first ``counts`` (N,) of some tokens (N, T), a different number in each sentence."""
+        """Continue each hypothesis with the first ``counts`` (N,) of its tokens (N, T)."""
         self.pending, self.counts = tokens.unsqueeze(1), counts
 
     def append(self, tokens: Tensor, parents: Tensor) -> None:
-        """Go on: hypothesis k becomes hypothesis ``parents[n, k]`` with ``tokens[n, k]`` behind it, both (N, K)."""
+        """Make hypothesis k the hypothesis ``parents[n, k]`` followed by ``tokens[n, k]``, both (N, K)."""
         self.state.follow(parents)
         self.pending = tokens.unsqueeze(-1)
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with the given sentences only; see :meth:`IncrementalState.keep_sentences`."""
+        """Keep only the given sentences; see :meth:`IncrementalState.keep_sentences`."""
         self.state.keep_sentences(left)
         left = left.to(self.pending.device)
         self.pending = self.pending[left]

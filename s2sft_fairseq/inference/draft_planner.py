@@ -1,26 +1,26 @@
-"""What to draft: what pays, by the cost of a pass on this machine and by how often drafts turn out right."""
+"""Plan how many tokens to draft, from the cost of a pass on this machine and from how often drafts are right."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 MOST_DRAFTS = 7
-"""Tokens that are drafted at most: a block of eight."""
+"""Most tokens that a block drafts: a block of eight drafts seven."""
 FIRST_DRAFTS = 3
-"""Tokens that are drafted while nothing is known."""
+"""Tokens that a block drafts until the cost of a pass can be estimated."""
 PASSES_BETWEEN_TRIALS = 16
-"""Every 16th pass looks one token further ahead than pays."""
+"""Every 16th pass drafts one token more than the plan, to see whether that pays."""
 _FORGET = 0.97
-"""Weight of older passes, multiplied once for each newer pass."""
+"""The weight of all earlier passes is multiplied by this with each new pass."""
 _BINS = 10
-"""Probabilities are calibrated in this many bins of equal width."""
+"""Number of bins of equal width in which probabilities are calibrated."""
 _PRIOR = 4
-"""Weight of what is assumed before anything is seen: that drafts of a bin are right as often as their probability says,
-and that passes take the seconds of the fit."""
+"""Weight of the prior: drafts of a bin are right as often as their probability says, and passes take the seconds of the
+fit."""
 _MOST_ROWS = 256
-"""Passes of more rows than this cost what the fit says."""
+"""For passes of more rows than this, the fit alone estimates the cost."""
 
-# What all plans have in common, by verified drafts d, by blocks, and by tokens ahead of these: 0 to 7, 0 to 8, 1 to 7.
+# All possible plans, in a grid of verified drafts (0 to 7), blocks (0 to 8) and tokens that each block drafts (1 to 7).
 _D, _BLOCKS, _AHEAD = np.ogrid[: MOST_DRAFTS + 1, : MOST_DRAFTS + 2, 1 : MOST_DRAFTS + 1]
 _ROWS = 2 * (1 + _D) + _BLOCKS * (_AHEAD + 1)
 _TOO_MANY = np.where(_BLOCKS > _D + 1, -np.inf, 0.0)
@@ -28,12 +28,12 @@ _LOWER, _DIAGONAL = np.tril(np.ones((MOST_DRAFTS + 1,) * 2), -1), np.eye(MOST_DR
 
 
 class Plan(NamedTuple):
-    """What a pass reads of each sentence beside its newest token."""
+    """The tokens and placeholders that a pass reads of each sentence, besides its newest token."""
 
     drafts: int
-    """Tokens that it verifies. A placeholder stands behind each, and one behind the text without drafts."""
+    """Tokens that it verifies. A placeholder follows each of them, and one follows the text without drafts."""
     behind: tuple[int, ...]
-    """The prefixes, by the number of drafts in them, behind which a block of placeholders drafts for the next pass."""
+    """The prefixes, given by their number of drafts, after which a block of placeholders drafts for the next pass."""
     ahead: int
     """Tokens that each of these blocks drafts. It has one placeholder more, for the next token."""
 
@@ -43,22 +43,22 @@ class Plan(NamedTuple):
 
 
 class DraftPlanner:
-    """Plans passes from those that it has seen, of any batch of one model.
+    """Plans the next pass from the earlier passes of one model, in all its batches.
 
     It takes the plan with the largest gain: the expected tokens of the pass, plus the tokens that its blocks are
     expected to add to the next pass, minus its seconds times a rate. The rate is the tokens per second of the search so
     far, or of a search without drafts if that is faster.
 
-    N: sentences, D: drafts of each.
+    N: sentences, D: drafts of each sentence.
     """
 
     def __init__(self) -> None:
         # Sums over passes for the least squares of seconds = a + b * rows: 1, rows, rows^2, seconds, rows * seconds.
         self._sums = np.zeros(5)
-        # Passes of each number of rows, and by how much they took longer than the fit said: kernels have steps.
+        # Passes of each number of rows, and how many seconds they took beyond the fit: time rises in steps, not evenly.
         self._count, self._longer = np.zeros(_MOST_ROWS + 1), np.zeros(_MOST_ROWS + 1)
         self._tokens = 0.0
-        # Drafts of each bin whose predecessors were all right, and how many of them were right too.
+        # Drafts of each bin that only right drafts precede, and how many of these drafts were right.
         self._tried = np.full(_BINS, float(_PRIOR))
         self._right = _PRIOR * (np.arange(_BINS) + 0.5) / _BINS
         # The chance that all of the first d + 1 drafts of a block are right.
@@ -66,13 +66,13 @@ class DraftPlanner:
         self._passes = 0
 
     def observe(self, rows: int, seconds: float, probabilities: np.ndarray, right: np.ndarray) -> None:
-        """Take in a pass.
+        """Record a pass.
 
         Args:
-            rows: that it read, of all sentences.
-            seconds: that it took.
-            probabilities: which the model gave to the drafts (N, D).
-            right: how many of them were right (N,).
+            rows: the rows that the pass read, of all sentences.
+            seconds: the time that it took.
+            probabilities: the probabilities that the model gave to the drafts (N, D).
+            right: how many drafts of each sentence were right (N,).
         """
         if rows <= _MOST_ROWS and (cost := self._cost()) is not None:
             self._count *= _FORGET
@@ -82,7 +82,7 @@ class DraftPlanner:
         self._sums = self._sums * _FORGET + np.array([1.0, rows, rows**2, seconds, rows * seconds])
         self._tokens = self._tokens * _FORGET + len(right) + int(right.sum())
         number = np.arange(probabilities.shape[1])
-        # The first wrong draft was tried as well. What a sentence without a block has instead of drafts was not.
+        # The first wrong draft was tried, too. A sentence without a block has padding in place of drafts.
         tried = (number <= right[:, None]) & (probabilities > 0)
         bins = _bins(probabilities)
         self._tried += np.bincount(bins[tried], minlength=_BINS)
@@ -93,7 +93,7 @@ class DraftPlanner:
         """Choose what the next pass reads.
 
         Args:
-            probabilities: of the drafts that there are (N, D); 0 where a sentence has none.
+            probabilities: the probabilities of the present drafts (N, D); 0 where a sentence has no draft.
         """
         sentences, most = probabilities.shape
         chances = np.cumprod(np.where(probabilities > 0, (self._right / self._tried)[_bins(probabilities)], 0), axis=1)
@@ -105,16 +105,17 @@ class DraftPlanner:
             return Plan(most, tuple(range(most + 1)), FIRST_DRAFTS)
         fixed, per_row = cost
         rate = max(self._tokens / self._sums[3], sentences / (fixed + per_row * 2 * sentences))
-        # reached[d]: the chance that the first d drafts are right; ends[d, j]: that of d drafts only the first j are.
+        # reached[d]: the chance that the first d drafts are right.
+        # ends[d, j]: the chance that of d verified drafts exactly the first j are right.
         count = most + 1
         reached, stops = np.ones(count), np.zeros(count)
         reached[1:] = chances.mean(axis=0)
         stops[:-1] = reached[:-1] - reached[1:]
         ends = _LOWER[:count, :count] * stops + _DIAGONAL[:count, :count] * reached
-        # Blocks stand behind the likeliest prefixes: 0, 1, ... of them.
+        # covered[d, n]: the chance that a pass ends at one of the n most probable prefixes, each followed by a block.
         covered = np.zeros((count, count + 1))
         np.cumsum(-np.sort(-ends, axis=1), axis=1, out=covered[:, 1:])
-        # What a block of 1, 2, ... drafts is worth in the next pass, less the rows that verify them.
+        # Tokens that a block of 1, 2, ... drafts adds to the next pass, minus the cost of the rows that verify them.
         worth = np.cumsum(np.maximum(self._chances - 2 * per_row * rate, 0))
         tokens = np.cumsum(reached)[:, None, None] + covered[:, :, None] * worth
         gain = sentences * tokens - rate * self._seconds(sentences * _ROWS[:count, : count + 1], fixed, per_row)
@@ -126,7 +127,7 @@ class DraftPlanner:
         return Plan(verified, behind, longer if behind else 0)
 
     def _cost(self) -> tuple[float, float] | None:
-        """Fit seconds = a + b * rows to the passes; return a and b, None while all passes have equally many rows."""
+        """Fit seconds = a + b * rows to the passes; return a and b, or None while all passes have the same rows."""
         count, rows, squares, seconds, products = self._sums
         spread = count * squares - rows * rows
         if count < 2 or spread <= 1e-6 * count * squares:

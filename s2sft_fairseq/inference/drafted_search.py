@@ -1,7 +1,7 @@
-"""Greedy search that verifies drafts of the next tokens: several tokens a step, the same as one by one.
+"""Greedy search that verifies drafts of the next tokens: several tokens in one step, with the same result.
 
-Speculative decoding (Stern et al., 2018, blockwise parallel decoding; Leviathan et al., 2023) without a second model:
-drafts come from placeholders further on, or from the source.
+This is speculative decoding (Stern et al., 2018, blockwise parallel decoding; Leviathan et al., 2023) without a second
+model: drafts come from placeholders beyond the next token, or from the source.
 """
 
 from typing import Any
@@ -19,14 +19,14 @@ class DraftedSearch(GrowingSearch):
     """The greedy search of one batch, whose hypotheses grow by different numbers of tokens. D: drafts of a sentence."""
 
     drafted: Tensor
-    """What is verified in the next pass (N, D)."""
+    """Drafts that the next pass verifies (N, D)."""
 
     def __init__(self, *arguments: Any, planner: DraftPlanner | None = None) -> None:
-        """Begin, with the arguments of :class:`Search`.
+        """Begin as :class:`Search` does.
 
         Args:
-            arguments: those of :class:`Search`.
-            planner: chooses what blocks draft; None: the options do.
+            arguments: the arguments of :class:`Search`.
+            planner: chooses the drafts of blocks; None: the options do.
         """
         self.planner = planner
         super().__init__(*arguments)
@@ -38,7 +38,7 @@ class DraftedSearch(GrowingSearch):
         self.drafted = self.tokens
 
     def make_drafts(self, source: Tensor) -> Drafts:
-        """Return the way to draft that the options ask for, for laid-out sources (N, S)."""
+        """Return the drafting method that the options choose, for laid-out sources (N, S)."""
         options = self.options
         if options.draft_source:
             return SourceDrafts(options.draft_source, source, self.form.pad)
@@ -49,7 +49,7 @@ class DraftedSearch(GrowingSearch):
         return PlaceholderDrafts(options.draft_placeholders, self.rules.never_generated)
 
     def grow(self) -> None:
-        """Verify the drafts and add those that are right, and one token more; see :meth:`Search.grow`."""
+        """Verify the drafts and append those that are right, and one more token; see :meth:`Search.grow`."""
         drafts, drafted = self.drafts, self.drafted
         verified = [
             decoder.verify(drafted, drafts.ahead, drafts.behind, in_block=drafts.in_block) for decoder in self.decoders
@@ -57,23 +57,23 @@ class DraftedSearch(GrowingSearch):
         log_probs = self.next_log_probs([following for following, _ in verified])
         chosen, scores, grown, done = self._choose(log_probs)
         self._append(chosen, scores, grown)
-        # No step has seen yet what follows the last token.
+        # The last token is the one that no step has read yet.
         right = (grown - 1).clamp(min=0)
         for decoder in self.decoders:
             decoder.accept(drafted.size(1), right, chosen.gather(1, right.unsqueeze(1)).squeeze(1))
-        # Several models draft as the first one does.
+        # In an ensemble, only the first model drafts.
         self.drafted = drafts.next(self.tokens, verified[0][1], right)
         self.done |= done
 
     def _choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Go along the drafts as far as they are what the models would choose.
+        """Choose tokens as long as the drafts before them are right.
 
         Args:
-            log_probs: of the token behind each prefix (N, D + 1, V).
+            log_probs: log-probabilities of the token after each prefix (N, D + 1, V).
 
         Returns:
-            The tokens chosen behind each prefix and their log-probabilities (N, up to D + 1); how many of them count,
-            as far as their prefixes are right, and whether the sentence is done with them (N,).
+            The tokens chosen after each prefix and their log-probabilities (N, up to D + 1); how many of these tokens
+            follow a right prefix and are kept (N,), and whether the sentence is done with them (N,).
         """
         tokens, scores = [], []
         right = torch.ones_like(self.lengths, dtype=torch.bool)
@@ -95,7 +95,7 @@ class DraftedSearch(GrowingSearch):
             tokens.append(token)
             scores.append(score)
             history = torch.cat([history, token.unsqueeze(1)], dim=1)
-            if right.device.type == "cpu" and not bool(right.any()):  # a GPU would have to be waited for
+            if right.device.type == "cpu" and not bool(right.any()):  # on a GPU, the host would wait for the answer
                 break
         return torch.stack(tokens, dim=1), torch.stack(scores, dim=1), grown, done
 

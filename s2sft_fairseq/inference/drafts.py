@@ -1,4 +1,4 @@
-"""Where drafts of the next tokens come from: placeholders further on, blocks of them, or the source.
+"""Methods to draft the next tokens: from placeholders beyond the next token, from blocks of them, or from the source.
 
 N: sentences, T: tokens of a hypothesis so far, D: drafts of each, S: source positions, V: vocabulary.
 """
@@ -12,26 +12,27 @@ from s2sft_fairseq.inference.draft_planner import DraftPlanner
 from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY
 
 LONGEST_MATCH = 3
-"""The longest end of a hypothesis that is looked for in the source, in tokens."""
+"""Most tokens at the end of a hypothesis that are matched with the source."""
 
 
 class Drafts:
-    """A way to draft."""
+    """A drafting method."""
 
     ahead = 0
-    """Positions behind a prefix, beyond the next one, whose scores it wants to see in each pass."""
+    """Number of positions beyond the next token whose scores the method needs from each pass."""
     behind: tuple[int, ...] | None = None
-    """The prefixes behind which it wants to see them, by the number of drafts in them; None: behind each."""
+    """The prefixes after which it needs these scores, given by their number of drafts; None: all prefixes."""
     in_block = False
-    """Whether these are scored as a block of a model that was trained in blocks, whose placeholders see each other."""
+    """Whether these positions form a block, whose placeholders see each other, for models trained in blocks."""
 
     def next(self, tokens: Tensor, further: Tensor, right: Tensor) -> Tensor:
-        """Draft what follows the tokens of a pass.
+        """Draft the tokens that follow the hypotheses.
 
         Args:
             tokens: the hypotheses so far (N, T), padded on the left.
-            further: scores ahead of the prefixes ``behind`` (N, P, ahead, V). P: these prefixes.
-            right: how many drafts of the pass were right (N,): the hypothesis is that prefix and one token more.
+            further: scores of the positions beyond the next token, after the prefixes ``behind`` (N, P, ahead, V).
+                P: these prefixes.
+            right: how many drafts of the pass were right (N,): the hypothesis is that prefix and one more token.
 
         Returns:
             Tokens (N, D); D may differ from pass to pass.
@@ -39,14 +40,14 @@ class Drafts:
         raise NotImplementedError
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with some sentences only, the indices ``left`` (n,)."""
+        """Keep only the sentences with the indices ``left`` (n,)."""
 
 
 class PlaceholderDrafts(Drafts):
-    """The most probable tokens at placeholders beyond the next one: all see the same prefix, as those of a span do."""
+    """Drafts the most probable tokens at placeholders beyond the next token; all see the same prefix, as in a span."""
 
     def __init__(self, count: int, never_generated: Tensor) -> None:
-        """Draft ``count`` tokens, none of those that are never generated (M,)."""
+        """Draft ``count`` tokens, but no ids that are ``never_generated`` (M,)."""
         self.ahead, self.never_generated = count, never_generated
 
     def next(self, tokens: Tensor, further: Tensor, right: Tensor) -> Tensor:
@@ -56,27 +57,27 @@ class PlaceholderDrafts(Drafts):
 
 
 class BlockDrafts(PlaceholderDrafts):
-    """The most probable tokens of a block behind the prefix, all but its first, which is the next token."""
+    """Drafts the most probable tokens of a block after the prefix, except its first token, which is the next token."""
 
     in_block = True
 
 
 class PlannedDrafts(Drafts):
-    """Drafts of blocks. A planner chooses how many are verified, and behind which prefixes there are blocks."""
+    """Drafts from blocks. A planner chooses how many drafts a pass verifies, and which prefixes a block follows."""
 
     in_block = True
 
     def __init__(self, planner: DraftPlanner, never_generated: Tensor, pad: int, sentences: int) -> None:
-        """Let a planner choose; ``pad`` stands where a sentence has no draft, and is never right."""
+        """Take the planner; ``pad`` fills the place of missing drafts and is never right."""
         self.planner, self.never_generated, self.pad = planner, never_generated, pad
         self.probabilities = torch.zeros(sentences, 0)
-        """Of the drafts that are verified next (N, D), on the CPU."""
+        """Probabilities of the drafts that are verified next (N, D), on the CPU."""
         self._plan()
 
     def next(self, tokens: Tensor, further: Tensor, right: Tensor) -> Tensor:
         """See :class:`Drafts`."""
         behind = self.plan.behind
-        # Which block stands behind each prefix; -1: none.
+        # Index of the block that follows each prefix; -1: no block.
         block_of = [behind.index(prefix) if prefix in behind else -1 for prefix in range(self.plan.drafts + 1)]
         block = torch.tensor(block_of, device=right.device)[right]
         drafts = torch.full((len(right), self.ahead), self.pad, device=right.device)
@@ -90,7 +91,7 @@ class PlannedDrafts(Drafts):
             without = (block < 0).unsqueeze(1)
             drafts = drafts.masked_fill(without, self.pad)
             chances = (scores - highest.unsqueeze(-1)).exp_().sum(dim=-1).float().reciprocal()
-            # The transfer waits for a GPU, so that what is measured is the time of the pass.
+            # The transfer waits for the GPU, so that the measured time includes the whole pass.
             probabilities = chances.masked_fill(without, 0.0).cpu()
         rows, seconds = len(right) * self.plan.rows(), time.perf_counter() - self._started
         self.planner.observe(rows, seconds, self.probabilities.numpy(), right.cpu().numpy())
@@ -110,21 +111,21 @@ class PlannedDrafts(Drafts):
 
 
 class SourceDrafts(Drafts):
-    """What follows in the source where it reads like the end of the hypothesis, for texts that copy."""
+    """Drafts the source tokens that follow a match of the end of the hypothesis, for targets that copy from sources."""
 
     def __init__(self, count: int, source: Tensor, pad: int) -> None:
         """Draft ``count`` tokens from laid-out sources (N, S)."""
         self.count, self.pad = count, pad
-        # Behind the last position there is nothing to copy.
+        # Drafts beyond the end of the source are padding.
         self.source = torch.nn.functional.pad(source, (0, count), value=pad)
 
     def next(self, tokens: Tensor, further: Tensor, right: Tensor) -> Tensor:
-        """See :class:`Drafts`. The longest match counts, and of several the first; none at all gives no drafts."""
+        """See :class:`Drafts`. The first of the longest matches counts; a sentence without a match gets no drafts."""
         positions = self.source.size(1) - self.count
         best = torch.zeros_like(self.source[:, :positions])
         matched = torch.ones_like(best, dtype=torch.bool)
         for back in range(min(LONGEST_MATCH, tokens.size(1))):
-            # Whether the token so far back from the end is also so far back from each position of the source.
+            # Compare the token `back` places before the end with the token `back` places before each source position.
             token = tokens[:, tokens.size(1) - 1 - back, None]
             before = torch.nn.functional.pad(self.source[:, : positions - back], (back, 0), value=self.pad)
             matched = matched & (before == token) & (token != self.pad)

@@ -1,4 +1,4 @@
-"""fairseq's beam search of encoder-decoders, with another rule for when a sentence is done."""
+"""fairseq's beam search of encoder-decoders, with a different rule for when a sentence is done."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,29 +11,30 @@ Hypotheses = list[dict[str, Tensor]]
 
 
 class EncoderDecoderSearch(SequenceGenerator):
-    """Keeps the best hypotheses that have ended, where fairseq keeps the first, and goes on while others may be better.
+    """Keeps the best ended hypotheses, where fairseq keeps the first, and continues while open ones may be better.
 
     See `early_stop`. N: sentences still in the search, K: hypotheses of each, C: candidates.
     """
 
     candidates: tuple[Tensor, Tensor, Tensor]
-    """Scores, tokens and origins (N, C) of the newest step."""
+    """Scores, tokens and origins of the candidates of the latest step (N, C)."""
 
     def __init__(self, *args: Any, nbest: int, exact: bool, **options: Any) -> None:
         """Begin as fairseq does.
 
         Args:
             args: models and dictionary.
-            nbest: how many of the best hypotheses of a sentence are wanted.
-            exact: stop where no other hypothesis can be one of them; otherwise only at the maximum length.
-            options: fairseq's.
+            nbest: number of best hypotheses to return for each sentence.
+            exact: stop when no open hypothesis can be among them; otherwise only at the maximum length.
+            options: options of fairseq's generator.
         """
         super().__init__(*args, **options)
         self.nbest = nbest
-        # A bound needs scores that never rise.
+        # The bound holds only if the summed scores never rise.
         falling = self.unk_penalty >= 0 and (self.lm_model is None or self.lm_weight >= 0)
         self.exact = exact and falling
-        # A search may lose all open hypotheses, but not before one has ended; fairseq expects one that ends at last.
+        # Disable fairseq's assertion that all sentences are done at the maximum length: the last hypotheses may have
+        # ended before.
         self.search.stop_on_max_len = True
         step = self.search.step
 
@@ -54,15 +55,15 @@ class EncoderDecoderSearch(SequenceGenerator):
         finished: list[bool],
         *others: Any,
     ) -> list[int]:
-        """Take in the hypotheses that have ended, and return which of the N sentences are done now.
+        """Add the hypotheses that have ended, and return which of the N sentences are done now.
 
-        The arguments are fairseq's; ``finalized``, what has ended of each sentence of the batch, and ``finished``,
-        whether each of them is done, are changed in place.
+        The arguments are fairseq's. ``finalized``, the ended hypotheses of each sentence of the batch, and
+        ``finished``, whether each sentence is done, change in place.
         """
         left = [sentence for sentence, done in enumerate(finished) if not done]
         before = {sentence: finalized[sentence] for sentence in left}
         for sentence in left:
-            finalized[sentence] = []  # fairseq takes no more than it has room for
+            finalized[sentence] = []  # fairseq adds no hypothesis to a full list
         super().finalize_hypos(step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, *others)
         bounds = self._bounds(step, max_len=others[-1])
         done = []
@@ -75,16 +76,16 @@ class EncoderDecoderSearch(SequenceGenerator):
         return done
 
     def is_finished(self, *_: Any) -> bool:
-        """Leave it to `finalize_hypos`, which knows the scores."""
+        """Return False: `finalize_hypos` decides, because it knows the scores."""
         return False
 
     def _bounds(self, step: int, max_len: int) -> Sequence[float]:
-        """Return for each of the N sentences the highest score that a hypothesis may still reach."""
+        """Return the highest score that an open hypothesis of each of the N sentences may still reach."""
         scores, tokens, _ = self.candidates
         if not self.exact:
             return [torch.inf] * len(scores)
         highest = scores.masked_fill(tokens == self.eos, -torch.inf).max(dim=1).values
-        # At best it keeps its sum, and ends one token later or at the maximum length: see `BeamSearch`.
+        # At best a hypothesis keeps its sum, and ends one token later or at the maximum length: see `BeamSearch`.
         if self.normalize_scores:
             highest = highest / max(length**self.len_penalty for length in (step + 2, max_len + 1))
         bounds: list[float] = highest.tolist()

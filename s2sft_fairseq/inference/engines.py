@@ -1,8 +1,8 @@
-"""Other programs than PyTorch that run an exported model in a search.
+"""Engines other than PyTorch that run an exported model in a search.
 
-An engine stands where the models of a search stand. Its folder is a model folder whose weights are in the engine's own
-format; the task, the tokenizer, batches and files are the same as ever. To add one: a class with the attributes of
-`Engine`, its name in `_OPENERS` and in `checkpoints.model_folder.ENGINES`, and what writes its folder.
+An engine takes the place of the models of a search. Its folder is a model folder whose weights are in the engine's own
+format; task, tokenizer, batches and files do not change. To add an engine, write a class with the attributes of
+`Engine` and an exporter that writes its folder, and add its name to `_OPENERS` and `checkpoints.model_folder.ENGINES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,24 +31,24 @@ class Generator(Protocol):
     def generate(
         self, models: Any, sample: dict[str, Any], prefix_tokens: Tensor | None = None, constraints: Any = None
     ) -> Hypotheses:
-        """Return for each sentence of ``net_input.src_tokens`` (N, S) its hypotheses, the best first."""
+        """Return the hypotheses of each sentence of ``net_input.src_tokens`` (N, S), the best first."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """An exported model with the program that runs it."""
+    """An exported model and the program that runs it."""
 
     name: str
 
     def build_generator(self, task: Any, args: Any) -> Generator:
-        """Return what searches with these options.
+        """Return a generator with these options.
 
         Args:
-            task: of the model, with its dictionary, its layout and the options of search that fairseq lacks.
+            task: the task of the model, with its dictionary, its layout and the search options that fairseq lacks.
             args: fairseq's `GenerationConfig`.
 
         Raises:
-            UserError: naming every option that the engine does not have.
+            UserError: naming every option that the engine does not support.
         """
 
 
@@ -56,12 +56,15 @@ _OPENERS: Mapping[str, Callable[[Path], Engine]] = {"ctranslate2": open_ctransla
 
 
 def open_engine(cfg: DictConfig, task: FairseqTask, device: str) -> Engine | None:
-    """Open the folder of an engine, if ``--path`` is one, and settle the layout of the task.
+    """Open the folder of an engine, if ``--path`` names one, and set the layout of the task.
 
     Args:
         cfg: fairseq's configuration.
-        task: of the model.
-        device: of the search.
+        task: the task of the model.
+        device: the device of the search.
+
+    Returns:
+        The engine, or None if ``--path`` does not name the folder of one.
 
     Raises:
         UserError: if the engine is not installed, or options contradict the folder.
@@ -82,17 +85,17 @@ def open_engine(cfg: DictConfig, task: FairseqTask, device: str) -> Engine | Non
         raise UserError.of(problems)
     state = as_checkpoint(read_config(folder), {})
     task.load_state_dict(state["task_state"])
-    with torch.device("meta"):  # no weights: what the model's options mean for sources and targets
+    with torch.device("meta"):  # allocates no weights; sets the layout of sources and targets from the model's options
         task.build_model(OmegaConf.create(state["cfg"]["model"]), from_checkpoint=True)
     return _OPENERS[name](folder)
 
 
 def build_generator(task: Any, models: Any, args: Any) -> Any:
-    """Return what searches: the engine's, where an engine stands in place of the models, or else the task's."""
+    """Return the generator of the engine, if there is one in place of the models, or else of the task."""
     engine = models[0]
     return engine.build_generator(task, args) if isinstance(engine, Engine) else task.build_generator(models, args)
 
 
 def runs_pytorch(models: Any) -> bool:
-    """Tell whether these are models of PyTorch."""
+    """Return whether these are PyTorch models, not an engine."""
     return not isinstance(models[0], Engine)

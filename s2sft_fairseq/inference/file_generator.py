@@ -1,4 +1,4 @@
-"""From a file of raw text to lines of hypotheses, with a model that is loaded once."""
+"""Generate lines of hypotheses from files of raw text, with a model that is loaded once."""
 
 import argparse
 import logging
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Done:
-    """What generating from a file came to."""
+    """Counts of a generation from a file."""
 
     sentences: int
     tokens: int
-    """Of the best hypotheses."""
+    """Tokens of the best hypotheses."""
     cut_sources: int
     seconds: float
 
@@ -55,11 +55,11 @@ class FileGenerator:
         """Load the model.
 
         Args:
-            tokenizer: that of ``cfg.task.data``.
+            tokenizer: the tokenizer of ``cfg.task.data``.
             cfg: fairseq's configuration.
 
         Raises:
-            UserError: if tokenizer, checkpoint and options do not fit each other.
+            UserError: if tokenizer, checkpoint and options do not match.
         """
         self.tokenizer, self.cfg = tokenizer, cfg
         self.task = TASK_REGISTRY[cfg.task._name](cfg.task, tokenizer.dictionary)
@@ -77,17 +77,17 @@ class FileGenerator:
         done: int = 0,
         bar: bool = False,
     ) -> Done:
-        """Generate from a file behind its first `done` lines.
+        """Generate from the lines of a file after the first `done` lines.
 
-        One thread reads the next window while a window is generated from, another one writes the last.
+        While the model works on a window, one thread reads the next window and another one writes the last.
 
         Args:
             text: the file.
             append: takes the lines of each window.
-            window: lines that are generated from together.
+            window: number of lines in a window.
             json_lines: write objects with all hypotheses in place of the best text.
-            done: how many lines there are already.
-            bar: draw a progress bar where the error stream is a terminal.
+            done: number of lines that an earlier run has done.
+            bar: draw a progress bar if the error stream is a terminal.
         """
         generator = TextGenerator(
             partial(self.task.inference_step, self.generator, self.models),
@@ -115,21 +115,21 @@ class FileGenerator:
 def tokenizer_beside_a_model(cfg: DictConfig) -> Tokenizer:
     """Open the tokenizer of ``cfg.task.data``.
 
-    It runs in a thread beside the model: its own threads would take the model's cores.
+    It runs in a thread beside the model, without threads of its own: these would take the model's cores.
 
     Raises:
-        UserError: if the folder holds none.
+        UserError: if the folder holds no tokenizer.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return open_tokenizer(Path(cfg.task.data))
 
 
 def open_text(path: Path, raw: argparse.Namespace, cfg: DictConfig, tokenizer: Tokenizer) -> RawText:
-    """Look for mistakes in a whole file and return it, ready to be read.
+    """Check a whole file and return it, ready to read.
 
     Args:
         path: the file.
-        raw: the options of ``s2sft generate --input`` alone.
+        raw: the options that only ``s2sft generate --input`` has.
         cfg: fairseq's configuration.
         tokenizer: splits the text into symbols.
 
@@ -145,11 +145,12 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
     """Generate from a file of raw text to a file.
 
     Args:
-        raw: the options of ``s2sft generate --input`` alone.
+        raw: the options that only ``s2sft generate --input`` has.
         cfg: fairseq's configuration; ``cfg.task.data`` is the folder of the tokenizer.
 
     Raises:
-        UserError: if input, tokenizer, checkpoint and options do not fit each other, or the output was begun otherwise.
+        UserError: if input, tokenizer, checkpoint and options do not match, or the output was begun with other
+            settings.
     """
     tokenizer = tokenizer_beside_a_model(cfg)
     text = open_text(raw.input, raw, cfg, tokenizer)
@@ -177,7 +178,7 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
 
 
 def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any]:
-    """Return everything beside the input that the output depends on, by the names of the options."""
+    """Return everything besides the input that the output depends on, by option name."""
     task: Any = OmegaConf.to_container(cfg.task)
     generation: Any = OmegaConf.to_container(cfg.generation)
     groups = {
@@ -188,7 +189,7 @@ def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any
         "model_overrides": cfg.common_eval.model_overrides,
         **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
     }
-    if cfg.generation.sampling:  # what is drawn depends on what else is in the batch
+    if cfg.generation.sampling:  # random samples depend on the rest of the batch
         groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
     # No line depends on these; float32 is bf16 = False.
     left_out = {"_name", "data", "max_batch_memory", "float32", "skip_nonfinite_updates"}

@@ -1,7 +1,7 @@
-"""From a file of raw text, window by window, to an output file that an interrupted run leaves resumable; its progress.
+"""Read a file of raw text window by window, write the output so that the next run can resume it, and show progress.
 
-Finished windows are appended to ``OUTPUT.part``; ``OUTPUT.part.json`` beside it records what the lines depend on. At
-the end the former is renamed to ``OUTPUT``, so that a file of this name is always complete.
+Finished windows are appended to ``OUTPUT.part``; ``OUTPUT.part.json`` beside it records the settings that the lines
+depend on. At the end ``OUTPUT.part`` is renamed to ``OUTPUT``, so a file of this name is always complete.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 _END = object()
-# Byte-level vocabularies hold line ends, which would break the line of the output.
+# Byte-level vocabularies have symbols for line ends, which would break the line of the output.
 _LINE_END = re.compile(r"\r\n|[\r\n]")
 _SECONDS_BETWEEN_LINES = 60
 
@@ -48,12 +48,12 @@ class Window(NamedTuple):
     first: int
     """Number of the first line, from 0."""
     sources: list[np.ndarray]
-    """The ids of each line, without special symbols but for the one between fields."""
+    """The ids of each line, without special symbols except the separator between fields."""
 
 
 @dataclass(frozen=True)
 class RawText:
-    """A checked file of text, JSON lines or Parquet and its tokenizer; of its lines a shard is read."""
+    """A checked file of text, JSON lines or Parquet, with its tokenizer and the shard of its lines to read."""
 
     job: Job
     text_tokenizer: TextTokenizer
@@ -62,13 +62,13 @@ class RawText:
 
     @classmethod
     def open(cls, job: Job, text_tokenizer: TextTokenizer, num_shards: int = 1, shard_id: int = 0) -> "RawText":
-        """Look for mistakes in the whole file and count its lines.
+        """Check the whole file and count its lines.
 
         Args:
             job: one input, with one output that says which fields it joins.
             text_tokenizer: the tokenizer.
-            num_shards: runs of lines that the file is cut into; they differ by one line at most.
-            shard_id: which of them to read, from 0.
+            num_shards: number of shards of consecutive lines; their sizes differ by one line at most.
+            shard_id: the shard to read, from 0.
 
         Raises:
             UserError: naming all mistakes of the file.
@@ -78,7 +78,7 @@ class RawText:
         return cls(job, text_tokenizer, range(count * shard_id // num_shards, count * (shard_id + 1) // num_shards))
 
     def windows(self, size: int, done: int = 0) -> Iterator[Window]:
-        """Yield the lines of the shard behind the first `done`, `size` at a time."""
+        """Yield the lines of the shard after the first `done`, in windows of `size` lines."""
         index = self.text_tokenizer.tokenizer.dictionary.index
         first = self.lines.start + done
         with open_input(self.job, self.job.inputs[0]) as file:
@@ -90,7 +90,7 @@ class RawText:
 
 
 def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield `items`; while one is in use, a thread makes the next."""
+    """Yield `items`; a thread prepares the next item while one is in use."""
     with ThreadPoolExecutor(1) as thread:
         coming: Future[Any] = thread.submit(next, items, _END)
         while (item := coming.result()) is not _END:
@@ -104,16 +104,16 @@ class HypothesisLines:
 
     tokenizer: Tokenizer
     stripped: Collection[int]
-    """Ids that are no part of the text, beside bos and padding."""
+    """Ids to remove from the text, besides bos and padding."""
     json_lines: bool
-    """Objects with all hypotheses in place of the best text."""
+    """Write objects with all hypotheses in place of the best text."""
 
     def __call__(self, first: int, hypotheses: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
-        """Return the line of each sentence, without its end.
+        """Return the line of each sentence, without a line end.
 
         Args:
             first: number of the first sentence in the input.
-            hypotheses: of each sentence, the best first, in fairseq's form.
+            hypotheses: hypotheses of each sentence, the best first, in fairseq's form.
         """
         if not self.json_lines:
             return [_LINE_END.sub(" ", self.text(found[0])) if found else "" for found in hypotheses]
@@ -138,8 +138,9 @@ class HypothesisLines:
 
 
 class ResumableOutput:
-    """A context manager for the output file. After an exception or a crash, the next run continues from the last
-    complete window.
+    """A context manager for the output file.
+
+    After an exception or a crash, the next run continues from the last complete window.
     """
 
     file: IO[bytes]
@@ -149,19 +150,19 @@ class ResumableOutput:
 
         Args:
             path: the output.
-            settings: everything that the lines depend on, as JSON has it.
-            window: lines that are appended together, but for the last ones.
+            settings: everything that the lines depend on, in values of JSON.
+            window: number of lines that are appended together; the last window may have fewer.
         """
         self.path, self.settings, self.window = path, settings, window
         self.part = path.with_name(f"{path.name}.part")
         self.record = path.with_name(f"{path.name}.part.json")
         self.done = 0
-        """Lines that were there already."""
+        """Number of lines that an earlier run wrote."""
         self.written = 0
-        """Lines that are there now."""
+        """Number of lines written so far, with those."""
 
     def __enter__(self) -> "ResumableOutput":
-        """Open the output and drop what is left of an incomplete window.
+        """Open the output and remove the lines of an incomplete window.
 
         Raises:
             UserError: if another process writes this output, if it was begun with other settings, or if it cannot be
@@ -186,14 +187,14 @@ class ResumableOutput:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind in (SystemExit, KeyboardInterrupt):
             logger.info("%s has %s lines: the same command goes on from there", self.part, f"{self.written:,}")
-        with contextlib.suppress(OSError):  # of a window that the disk did not take: what is complete is on it
+        with contextlib.suppress(OSError):  # of a window that the disk refused; the complete windows are on the disk
             self.file.close()
 
     def append(self, lines: Sequence[str]) -> None:
         """Write the lines of a window to the disk.
 
         Raises:
-            DiskError: if it does not take them; what was written before stays.
+            DiskError: if the disk refuses them; the lines written before stay.
         """
         with disk_errors(
             self.path, f"{self.part} keeps the lines that were complete, and the next run goes on from it"
@@ -204,7 +205,7 @@ class ResumableOutput:
         self.written += len(lines)
 
     def finish(self) -> None:
-        """Give the output its name."""
+        """Rename the complete output to its final name."""
         os.replace(self.part, self.path)
         self.record.unlink()
         sync(self.path.parent)
@@ -213,7 +214,7 @@ class ResumableOutput:
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not (self.part.exists() and os.path.samestat(os.fstat(self.file.fileno()), self.part.stat())):
-                raise BlockingIOError  # another process has given it its name since it was opened
+                raise BlockingIOError  # another process has renamed it since it was opened
         except BlockingIOError:
             raise UserError(f"{self.part} is being written by another process; give --output another name") from None
         except OSError:  # a file system without locks
@@ -241,12 +242,12 @@ class ResumableOutput:
 
 
 def file_state(path: Path) -> dict[str, Any]:
-    """Return what tells a file from another, or from what it was before; of a pipe too."""
+    """Return the path and the SHA-256 sum of a file or pipe, which identify its contents."""
     return {"path": str(path.resolve()) if path.is_file() else "a pipe", "sha256": sha256(readable(path))}
 
 
 def tokenizer_state(folder: Path) -> dict[str, Any]:
-    """Return what tells a tokenizer from another, or from what it was before.
+    """Return the path of a tokenizer and the SHA-256 sums of its files, which identify it.
 
     Raises:
         UserError: if the folder holds no tokenizer.
@@ -257,6 +258,7 @@ def tokenizer_state(folder: Path) -> dict[str, Any]:
 
 
 def differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """Yield a message for each setting that differs from its recorded value; ``name`` is the prefix of its name."""
     for key in sorted({*recorded, *settings}):
         before, now = recorded.get(key), settings.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
@@ -266,7 +268,7 @@ def differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: 
 
 
 class _LoggedProgress(tqdm):
-    """Logs the line that would be drawn."""
+    """Logs the progress line in place of drawing it."""
 
     def display(self, *_: Any, **__: Any) -> None:
         if self.initial < self.n < self.total:
@@ -274,12 +276,12 @@ class _LoggedProgress(tqdm):
 
 
 def sentence_progress(total: int, done: int, *, bar: bool = True) -> tqdm:
-    """Return the progress bar of `total` sentences, `done` of them from an earlier run, with their rate and time left.
+    """Return a progress bar over `total` sentences, with their rate and the time left.
 
     Args:
-        total: sentences in all.
-        done: how many there were at the start; they do not count in the rate.
-        bar: draw a bar where the error stream is a terminal.
+        total: number of all sentences.
+        done: number of sentences of an earlier run; they do not count in the rate.
+        bar: draw a bar if the error stream is a terminal; otherwise progress is logged.
     """
     counts = {"total": total, "initial": done, "unit": " sentences", "smoothing": 0}
     if bar and sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""From sources to hypotheses: of a batch, as fairseq's commands and ours call it, and of a window."""
+"""Generators: from a batch of sources to hypotheses, as fairseq's commands call it, and from a window of sources."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -32,11 +32,11 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm, SequenceForm
 
 Hypotheses = list[list[dict[str, Any]]]
-"""Of each sentence the best ones, in fairseq's form; see :func:`hypotheses.hypotheses`."""
+"""The best hypotheses of each sentence, in fairseq's form; see :func:`hypotheses.hypotheses`."""
 
 
 class SequenceGenerator:
-    """Generates for a batch, with one model or with an ensemble whose probabilities are averaged.
+    """Generates hypotheses for a batch, with one model or with an ensemble whose probabilities are averaged.
 
     N: sentences, S: source positions, P: tokens of a prefix.
     """
@@ -45,7 +45,7 @@ class SequenceGenerator:
         """Take models that are ready to decode, on their device.
 
         Raises:
-            UserError: if CUDA graphs are asked for, but the models are on the CPU.
+            UserError: if the options ask for CUDA graphs, but the models are on the CPU.
         """
         self.models, self.form, self.options = list(models), form, options
         self.graphs = _step_graphs(models) if options.cuda_graphs else None
@@ -67,13 +67,13 @@ class SequenceGenerator:
         """Generate, as fairseq's generators do.
 
         Args:
-            models: not used, those given at construction are.
+            models: not used; the models given at construction are.
             sample: a batch with ``src_tokens`` (N, S) in its ``net_input``: laid-out sources, padded on the right.
-            prefix_tokens: what every hypothesis begins with (N, P), padded on the right.
+            prefix_tokens: the tokens that every hypothesis begins with (N, P), padded on the right.
             constraints: not supported.
 
         Returns:
-            For each sentence its hypotheses, the best first: ``tokens`` with eos, normalised ``score`` and
+            The hypotheses of each sentence, the best first: ``tokens`` with eos, normalized ``score`` and
             ``positional_scores``, both natural logarithms.
 
         Raises:
@@ -94,13 +94,13 @@ class SequenceGenerator:
                 pass
         except BaseException:
             for graphs in self.graphs or ():
-                graphs.clear()  # a batch for which memory ran out is generated in halves, which need less
+                graphs.clear()  # frees memory: a batch that does not fit is generated again in halves
             raise
         return search.results
 
 
 def _step_graphs(models: Sequence[UnilmModel]) -> list[StepGraphs]:
-    # A model that another program runs has no parameters, and is on the CPU.
+    # A model that an engine runs has no parameters, and is on the CPU.
     device = next((parameter.device for parameter in models[0].parameters()), torch.device("cpu"))
     if device.type == "cpu":
         raise UserError(f"--cuda-graphs needs a GPU, but the model is on {device.type}: leave it out")
@@ -109,31 +109,31 @@ def _step_graphs(models: Sequence[UnilmModel]) -> list[StepGraphs]:
 
 @dataclass
 class TextGenerator:
-    """Generates for one window of sources after another and counts what it did."""
+    """Generates for one window of sources after another, and counts sentences, tokens and cut sources."""
 
     generate: Callable[[dict[str, Any]], Hypotheses]
-    """From a batch, as fairseq's generators take it, to the hypotheses of each sentence."""
+    """Maps a batch, as fairseq's generators take it, to the hypotheses of each sentence."""
     form: SequenceForm | EncoderDecoderForm
     plan_batches: Callable[[np.ndarray], list[np.ndarray]]
-    """From the lengths of laid-out sources to the indices of each batch."""
+    """Maps the lengths of laid-out sources to the indices of each batch."""
     nbest: int = 1
-    """Hypotheses to keep of each sentence."""
+    """Number of hypotheses of each sentence to keep."""
     seed: int | None = 1
-    """Samples of a window depend on this and on the number of its first line only: a resumed run draws the same. None:
-    random numbers are left as they are, where none are drawn."""
+    """The random samples of a window depend only on this seed and the number of its first line, so a resumed run draws
+    the same samples. None: the random number generator is not seeded; for searches that draw nothing."""
     device: torch.device | str = "cpu"
-    """Where the batches are needed."""
+    """The device of the batches."""
     sentences: int = 0
     tokens: int = 0
-    """Of the best hypotheses."""
+    """Tokens of the best hypotheses."""
     cut_sources: int = 0
 
     def __call__(self, window: Window, report: Callable[[int], object] = lambda done: None) -> Hypotheses:
-        """Return the best hypotheses of each source of a window, in its order, on the CPU.
+        """Return the best hypotheses of each source of a window, in the order of the sources, on the CPU.
 
         Args:
             window: the sources.
-            report: called with the number of sentences of each batch that is done.
+            report: called after each batch with its number of sentences.
 
         Raises:
             UserError: if the model gives NaN for a source, naming its line.
@@ -167,12 +167,12 @@ class TextGenerator:
 
 
 def window_seed(seed: int, first: int) -> int:
-    """Return the seed of the samples of a window, from that of all and the number of its first line."""
+    """Return the seed of a window, from the seed of the run and the number of the window's first line."""
     return int(np.random.SeedSequence((seed, first)).generate_state(1)[0])
 
 
 def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
-    """Load one model or an ensemble, as fairseq-generate does, or a single engine that runs an exported model."""
+    """Load one model or an ensemble, as fairseq-generate does, or an engine that runs an exported model."""
     if engine := open_engine(cfg, task, device):
         return [engine]
     models: Sequence[BaseFairseqModel]
@@ -189,20 +189,20 @@ def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[Bas
             model.half()
         model.to(device)
         model.prepare_for_inference_(cfg)
-        model.eval()  # fairseq loads models as if to train them, with dropout
+        model.eval()  # fairseq loads models in training mode, with dropout
     return models
 
 
 def batch_planner(
     cfg: DictConfig, models: Sequence[BaseFairseqModel], task: FairseqTask
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Return the function from the lengths of sources to the indices of each batch."""
+    """Return a function that maps the lengths of sources to the indices of each batch."""
     beam, max_tokens = cfg.generation.beam, cfg.dataset.max_tokens
     device = next(models[0].parameters()).device if runs_pytorch(models) else torch.device("cpu")
     max_sentences = cfg.dataset.batch_size or useful_sentences(device, beam)
     memory = None
-    # Samples depend on what else is in the batch, so its size must not depend on the memory that happens to be free.
-    # The memory of encoder-decoders is not estimated.
+    # Random samples depend on the rest of the batch, so its size must not depend on the memory that happens to be free.
+    # There is no estimate for the memory of encoder-decoders.
     if not cfg.generation.sampling and hasattr(task, "batch_memory") and runs_pytorch(models):
         memory = task.batch_memory(models, beam)
     elif max_tokens is None and max_sentences is None:

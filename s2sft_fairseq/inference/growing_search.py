@@ -1,4 +1,4 @@
-"""What searches for one hypothesis of a sentence share where hypotheses grow by different numbers of tokens a pass."""
+"""Base class of searches for one hypothesis per sentence that grows by several tokens in a pass."""
 
 from typing import Any
 
@@ -10,27 +10,27 @@ from s2sft_fairseq.inference.search import Search
 
 
 class GrowingSearch(Search):
-    """The search for one hypothesis of each sentence, which grows by as many tokens as a pass gives.
+    """A search for one hypothesis of each sentence. Hypotheses grow by different numbers of tokens in a pass.
 
-    N: sentences, D: tokens of a pass at most.
+    N: sentences, D: most new tokens of a pass.
     """
 
     lengths: Tensor
-    """Tokens of each hypothesis so far (N,)."""
+    """Number of tokens of each hypothesis so far (N,)."""
 
     def begin(self, source: Tensor) -> None:
         """See :meth:`Search.begin`."""
-        # Each pass waits for the GPU anyway: how much the hypotheses grow decides on the shapes of the next one.
+        # Each pass waits for the GPU anyway: the shapes of the next pass depend on how much the hypotheses grow.
         self.steps_between_questions = 1
         self.tokens = source.new_zeros(len(source), 0)
         self.log_probs = torch.zeros(len(source), 0, device=source.device)
         self.lengths = torch.zeros_like(self.rules.max_len)
 
     def _append(self, chosen: Tensor, scores: Tensor, grown: Tensor) -> None:
-        """Append the first tokens (N, D) of each sentence, ``grown`` (N,) many, with their log-probabilities."""
+        """Append the first ``grown`` (N,) of the chosen tokens (N, D) and their log-probabilities to each sentence."""
         self.lengths = self.lengths + grown
         width, longest = self.tokens.size(1), int(self.lengths.max())
-        # Each row is moved so that what it has now ends on the right.
+        # Shift each row so that its tokens end on the right.
         index = torch.arange(longest, device=grown.device) + (width + grown - longest).unsqueeze(1)
         outside = index < 0
         index = index.clamp(min=0)
@@ -38,7 +38,7 @@ class GrowingSearch(Search):
         self.log_probs = torch.cat([self.log_probs, scores], dim=1).gather(1, index).masked_fill(outside, 0.0)
 
     def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
-        """See :meth:`Search.results_of`. A sentence is done without a hypothesis where nothing may follow."""
+        """See :meth:`Search.results_of`. A sentence has no hypothesis if every next token was forbidden."""
         columns = (self.lengths, self.rules.max_len, self.tokens, self.log_probs)
         return [self._results(*each) for each in zip(*(column[done].cpu() for column in columns), strict=True)]
 

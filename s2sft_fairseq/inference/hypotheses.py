@@ -1,4 +1,4 @@
-"""Hypotheses in fairseq's form: the best that a search has ended, and reference targets (``--score-reference``)."""
+"""Hypotheses in fairseq's form: the best ended ones of a search, and reference targets (``--score-reference``)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,10 +32,10 @@ class FinishedHypotheses:
         self.log_probs = torch.zeros(sentences, kept, max_tokens, device=device)
 
     def add(self, ended: Tensor, scores: Tensor, tokens: Tensor, log_probs: Tensor) -> None:
-        """Take in those of C hypotheses of one length t that have ended, and keep the best.
+        """Add the ended ones of C hypotheses of one length t, and keep the best K.
 
         Shape:
-            ended and normalised scores (N, C), tokens and log-probabilities (N, C, t).
+            ended and normalized scores (N, C), tokens and log-probabilities (N, C, t).
         """
         length = tokens.size(2)
         scores = scores.masked_fill(~ended, MINUS_INFINITY)
@@ -49,7 +49,7 @@ class FinishedHypotheses:
         self.log_probs = torch.cat([self.log_probs, padded], 1).gather(1, across)
 
     def keep(self, kept: Tensor) -> None:
-        """Forget all other hypotheses than those that ``kept`` (N, K) tells; the next ``add`` puts them in order."""
+        """Drop the hypotheses that are False in ``kept`` (N, K); the next ``add`` sorts the others."""
         self.scores = self.scores.masked_fill(~kept, MINUS_INFINITY)
 
     def counts(self) -> Tensor:
@@ -57,16 +57,16 @@ class FinishedHypotheses:
         return (self.scores > MINUS_INFINITY).sum(dim=1)
 
     def worst(self, wanted: int) -> Tensor:
-        """Return the score that a new hypothesis must beat to be one of the best ``wanted`` (N,); -inf: any score."""
+        """Return the score (N,) that a new hypothesis must exceed to be among the best ``wanted``; -inf: any score."""
         return self.scores[:, wanted - 1]
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with some sentences only, the indices ``left`` (n,)."""
+        """Keep only the sentences with the indices ``left`` (n,)."""
         self.scores, self.lengths = self.scores[left], self.lengths[left]
         self.tokens, self.log_probs = self.tokens[left], self.log_probs[left]
 
     def of(self, sentences: Tensor, wanted: int) -> list[list[dict[str, Any]]]:
-        """Return the best ``wanted`` hypotheses of some sentences (n,), or as many as they have, on the CPU."""
+        """Return the best ``wanted`` hypotheses of some sentences (n,), or as many as there are, on the CPU."""
         scores, *others = (
             column[sentences, :wanted].cpu() for column in (self.scores, self.lengths, self.tokens, self.log_probs)
         )
@@ -82,9 +82,9 @@ def hypotheses(scores: Tensor, lengths: Tensor, tokens: Tensor, log_probs: Tenso
     """Return the hypotheses of a sentence in fairseq's form, in tensors that fairseq may change in place.
 
     Args:
-        scores: normalised scores, the best first (K,).
-        lengths: tokens of each, eos counted (K,).
-        tokens: (K, T).
+        scores: normalized scores, the best first (K,).
+        lengths: number of tokens of each hypothesis, with eos (K,).
+        tokens: tokens of each hypothesis (K, T).
         log_probs: natural logarithms of the probabilities of the tokens (K, T).
     """
     scores, tokens, log_probs = scores.clone(), tokens.clone(), log_probs.clone()
@@ -101,7 +101,7 @@ def hypotheses(scores: Tensor, lengths: Tensor, tokens: Tensor, log_probs: Tenso
 
 
 class ReferenceScorer:
-    """Scores the targets of a batch in one pass, with the probabilities that decoding them would give."""
+    """Scores the targets of a batch in one pass, with the same probabilities as decoding gives."""
 
     def __init__(self, models: Sequence[UnilmModel], form: SequenceForm, objective: Objective) -> None:
         self.models, self.form, self.objective = list(models), form, objective
@@ -109,10 +109,10 @@ class ReferenceScorer:
 
     @torch.no_grad()
     def generate(self, models: Sequence[UnilmModel], sample: dict[str, Any], **_: Any) -> list[list[dict[str, Any]]]:
-        """Return for each sentence its target as the one hypothesis, on the CPU; ``score`` is the mean of its
-        log-probabilities.
+        """Return the target of each sentence as its only hypothesis, on the CPU.
 
-        Arguments as for :meth:`SequenceGenerator.generate`; the targets are ``sample["target"]`` (N, T).
+        ``score`` is the mean of the log-probabilities. The arguments are those of :meth:`SequenceGenerator.generate`;
+        the targets are ``sample["target"]`` (N, T).
 
         Raises:
             UserError: if there are no targets, or the models give NaN.

@@ -1,4 +1,4 @@
-"""Batches for decoding: as large as memory, the user and the machine allow, and halved where they do not fit.
+"""Batches for decoding: as large as memory, options and machine allow, and halved if they do not fit.
 
 The longest sources come first.
 """
@@ -27,18 +27,20 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 SHARE = 0.6
-"""Of the free memory, what decoding takes by default: other processes need some too, and this is an estimate."""
+"""Share of the free memory for decoding by default: other processes need some, too, and the need is an estimate."""
 
 USEFUL_ROWS = 320
-"""Rows of a matrix product, two for each hypothesis, beyond which a CPU gains little: 6 layers, 384 wide, beam 5 gave
-3.9, 5.7, 7.4, 8.6 and 8.9 sentences a second of one core with 4, 8, 16, 32 and 64 sentences of 20 to 64 positions."""
+"""Rows of a matrix product, two for each hypothesis, beyond which a CPU gains little. A model of 6 layers, 384 wide,
+with beam 5 generates 3.9, 5.7, 7.4, 8.6 and 8.9 sentences a second on one core in batches of 4, 8, 16, 32 and 64
+sentences of 20 to 64 positions."""
 
-# What else PyTorch raises as a plain RuntimeError: its CPU allocator (Linux and macOS, Windows), the driver, cuBLAS.
+# PyTorch also raises a plain RuntimeError with these messages, from its CPU allocator (Linux and macOS, Windows), the
+# driver and cuBLAS.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 GIB = 2**30
-UNKNOWN = 4 * GIB  # where the system does not say, such as on macOS
-# For each version of Linux's control groups: where its files are, the limit, what is used, and the statistics that say
-# how much of that are files the kernel would drop first.
+UNKNOWN = 4 * GIB  # assumed if the system does not tell, such as macOS
+# For each version of Linux's control groups: the folder, the files of the limit and of the memory in use, and the entry
+# of memory.stat for cached files in that memory, which the kernel frees first.
 _CONTROL_GROUPS = {
     2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -49,8 +51,8 @@ _CONTROL_GROUPS = {
 class BatchMemory:
     """An estimate of the bytes that decoding a batch takes beyond the models.
 
-    It follows what the engine does: a cache of keys and values, that of a source shared by its hypotheses; beside it
-    what is needed for a moment, first to read the sources, then to choose each token.
+    It counts the incremental state, in which the hypotheses of a sentence share the keys and values of the source, and
+    the temporary memory to read the sources and to choose each token.
     """
 
     budget: int
@@ -60,34 +62,34 @@ class BatchMemory:
     max_tokens: int
     """Most tokens of a hypothesis."""
     cached_position: int
-    """Bytes kept for each position, of a source or of a hypothesis."""
+    """Bytes of the incremental state for each position of a source or a hypothesis."""
     read_position: int
-    """Bytes needed for each position of a source while it is read ..."""
+    """Bytes for each position of a source while it is read ..."""
     read_pair: int
     """... and for each pair of positions."""
     scored_row: int
-    """Bytes needed for each hypothesis while its next token is chosen ..."""
+    """Bytes for each hypothesis while its next token is chosen ..."""
     scored_pair: int
     """... and for each position that it sees then."""
     spare: int = 0
-    """Positions that are kept beyond those of the source and of one hypothesis, at least ..."""
+    """Fewest positions that are kept beyond those of the source and of one hypothesis."""
     multiple: int = 1
-    """... and what their number is a multiple of."""
+    """The number of all positions is rounded up to a multiple of this."""
     cuda_graphs: bool = False
     """Whether a batch is filled up to one of the sizes of CUDA graphs."""
 
     def of_sentence(self, length: int) -> int:
         """Return the bytes for each sentence of a batch whose longest source has ``length`` positions."""
-        # At most: what hypotheses have in common is kept once.
+        # An upper bound: tokens that hypotheses share are kept once.
         positions = max(length + self.beam * (self.max_tokens + 1), length + self.max_tokens + self.spare)
         positions += -positions % self.multiple
         reading = length * (self.read_position + length * self.read_pair)
         scoring = self.beam * (self.scored_row + positions * self.scored_pair)
-        # Both, though they are needed one after the other: what allocators take back they give in other pieces.
+        # Add both, though they are not needed at the same time: allocators cannot reuse all freed memory.
         return positions * self.cached_position + reading + scoring
 
     def most_sentences(self, length: int) -> int:
-        """Return how many sentences fit, the longest source of which has ``length`` positions; at least one."""
+        """Return how many sentences of at most ``length`` source positions fit; at least one."""
         most = max(1, self.budget // self.of_sentence(length))
         return largest_batch(most) if self.cuda_graphs else most
 
@@ -98,28 +100,28 @@ def memory_for(
     """Estimate the memory that decoding takes.
 
     Args:
-        models: one, or an ensemble, on the device and in the data type that they decode in.
+        models: one model or an ensemble, on the device and in the data type that they decode in.
         beam: hypotheses of each sentence.
         max_tokens: most tokens of a hypothesis.
-        budget: bytes that a batch may take; `SHARE` of what the device has free if None.
-        cuda_graphs: whether batches are decoded by them.
+        budget: bytes that a batch may take; None: `SHARE` of the free memory of the device.
+        cuda_graphs: whether CUDA graphs decode the batches.
     """
     device = models[0].embeddings.tokens.weight.device
     if budget is None:
         budget = int(SHARE * free_memory(device))
-    # A GPU has memory for what is taken, a CPU for what is written.
+    # A GPU needs memory for all that is allocated, a CPU only for what is written.
     spare, multiple = (0, 1) if device.type == "cpu" else (spare_slots(beam), SLOTS_AT_A_TIME)
     return BatchMemory(
         budget,
         beam,
         max_tokens,
-        # Each model keeps a cache and scores of its own; reading and attending they take turns.
+        # Each model has its own state and scores; the models read and attend one after the other.
         cached_position=sum(map(_cached_position, models)),
         read_position=max(map(_read_position, models)),
         read_pair=max(map(_read_pair, models)),
-        # Float32 scores and what is made of them: three copies in beam search, up to eight in sampling.
+        # Float32 scores and their copies: three in beam search, up to eight in sampling.
         scored_row=sum(8 * 4 * len(model.embeddings.tokens.weight) for model in models),
-        # From the newest token and the placeholder.
+        # Two queries: the newest token and the placeholder.
         scored_pair=max(2 * _bias_pair(model) for model in models),
         spare=spare,
         multiple=multiple,
@@ -147,7 +149,7 @@ def _read_position(model: UnilmModel) -> int:
 
 
 def _read_pair(model: UnilmModel) -> int:
-    # In blocks, as on CPUs, a source needs no mask but for windows, which do not grow with it.
+    # Attention in blocks, as on CPUs, needs masks for windows only, and their size does not grow with the source.
     in_blocks = (
         model.embeddings.tokens.weight.device.type == "cpu" and getattr(model.cfg, "attention", "auto") != "padded"
     )
@@ -155,12 +157,14 @@ def _read_pair(model: UnilmModel) -> int:
 
 
 def _bias_pair(model: UnilmModel) -> int:
-    # A bias for each pattern, or for each of its heads; each of them before and after its mask, and the masks.
+    # A bias for each pattern or, with relative positions, for each head of each pattern; before and after masking, and
+    # the masks.
     heads = model.cfg.encoder_attention_heads if model.relative_position is not None else 1
     biases = len(set(model.patterns)) * heads * (2 * _element(model) + 2)
     if not _table_rows(model):
         return biases
-    # Rows of the table, what is looked up for one of a layer's two products, and its factors for each slot of a step.
+    # Row numbers of the table, the values looked up for one of a layer's two products, and its factors for each slot
+    # of a step.
     return biases + 8 + (2 * heads + model.cfg.encoder_embed_dim) * _element(model)
 
 
@@ -171,7 +175,7 @@ def _table_rows(model: UnilmModel) -> int:
 
 
 def useful_sentences(device: torch.device, beam: int) -> int | None:
-    """Return how many sentences of a batch help: see `USEFUL_ROWS`; None on a GPU, where memory alone is the limit."""
+    """Return the largest useful batch, see `USEFUL_ROWS`; None on a GPU, where only memory limits it."""
     return max(1, USEFUL_ROWS // (2 * beam)) if device.type == "cpu" else None
 
 
@@ -183,17 +187,17 @@ def plan_batches(
     memory: BatchMemory | None = None,
     positions: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Gather sentences to batches, each as large as the limits allow.
+    """Gather sentences into batches, each as large as the limits allow.
 
-    The longest come first, so that a batch which does not fit shows at once, and sentences of similar length stand
-    together. A sentence alone always makes a batch.
+    Sentences are sorted by length, the longest first: a batch that does not fit fails at the start, and a batch has
+    sentences of similar length. A single sentence is a batch even if it exceeds the limits.
 
     Args:
         lengths: source positions of each sentence (n,).
-        max_tokens: most positions of a batch, its padding included.
+        max_tokens: most positions of a batch, with padding.
         max_sentences: most sentences of a batch.
-        memory: estimate that tells how many sentences fit.
-        positions: what ``max_tokens`` counts (n,); ``lengths`` if None.
+        memory: estimate of how many sentences fit.
+        positions: the positions of each sentence that ``max_tokens`` counts (n,); None: ``lengths``.
 
     Returns:
         The indices of the sentences of each batch.
@@ -218,16 +222,16 @@ def plan_batches(
 def generate_in_halves(
     generate: Callable[..., list[Result]], source: Tensor, *columns: Tensor | None, pad: int
 ) -> list[Result]:
-    """Call ``generate(source, *columns)``; a batch for which memory runs out is halved until its parts fit.
+    """Call ``generate(source, *columns)``; if memory runs out, halve the batch until its parts fit.
 
-    Linux promises more memory than it has: there a process that takes too much may be killed before PyTorch hears of
-    it. So this is the net below an estimate, not a way to find the largest batch.
+    This is a safety net for a wrong estimate, not a way to find the largest batch: Linux promises more memory than it
+    has, and may kill a process that takes too much before PyTorch gets an error.
 
     Args:
         generate: returns a result for each sentence.
         source: laid-out sources, padded on the right (N, S). N: sentences, S: source positions.
-        columns: what else there is of each sentence, padded on the right (N, L), or None.
-        pad: what padding consists of. Halves lose the columns that hold nothing else.
+        columns: further tensors with a row for each sentence, padded on the right (N, L), or None.
+        pad: the id of padding. Halves lose the columns that are padding only.
 
     Returns:
         The results of all sentences, in their order.
@@ -241,7 +245,7 @@ def generate_in_halves(
         if not is_out_of_memory(error):
             raise
         reason = str(error).strip().split("\n")[0]
-    # Not before the exception is gone: its traceback keeps every tensor of the failed attempt alive.
+    # Only after the except clause: the traceback keeps every tensor of the failed attempt alive.
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -267,14 +271,14 @@ def generate_in_halves(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an allocation has failed, on a GPU or on the CPU."""
+    """Return whether the error is a failed allocation, on a GPU or on the CPU."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY)
     )
 
 
 def _trimmed(rows: Tensor, pad: int) -> Tensor:
-    """Return rows (N, L) without the columns on their right that are padding in all of them."""
+    """Return rows (N, L) without the last columns that are padding in all rows."""
     used = (rows != pad).any(dim=0).nonzero()
     return rows[:, : int(used[-1]) + 1 if len(used) else 0]
 
@@ -282,12 +286,13 @@ def _trimmed(rows: Tensor, pad: int) -> Tensor:
 def free_memory(device: torch.device, root: Path = Path("/")) -> int:
     """Return the bytes that a new allocation may take.
 
-    On a GPU: what the driver has left, and what PyTorch keeps cached. On the CPU: what Linux calls available, or what
-    the limits of the control groups of this process (containers, batch systems) leave of it. `UNKNOWN` elsewhere.
+    On a GPU this is the free memory of the driver and of PyTorch's cache. On the CPU it is the available memory that
+    Linux reports, or less if the control groups of this process (containers, batch systems) have limits. Elsewhere it
+    is `UNKNOWN`.
 
     Args:
-        device: where.
-        root: of the file system, for tests.
+        device: the device to allocate on.
+        root: root of the file system, for tests.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -299,7 +304,7 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int:
 
 
 def _left_by_control_groups(root: Path) -> Iterator[int]:
-    """Yield what each limit on this process leaves it."""
+    """Yield the bytes that each limit on this process leaves."""
     for folder, version in _control_groups(root):
         _, limit_file, used_file, inactive = _CONTROL_GROUPS[version]
         limit, used = _number(folder / limit_file), _number(folder / used_file)
@@ -308,10 +313,9 @@ def _left_by_control_groups(root: Path) -> Iterator[int]:
 
 
 def _control_groups(root: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the folders of the control groups of this process and of their parents, whose limits hold as well.
+    """Yield the folder and version of each control group of this process and of its parents, whose limits hold, too.
 
-    A container may see its own group as the root, while the path names it as the host does: folders that are not there
-    have no limits to read.
+    Some folders may not exist: a container may see its own group as the root, while the path is the path on the host.
     """
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -323,12 +327,12 @@ def _control_groups(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _fields(file: Path) -> dict[str, int]:
-    """Read lines of a name, a number and perhaps a unit."""
+    """Read lines of a name, a number and optionally a unit."""
     return {words[0]: int(words[1]) for line in _lines(file) if len(words := line.split()) > 1}
 
 
 def _number(file: Path) -> int | None:
-    """Read a file of one number; None where there is no file, or no limit ("max")."""
+    """Read a file of one number; None if there is no file or no limit ("max")."""
     text = "".join(_lines(file))
     return int(text) if text.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""No n-gram twice in a text: which tokens would complete one that is there already."""
+"""N-gram blocking: forbid tokens that would repeat an n-gram of the text."""
 
 import torch
 from torch import Tensor
@@ -7,9 +7,9 @@ MINUS_INFINITY = float("-inf")
 
 
 def forbid_repeats(log_probs: Tensor, tokens: Tensor, size: int, ignored: Tensor) -> None:
-    """Forbid the tokens that would complete an n-gram which the hypothesis already holds, in place.
+    """Forbid the tokens that would complete an n-gram that the hypothesis already has, in place.
 
-    As in s2s-ft, the rule is off where one of the last n - 1 tokens, or the token to be forbidden, is ignored.
+    As in s2s-ft, the rule does not apply if one of the last n - 1 tokens, or the token to forbid, is ignored.
 
     Shape:
         log_probs (..., V), tokens (..., T), ignored ids (I,). T: tokens so far, V: vocabulary.
@@ -23,22 +23,22 @@ def forbid_repeats(log_probs: Tensor, tokens: Tensor, size: int, ignored: Tensor
     repeats &= ~torch.isin(last, ignored).any(dim=-1, keepdim=True)
     completion = ngrams[..., -1]
     repeats &= ~torch.isin(completion, ignored)
-    # The same token may complete one n-gram that repeats and another that does not: the least counts.
+    # A token may complete both a repeated n-gram and another one: the minimum forbids it.
     highest = torch.full_like(completion, float("inf"), dtype=log_probs.dtype)
     log_probs.scatter_reduce_(-1, completion, highest.masked_fill(repeats, MINUS_INFINITY), reduce="amin")
 
 
 def forbid_repeats_at(log_probs: Tensor, tokens: Tensor, place: Tensor, size: int, ignored: Tensor) -> None:
-    """Forbid the tokens that would complete, in a gap of each text, an n-gram which the text already holds, in place.
+    """Forbid the tokens that would complete, in a gap of each text, an n-gram that the text already has, in place.
 
-    What is not known yet is one of the ignored tokens.
+    Unknown tokens of the text must be among the ignored ones.
 
     Args:
-        log_probs: of the token in the gap (N, V).
+        log_probs: log-probabilities of the token in the gap (N, V).
         tokens: the texts (N, T).
-        place: where the gap is (N,); what stands there does not matter.
+        place: index of the gap (N,); the token at this index is not used.
         size: n.
-        ignored: n-grams with one of these (I,) may repeat, and these may stand anywhere.
+        ignored: ids (I,) that are never forbidden; n-grams with one of them may repeat.
     """
     width = tokens.size(1)
     if width < size:
@@ -65,10 +65,10 @@ def forbid_repeats_at(log_probs: Tensor, tokens: Tensor, place: Tensor, size: in
 def _forbid_overlap(
     log_probs: Tensor, tokens: Tensor, place: Tensor, start: Tensor, shift: int, size: int, ignored: Tensor
 ) -> None:
-    """Forbid the token that makes the n-grams at ``start`` (N,) and ``shift`` further on equal, which both hold it."""
+    """Forbid the token that makes the n-grams at ``start`` (N,) and ``start + shift`` equal; both contain the gap."""
     last = tokens.size(1) - 1
     inside = (start >= 0) & (start + shift + size - 1 <= last)
-    # Only this token can make them equal: the second one has the gap where the first one has it.
+    # Only this token can make them equal: the first n-gram has it where the second one has the gap.
     token = tokens.gather(1, (place - shift).clamp(0, last).unsqueeze(1))
     filled = tokens.scatter(1, place.unsqueeze(1), token)
     # (N, n)

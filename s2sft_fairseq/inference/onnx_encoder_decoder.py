@@ -1,7 +1,7 @@
-"""The encoder-decoder in onnxruntime: fairseq's search, with another program that multiplies.
+"""Encoder-decoders in onnxruntime: onnxruntime runs the model in fairseq's search.
 
 N: sentences, K: hypotheses of each, S: source positions, T: tokens of a hypothesis, V: vocabulary, L: layers of the
-decoder; h: heads, d: of a head.
+decoder; h: heads, d: width of a head.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from s2sft_fairseq.models.onnx_graph import slot_names
 
 KEPT = "kept"
-"""Under this name an incremental state holds the tensors that `OnnxDecoder` keeps."""
+"""Key of the tensors that `OnnxDecoder` keeps in the incremental state."""
 
 
 class OnnxEncoderDecoder(nn.Module):
-    """Stands where fairseq's search has a `TransformerModelBase`."""
+    """Takes the place of a `TransformerModelBase` in fairseq's search."""
 
     def __init__(self, encoder: Any, step: Any, sizes: Any) -> None:
         """Take two sessions of onnxruntime, and the options of the model."""
@@ -32,16 +32,16 @@ class OnnxEncoderDecoder(nn.Module):
         return self.decoder.max_positions()
 
     def share_source_keys(self, beam_size: int) -> None:
-        """Say how many hypotheses a sentence has, consecutive in the batch."""
+        """Set the number of hypotheses of a sentence, which are consecutive rows of the batch."""
         self.encoder.beam_size = beam_size
 
     def get_normalized_probs(self, decoder_out: Any, log_probs: bool, sample: Any = None) -> Tensor:
-        """Return the log-probabilities, (N K, T, V) -> the same."""
+        """Return the log-probabilities of logits, both (N K, T, V)."""
         return torch.log_softmax(decoder_out[0], dim=-1)
 
 
 class OnnxEncoder(nn.Module):
-    """Reads sources."""
+    """The encoder: reads the sources."""
 
     def __init__(self, session: Any) -> None:
         super().__init__()
@@ -52,26 +52,26 @@ class OnnxEncoder(nn.Module):
         """Read the sources of a batch.
 
         Args:
-            net_input: with ``src_tokens`` (N, S), padded on the right.
+            net_input: a dict with ``src_tokens`` (N, S), padded on the right.
 
         Returns:
-            ``padding`` (N, S), ``states``, the keys and values of the sources, 2 L times (N, h, S, d), and ``rows``,
-            how many rows of the batch a sentence has.
+            ``padding`` (N, S); ``states``, the keys and values of the sources, 2 L tensors (N, h, S, d); and ``rows``,
+            the number of rows that a sentence has in the batch.
         """
         padding, *states = run(self.session, None, {"tokens": net_input["src_tokens"]})
         return {"padding": padding, "states": states, "rows": 1}
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
-        """Follow the rows of the batch (N K,), whose hypotheses share what is kept of their source."""
+        """Select the sentences of the rows ``new_order`` (N K,). The hypotheses of a sentence share its tensors."""
         sentences = new_order[:: self.beam_size].div(encoder_out["rows"], rounding_mode="floor")
         padding, states = encoder_out["padding"], encoder_out["states"]
-        if not torch.equal(sentences, torch.arange(len(padding))):  # some have ended
+        if not torch.equal(sentences, torch.arange(len(padding))):  # some sentences are done
             padding, states = padding[sentences], [each[sentences] for each in states]
         return {"padding": padding, "states": states, "rows": self.beam_size}
 
 
 class OnnxDecoder(FairseqIncrementalDecoder):
-    """Makes the steps."""
+    """The decoder: does the steps."""
 
     def __init__(self, session: Any, sizes: Any) -> None:
         super().__init__(None)
@@ -94,12 +94,12 @@ class OnnxDecoder(FairseqIncrementalDecoder):
         incremental_state: Any = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """Score the vocabulary behind the last tokens.
+        """Score the vocabulary after the last tokens.
 
         Args:
-            prev_output_tokens: (N K, T).
-            encoder_out: of `OnnxEncoder`.
-            incremental_state: with what the steps before have kept.
+            prev_output_tokens: the hypotheses (N K, T).
+            encoder_out: the output of `OnnxEncoder`.
+            incremental_state: the keys and values of the earlier steps.
 
         Returns:
             Logits (N K, 1, V), and None.
@@ -122,7 +122,7 @@ class OnnxDecoder(FairseqIncrementalDecoder):
         return logits.flatten(0, 1).unsqueeze(1), None
 
     def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
-        """Follow the rows of the batch (N K,)."""
+        """Select the rows ``new_order`` (N K,) of the batch."""
         rows = incremental_state[KEPT][0].size(1)
         incremental_state[KEPT] = [
             each.flatten(0, 1)[new_order].unflatten(0, (-1, rows)) for each in incremental_state[KEPT]
@@ -130,6 +130,6 @@ class OnnxDecoder(FairseqIncrementalDecoder):
 
 
 def run(session: Any, outputs: Sequence[str] | None, inputs: dict[str, Tensor]) -> list[Tensor]:
-    """Run a graph, and return these of its outputs, or all of them."""
+    """Run a graph and return the named outputs; None: all outputs."""
     given = {name: np.ascontiguousarray(each.numpy()) for name, each in inputs.items()}
     return [torch.from_numpy(each) for each in session.run(outputs, given)]

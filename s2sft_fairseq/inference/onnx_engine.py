@@ -1,6 +1,6 @@
-"""Models in onnxruntime: our own search, with another program that multiplies.
+"""Models in onnxruntime: onnxruntime runs the model in this project's own search.
 
-N: sentences, A: new tokens of each, C: slots, L: layers, V: vocabulary; h: heads, d: of a head.
+N: sentences, A: new tokens of each, C: slots, L: layers, V: vocabulary; h: heads, d: width of a head.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def open_onnx(folder: Path) -> "OnnxEngine":
         file = folder / name
         try:
             return library.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has a class for each kind of failure, and no common one
+        except Exception as error:  # onnxruntime has one class for each kind of failure, without a common base class
             raise UserError(f"{file} cannot be read by onnxruntime: {error}") from None
 
     sizes = read_config(folder)["cfg"]["model"]
@@ -58,7 +58,7 @@ class OnnxEngine:
         self.model = model
 
     def build_generator(self, task: Any, args: Any) -> Any:
-        """Return the search, which is the one of every model of the task; see `Engine`.
+        """Return the generator of the task, the same as for PyTorch models; see `Engine`.
 
         Raises:
             UserError: naming every option that needs the model itself.
@@ -73,7 +73,7 @@ class OnnxEngine:
 
 
 class OnnxModel(nn.Module):
-    """Reads sources and makes steps of decoding, as `UnilmModel` does for a search."""
+    """Reads sources and does decoding steps in a search, in place of `UnilmModel`."""
 
     def __init__(self, session: Any, width: int) -> None:
         """Take a session of onnxruntime, and the width of the layers."""
@@ -108,7 +108,7 @@ class OnnxModel(nn.Module):
             num_tokens=num_tokens,
             hypotheses=hypotheses,
             dtype=torch.float32,
-            # A step multiplies with slots that are not in use, too: by 0, but 0 times NaN is NaN.
+            # A step multiplies unused slots by 0. They must be zeros: 0 * NaN is NaN.
             allocate=torch.zeros,
         )
         slots = state.source_slots
@@ -118,11 +118,11 @@ class OnnxModel(nn.Module):
             places = source_places(part, longest, tokens.device)
 
             def padded(column: Tensor, places: Tensor = places, size: tuple[int, int] = (len(part), longest)) -> Tensor:
-                # (T,) -> (n, S), short ones at the end
+                # (T,) -> (n, S), each source at the end of its row
                 return column.new_zeros(size[0] * size[1]).index_copy_(0, places, column).view(size)
 
             real = padded(torch.ones_like(tokens[some], dtype=torch.bool))
-            # One slot that nobody sees stands for none.
+            # The graph needs at least one slot: give one that no token sees.
             nothing = torch.zeros(len(part), self.heads, 1, self.head_dim)
             _, new = self._run(
                 {
@@ -169,7 +169,7 @@ class OnnxModel(nn.Module):
         return logits if layout.wanted is None else logits[layout.wanted]
 
     def _run(self, inputs: dict[str, Tensor], outputs: list[str]) -> tuple[Tensor, list[Tensor]]:
-        """Return logits (N, P, V), if they are wanted, and what the new tokens leave, 2 L times (N, h, A, d)."""
+        """Return logits (N, P, V), if wanted, and the keys and values of the new tokens, 2 L tensors (N, h, A, d)."""
         given = {name: each for name, each in inputs.items() if name in self.inputs}
         found = run(self.session, outputs, given)
         return (found[0], found[1:]) if outputs[0] == "logits" else (torch.empty(0), found)

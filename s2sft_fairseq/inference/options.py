@@ -1,4 +1,4 @@
-"""The options of a search: declared, checked and handed over here alone."""
+"""The options of a search. All are declared and checked here."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
@@ -13,7 +13,7 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 EARLY_STOPS = ("exact", "fairseq", "never")
 LENGTH_PENALTIES = ("length", "gnmt")
 
-# fairseq's generation options that have no meaning here, with the value that leaves them off.
+# fairseq's generation options that are not supported, with the value that disables them.
 UNSUPPORTED = {
     "match_source_len": False,
     "unkpen": 0,
@@ -30,7 +30,7 @@ UNSUPPORTED = {
 
 @dataclass
 class SearchConfig:
-    """The options of search that encoders and encoder-decoders have in common, beyond fairseq's."""
+    """The search options of both encoders and encoder-decoders, beyond fairseq's."""
 
     early_stop: ChoiceEnum(list(EARLY_STOPS)) = field(  # type: ignore[valid-type]
         default="exact",
@@ -44,7 +44,7 @@ class SearchConfig:
 
 @dataclass
 class UnilmSearchConfig(SearchConfig):
-    """Further options of search of encoders alone. Each is an attribute of :class:`SearchOptions` too."""
+    """Further search options, for encoders only. Each is an attribute of :class:`SearchOptions`, too."""
 
     length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
         default="length",
@@ -127,11 +127,11 @@ class UnilmSearchConfig(SearchConfig):
 
 @dataclass
 class SearchOptions(UnilmSearchConfig):
-    """What a search is to find: the options above and those of fairseq that it reads, under their names there."""
+    """All options of a search: the options above, and those of fairseq that it reads, under fairseq's names."""
 
     beam: int = 5
     max_len_a: float = 0.0
-    """A hypothesis has at most ``max_len_a * source length + max_len_b`` tokens, eos not counted ..."""
+    """A hypothesis has at most ``max_len_a * source length + max_len_b`` tokens, without eos ..."""
     max_len_b: int = 200
     """... and never more than the model was trained for."""
     min_len: int = 1
@@ -143,11 +143,11 @@ class SearchOptions(UnilmSearchConfig):
     sampling_topk: int = -1
     sampling_topp: float = -1.0
     nbest: int | None = None
-    """How many of the best hypotheses are returned; all ``beam`` of them if None."""
+    """Number of best hypotheses to return; None: all ``beam`` hypotheses."""
     never_generated: tuple[int, ...] = ()
     """Ids that no hypothesis may hold."""
     never_blocked: tuple[int, ...] = ()
-    """Ids that ``no_repeat_ngram_size`` leaves alone."""
+    """Ids that ``no_repeat_ngram_size`` ignores."""
 
     @classmethod
     def of(cls, args: Any, task: Any, form: SequenceForm, dictionary: FairseqDictionary) -> "SearchOptions":
@@ -157,7 +157,7 @@ class SearchOptions(UnilmSearchConfig):
             args: fairseq's `GenerationConfig`.
             task: the options of the task.
             form: the layout that the models were trained with.
-            dictionary: of the models.
+            dictionary: the dictionary of the models.
 
         Raises:
             UserError: naming every option that is not supported, out of range or contradicts another.
@@ -168,7 +168,7 @@ class SearchOptions(UnilmSearchConfig):
             "early_stop": early_stop(args, task),
             "length_penalty": str(task.length_penalty),
             "lenpen": 0.0 if args.unnormalized else args.lenpen,
-            # Samples are drawn to their end: random numbers must not depend on the scores of another sentence.
+            # Sampling returns all hypotheses, so that random numbers do not depend on the scores of other sentences.
             "nbest": None if args.sampling else args.nbest,
             "never_generated": tuple(sorted({*dictionary.never_generated(), form.placeholder})),
             "never_blocked": tuple(dictionary.index(symbol) for symbol in _ignored_symbols(task)),
@@ -178,13 +178,13 @@ class SearchOptions(UnilmSearchConfig):
         return cls(**derived, **{name: getattr(task if name in own else args, name) for name in names})
 
     def normalizer(self, length: Tensor) -> Tensor:
-        """Return what a summed log-probability is divided by: ``length ** lenpen``, as in fairseq.
+        """Return the divisor of a summed log-probability: ``length ** lenpen``, as in fairseq.
 
         With the length penalty ``gnmt`` it is ``((5 + length) / 6) ** lenpen``, as in s2s-ft (Wu et al., 2016,
-        equation 14, without its coverage term).
+        equation 14, without the coverage term).
 
         Args:
-            length: tokens of hypotheses, eos counted (any shape).
+            length: number of tokens of hypotheses, with eos (any shape).
 
         Returns:
             The same shape, float32.
@@ -194,19 +194,19 @@ class SearchOptions(UnilmSearchConfig):
 
 
 def early_stop(args: Any, task: Any) -> str:
-    """Return when a search ends: fairseq's own ``--no-early-stop`` stands for ``never``.
+    """Return when a search ends. fairseq's ``--no-early-stop`` means ``never``.
 
-    * ``exact``: when no open hypothesis can get among the ``nbest`` any more, so the result is that of ``never``.
-    * ``fairseq``: when ``beam`` hypotheses have ended, though an open one may be better.
+    * ``exact``: when no open hypothesis can become one of the ``nbest``; the result is the same as for ``never``.
+    * ``fairseq``: when ``beam`` hypotheses have ended, even if an open one may be better.
     * ``never``: at the maximum length.
 
-    With a beam of one, each of them is greedy search, which ends with the first eos.
+    With a beam of one, all three are greedy search, which ends with the first eos.
     """
     return "never" if getattr(args, "no_early_stop", False) else str(task.early_stop)
 
 
 def early_stop_problems(args: Any, task: Any) -> list[str]:
-    """Return what is wrong with the options that say when a search ends."""
+    """Return error messages for the options that say when a search ends."""
     if early_stop(args, task) == "never" and task.early_stop == "fairseq":
         return ["--early-stop fairseq and --no-early-stop exclude each other: give one of them"]
     return []

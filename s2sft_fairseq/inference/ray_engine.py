@@ -1,8 +1,8 @@
-"""``s2sft generate --engine ray``: the shards of a corpus, each by one of the actors that hold the model.
+"""``s2sft generate --engine ray``: generate from the shards of a corpus with several actors that each hold the model.
 
-Ray Data hands out the shards, starts actors as there is room for them, and starts an actor again that was killed, with
-the shard that it had. An actor writes its shard under another name until it is complete, so that a shard that is
-written twice, by an actor that was taken for dead, is whole too.
+Ray Data assigns the shards, starts as many actors as there is room for, and restarts an actor that was killed, with the
+shard that it had. An actor writes its shard under a temporary name until it is complete. So a shard is whole even if
+two actors write it, one of which Ray wrongly took for dead.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 from fairseq import utils
 from omegaconf import DictConfig
 
-from s2sft_fairseq import plugin  # noqa: F401  an actor imports this module alone
+from s2sft_fairseq import plugin  # noqa: F401  an actor imports only this module
 from s2sft_fairseq.errors import UserError, package, user_error_text
 from s2sft_fairseq.files import locked, remove_temporary, temporary_files, whole_file
 from s2sft_fairseq.inference.file_generator import (
@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 INSTALL = "'ray[data]'"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray prints an error for each actor of Ray Data that may be started again.
+    # Ray prints an error for each restartable actor of Ray Data.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
-"""Variables of Ray that are set unless the user has."""
+"""Environment variables of Ray that are set unless the user has set them."""
 TRIALS = 4
-"""How often a shard is begun whose actor is killed: one that takes all memory would kill actors for ever."""
+"""How often a shard is tried if its actor is killed: a shard that takes all memory would kill actors for ever."""
 
 
 class ShardWriter:
-    """The actor: a loaded model that writes shards."""
+    """An actor: holds a loaded model and writes shards."""
 
     def __init__(self, raw: argparse.Namespace, cfg: DictConfig) -> None:
         """Load the model; the arguments are those of `generate_shards`, with absolute paths."""
@@ -60,14 +60,14 @@ class ShardWriter:
         """Write a shard.
 
         Args:
-            row: paths, as ``input`` and ``output``.
+            row: the paths ``input`` and ``output``.
 
         Returns:
-            The row with ``result``, an object of JSON: ``record`` and other facts of a shard that is done, or
-            ``problems``, the mistakes of the user's in one that is not.
+            The row with ``result``, a JSON object: ``record``, ``tokens`` and ``cut`` of a shard that is done, or
+            ``problems``, the user's mistakes in a shard that is not.
 
         Raises:
-            RuntimeError: from any other error, naming the shard.
+            RuntimeError: for any other error, naming the shard.
         """
         shard = Shard(Path(row["input"]), Path(row["output"]))
         result: dict[str, Any]
@@ -103,15 +103,15 @@ class ShardWriter:
 
 
 def generate_shards(raw: argparse.Namespace, cfg: DictConfig) -> None:
-    """Generate from the files of a corpus to a folder.
+    """Generate from the files of a corpus and write the outputs to a folder.
 
     Args:
-        raw: the options of ``s2sft generate --input`` alone.
+        raw: the options that only ``s2sft generate --input`` has.
         cfg: fairseq's configuration; ``cfg.task.data`` is the folder of the tokenizer.
 
     Raises:
-        UserError: if options and files do not fit each other, the output was begun otherwise, or with the mistakes of
-            all shards; the shards without one are done then.
+        UserError: if options and files do not match, or the output was begun with other settings; also with the
+            mistakes in all shards, after the shards without mistakes are done.
     """
     package("ray.data", "--engine ray", INSTALL)
     raw.output_format, raw.actors = raw.output_format or FORMATS[0], raw.actors or 1
@@ -137,7 +137,7 @@ def generate_shards(raw: argparse.Namespace, cfg: DictConfig) -> None:
 def _write_missing(
     missing: Sequence[Shard], raw: argparse.Namespace, cfg: DictConfig, manifest: Manifest, done: "_Progress"
 ) -> list[str]:
-    """Let actors write shards, record each that is done, and return the mistakes in the others."""
+    """Let actors write shards, record each finished shard, and return the mistakes in the others."""
     problems: list[str] = []
     with _cluster(raw.actors) as ray, handled(end):
         try:
@@ -148,7 +148,7 @@ def _write_missing(
                     manifest.add(shard, result["record"])
                     done.add(shard, **result)
         except ray.exceptions.RayError as error:
-            if text := user_error_text(error) or _missing_module(error):  # of an actor that cannot be started
+            if text := user_error_text(error) or _missing_module(error):  # of an actor that cannot start
                 raise UserError(text) from None
             raise
     return problems
@@ -161,7 +161,7 @@ def _missing_module(error: Exception) -> str | None:
 
 @contextlib.contextmanager
 def _cluster(actors: int) -> Iterator[Any]:
-    """Yield Ray, connected to the cluster of ``RAY_ADDRESS``, or else to one of this machine alone."""
+    """Yield Ray, connected to the cluster of ``RAY_ADDRESS``, or else to a cluster of this machine only."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     ray = package("ray", "--engine ray", INSTALL)
@@ -172,7 +172,7 @@ def _cluster(actors: int) -> Iterator[Any]:
         if not os.environ.get("RAY_ADDRESS"):
             cores = max(actors, len(os.sched_getaffinity(0)))
             where = {"address": "local", "num_cpus": cores, "include_dashboard": False}
-        with _no_error_stream():  # on which Ray tells that RAY_BACKEND_LOG_LEVEL is set
+        with _no_error_stream():  # where Ray prints that RAY_BACKEND_LOG_LEVEL is set
             ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
@@ -183,7 +183,7 @@ def _cluster(actors: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _no_error_stream() -> Iterator[None]:
-    """Within it, nothing that this process prints on its error stream is seen, whatever its language."""
+    """Discard the error stream of this process, for Python and native code."""
     sys.stderr.flush()
     with open(os.devnull, "w") as nowhere, open(os.dup(2), "w") as kept:
         os.dup2(nowhere.fileno(), 2)
@@ -208,7 +208,7 @@ def _rows(ray: Any, shards: Sequence[Shard], raw: argparse.Namespace, cfg: DictC
     done = data.from_items(items, override_num_blocks=len(items)).map(
         ShardWriter,
         fn_constructor_args=(raw, cfg),
-        # Actors begin as there is room for them; none has a second shard waiting while another one is idle.
+        # Actors start when there is room for them. One task in flight: no shard waits while another actor is idle.
         compute=data.ActorPoolStrategy(
             min_size=1, max_size=raw.actors, initial_size=raw.actors, max_tasks_in_flight_per_actor=1
         ),
@@ -220,13 +220,13 @@ def _rows(ray: Any, shards: Sequence[Shard], raw: argparse.Namespace, cfg: DictC
 
 
 def cores_for_each(nodes: Sequence[int], actors: int) -> int:
-    """Return the most cores that each of `actors` can have on nodes with these cores, but at least 1."""
+    """Return the most cores that each of `actors` can have on nodes with these numbers of cores; at least 1."""
     shares = range(max(nodes, default=1), 0, -1)
     return next((share for share in shares if sum(cores // share for cores in nodes) >= actors), 1)
 
 
 class _Progress:
-    """Logs each shard that is done, and tells at the end what was done and how fast."""
+    """Logs each finished shard, and reports at the end what was done and how fast."""
 
     def __init__(self, folder: Path, shards: int, missing: int) -> None:
         self.folder, self.all, self.missing = folder, shards, missing
@@ -236,7 +236,7 @@ class _Progress:
             logger.info(f"{folder}: {shards - missing:,} of {shards:,} shards are done already")
 
     def add(self, shard: Shard, record: dict[str, Any], tokens: int, cut: int) -> None:
-        """Count a shard."""
+        """Count and log a finished shard."""
         self.shards += 1
         self.sentences += record["lines"]
         self.tokens += tokens

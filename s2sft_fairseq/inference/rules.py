@@ -1,4 +1,4 @@
-"""From the scores of the models to the candidates of the next step: what may come next, and what does."""
+"""From the scores of the models to the candidates of the next step: rules for the next token, beams and samples."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 MOST_IN_NUCLEUS = 1024
-"""Tokens among which a nucleus is looked for first on a CPU."""
+"""On a CPU, the nucleus is first searched among this many most probable tokens."""
 _ONE = 0x3F800000
 """The bits of 1.0 as a float32."""
 
@@ -23,7 +23,7 @@ _ONE = 0x3F800000
 class NotANumberError(UserError):
     """The model gives NaN for a sentence; ``sentence`` is its index in the batch.
 
-    A search would take NaN for impossible and end in empty hypotheses, and nothing would tell why.
+    Without this error a search would treat NaN as impossible and return empty hypotheses without a reason.
     """
 
     def __init__(self, sentence: int, dtype: torch.dtype, place: str = ""):
@@ -34,19 +34,19 @@ class NotANumberError(UserError):
         self.sentence, self.dtype = sentence, dtype
 
     def at(self, place: str) -> "NotANumberError":
-        """Return the same error for a sentence that has a name of its own."""
+        """Return the same error with ``place`` as the name of the sentence."""
         return NotANumberError(self.sentence, self.dtype, place)
 
     def named(self, sample: dict[str, Any]) -> "NotANumberError":
-        """Return the error with the number that fairseq prints beside the sentence, as in ``H-5``."""
+        """Return the same error with the number that fairseq prints for the sentence, such as 5 in ``H-5``."""
         ids: Sequence[Any] | Tensor | None = sample.get("id")
         return self if ids is None else self.at(f"sentence {int(ids[self.sentence])}")
 
 
 def rows_with_nan(log_probs: Tensor) -> Tensor:
-    """Return which rows have a NaN, before tokens are forbidden.
+    """Return which rows have a NaN. Call it before tokens are forbidden.
 
-    One NaN or infinite logit makes a whole row of the log-softmax NaN, so it is enough to look at its first column.
+    One NaN or infinite logit makes a whole row of the log-softmax NaN, so the first column is enough.
 
     Shape:
         log_probs (R, ..., V) -> bool (R,). R: rows, V: vocabulary.
@@ -55,15 +55,15 @@ def rows_with_nan(log_probs: Tensor) -> Tensor:
 
 
 def check_log_probs(log_probs: Tensor, dtype: torch.dtype, sentence_of_row: Callable[[int], int]) -> None:
-    """Look for NaN, before tokens are forbidden.
+    """Check for NaN. Call it before tokens are forbidden.
 
     Args:
         log_probs: log-probabilities (R, ..., V). R: rows, V: vocabulary.
-        dtype: what the model computes in.
-        sentence_of_row: from the index of a row to that of its sentence in the batch.
+        dtype: the data type that the model computes in.
+        sentence_of_row: maps the index of a row to the index of its sentence in the batch.
 
     Raises:
-        NotANumberError: for the first sentence that has one.
+        NotANumberError: for the first sentence with NaN.
     """
     rows = rows_with_nan(log_probs)
     if rows.any():
@@ -81,33 +81,32 @@ def next_log_probs(logits: Sequence[Tensor], temperature: float) -> Tensor:
     """Return the log-probabilities of the next token, the logarithm of the models' mean probability.
 
     Args:
-        logits: of each model (..., V), in whatever it computes in.
-        temperature: what the logits are divided by.
+        logits: logits of each model (..., V), in the data type that it computes in.
+        temperature: divisor of the logits.
 
     Returns:
-        Log-probabilities (..., V) in float32, a tensor of its own.
+        Log-probabilities (..., V) in float32, in a new tensor.
     """
     cooled = (scores.float() if temperature == 1 else scores.float() / temperature for scores in logits)
     return mean_of_models([torch.log_softmax(scores, dim=-1) for scores in cooled])
 
 
 class TokenRules:
-    """What may come next in a batch: forbidden tokens, forced ones, and the length of a hypothesis.
+    """The rules for the next tokens of a batch: forbidden tokens, forced tokens, and limits of the length.
 
     N: sentences, K: hypotheses of each, T: tokens so far, V: vocabulary.
     """
 
     def __init__(self, form: SequenceForm, options: SearchOptions, source: Tensor, prefix: Tensor | None) -> None:
-        """Make the rules for laid-out sources (N, S), with what their hypotheses must begin with (N, P)."""
+        """Create the rules for laid-out sources (N, S); the hypotheses must begin with the prefix (N, P), if given."""
         self.form, self.options, self.prefix = form, options, prefix
         self.never_generated = torch.tensor(options.never_generated, dtype=torch.int64, device=source.device)
-        # Padding too, which hypotheses of several lengths have on their left; and of a block what is not known yet, and
-        # eos, which fills it up.
+        # These too: padding on the left of shorter hypotheses, unknown tokens of a block, and eos, which fills a block.
         fill = (form.pad, form.placeholder, form.sep)
         self.never_blocked = torch.tensor([*fill, *options.never_blocked], device=source.device)
         lengths = (source != form.pad).sum(dim=1)
         limit = (options.max_len_a * lengths + options.max_len_b).long()
-        # Nothing is generated from nothing, such as a source whose fields are all empty.
+        # An empty source gets an empty hypothesis. Its fields may all be empty.
         nothing = torch.tensor([form.pad, form.cls, form.sep], device=source.device)
         self.empty = torch.isin(source, nothing).all(dim=1)
         # Most tokens before eos (N,).
@@ -116,19 +115,20 @@ class TokenRules:
         self.shortest_limit, self.longest_limit = min(limits), max(limits)
 
     def of(self, sentences: Tensor) -> "TokenRules":
-        """Return the rules of some sentences (n,), of each as often as it occurs."""
+        """Return the rules of some sentences (n,); an index may occur several times."""
         rules = copy(self)
         rules.keep_sentences(sentences)
         return rules
 
     def apply(self, log_probs: Tensor, tokens: Tensor, lengths: Tensor, gap: Tensor | None = None) -> None:
-        """Set the log-probabilities of what must not come next to -inf, in place.
+        """Set the log-probabilities of tokens that must not come next to -inf, in place.
 
-        What is forced keeps its log-probability, also where it would be forbidden.
+        A forced token keeps its log-probability, even if another rule forbids the token.
 
         Shape:
-            log_probs (N, K, V), tokens (N, K, T), their number (N,) in each hypothesis, fewer than T where it is padded
-            on the left. With K = 1 the token may stand in a gap (N,) among them; it has ``lengths`` tokens on its left.
+            log_probs (N, K, V), tokens (N, K, T), and ``lengths`` (N,), the number of tokens of each hypothesis, less
+            than T if it is padded on the left. With K = 1 the next token may fill a ``gap`` (N,), its index among the
+            tokens; ``lengths`` then counts the tokens to the left of the gap.
         """
         required = self.forced(tokens.size(2), lengths)
         if required is not None:
@@ -150,15 +150,18 @@ class TokenRules:
             log_probs.scatter_(2, column, torch.where(where, plain, log_probs.gather(2, column)))
 
     def forced(self, longest: int, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return tokens (N,), and where they must come next (N,): those of the prefix, or eos at the maximum length.
+        """Return the forced token of each sentence (N,), of the prefix or eos, and which sentences have one (N,).
 
         Args:
-            longest: no hypothesis has more tokens.
-            lengths: tokens of the hypotheses (N,).
+            longest: no hypothesis has more tokens than this.
+            lengths: number of tokens of the hypotheses (N,).
+
+        Returns:
+            Both tensors; None if no sentence has a forced token.
         """
         if self.prefix is None and longest < self.shortest_limit:
             return None
-        # The limit counts more, so that a prefix longer than it ends there too, and that of an empty source at once.
+        # The limit overrides the prefix: a longer prefix ends there, and the prefix of an empty source at once.
         at_limit = self.max_len <= lengths
         if self.options.keep_unfinished:
             at_limit = at_limit & self.empty
@@ -171,7 +174,7 @@ class TokenRules:
         return torch.where(at_limit, forced, prefix), at_limit | prefixed
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with some sentences only, the indices ``left`` (n,)."""
+        """Keep only the sentences with the indices ``left`` (n,)."""
         self.max_len, self.empty = self.max_len[left], self.empty[left]
         if self.prefix is not None:
             self.prefix = self.prefix[left]
@@ -180,22 +183,22 @@ class TokenRules:
 
 
 class Candidates(NamedTuple):
-    """Continuations of the hypotheses of each sentence, the best first; each (N, C). C: candidates."""
+    """Continuations of the hypotheses of each sentence, the best first; each field (N, C). C: candidates."""
 
     scores: Tensor
     """Summed log-probabilities."""
     tokens: Tensor
     beams: Tensor
-    """Which hypothesis of the sentence is continued."""
+    """Index of the hypothesis of the sentence that is continued."""
 
 
 def beam_candidates(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates:
-    """Take twice as many continuations as there are to be beams, the best: at least half of them do not end.
+    """Return the best ``2 * beams`` continuations: at least half of them do not end.
 
     Shape:
         log_probs (N, K, V), scores so far (N, K). N: sentences, K: hypotheses, one at first, V: vocabulary.
     """
-    # Each hypothesis first: the best of all are among its best, and sorting those few is quicker.
+    # First the best of each hypothesis: the best of all are among them, and sorting those few is faster.
     log_probs, tokens = log_probs.topk(min(2 * beams, log_probs.size(2)), dim=2)
     totals = (scores.unsqueeze(-1) + log_probs).flatten(1)
     best, index = totals.topk(min(2 * beams, totals.size(1)), dim=1)
@@ -203,18 +206,18 @@ def beam_candidates(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates
 
 
 def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions) -> Candidates:
-    """Continue every hypothesis by a token drawn at random, the first one by as many as there are to be beams.
+    """Continue every hypothesis by a random token; in the first step, the only hypothesis by ``beam`` random tokens.
 
     They are drawn from the ``sampling_topk`` most probable tokens, and from the smallest set of most probable tokens
-    that together have at least the probability ``sampling_topp`` (nucleus sampling, Holtzman et al., 2020). Either is
-    off if it is not positive.
+    that together have at least the probability ``sampling_topp`` (nucleus sampling, Holtzman et al., 2020). Either
+    limit is off if it is not positive.
 
     Shape:
         log_probs (N, K, V), scores so far (N, K), as for :func:`beam_candidates`.
     """
     hypotheses = log_probs.size(1)
     log_probs, probs, tokens = _drawn_from(log_probs, options)
-    # Of clocks that ring after exponential times, each at the rate of its probability, the first is a draw.
+    # Exponential race: the token with the smallest exponential time / probability is a draw (argmax of the inverse).
     # (N, K, V) -> (N, K, D, V). D: draws for each hypothesis.
     probs = probs.unsqueeze(2).expand(-1, -1, options.beam // hypotheses, -1)
     drawn = (probs / torch.empty_like(probs, memory_format=torch.contiguous_format).exponential_()).argmax(dim=-1)
@@ -225,7 +228,7 @@ def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions
 
 
 def draw_tokens(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor]:
-    """Return the most probable token everywhere, or with ``sampling`` a random one, and its log-probability.
+    """Return the most probable token of each row, or with ``sampling`` a random one, and its log-probability.
 
     Shape:
         log_probs (..., V) -> tokens (...), log-probabilities (...).
@@ -240,12 +243,13 @@ def draw_tokens(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tens
 
 
 def _drawn_from(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return what samples are drawn from: log-probabilities, probabilities, and the tokens that these are of.
+    """Return the log-probabilities and probabilities from which samples are drawn, and the ids of their tokens.
 
     Shape:
-        log_probs (..., V) -> each (..., V) or (..., k) of the k most probable tokens; tokens are None if they are all.
+        log_probs (..., V) -> each (..., V), or (..., k) of the k most probable tokens; ids are None for the whole
+        vocabulary.
     """
-    # Normalised anew, for forbidden tokens have taken their share away; a forced one may be of any probability.
+    # Renormalize: the probability of forbidden tokens is gone, and a forced token may have any probability.
     total, tokens = log_probs.logsumexp(dim=-1, keepdim=True), None
     if 0 < options.sampling_topk < log_probs.size(-1):
         log_probs, tokens = log_probs.topk(options.sampling_topk, dim=-1)
@@ -256,19 +260,21 @@ def _drawn_from(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tens
 
 
 def least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Return the least probability of the smallest set of most probable tokens that together have at least ``top_p``.
+    """Return the lowest probability in the smallest set of most probable tokens that together have at least ``top_p``.
 
-    Tokens of equal probability all stay. Sorting the whole vocabulary takes longer, on GPUs above all.
+    All tokens of this probability belong to the set. This is faster than sorting the whole vocabulary, above all on
+    GPUs.
 
     Shape:
         probs (..., V), float32 -> (..., 1). V: vocabulary.
     """
-    if probs.device.type == "cpu":  # a GPU would have to be asked
+    if probs.device.type == "cpu":  # on a GPU, the host would wait for the answer
         best = probs.topk(min(MOST_IN_NUCLEUS, probs.size(-1)), dim=-1).values
         enough = best.cumsum(dim=-1) >= top_p
         if bool(enough[..., -1].all()):
             return best.gather(-1, enough.int().argmax(dim=-1, keepdim=True))
-    # The largest bound that leaves so much, by bisection over the bits of a float32: their order is that of its values.
+    # Bisection for the largest bound that leaves at least top_p, over the bits of a float32: for numbers that are not
+    # negative, their order is the order of the values.
     low = torch.zeros_like(probs[..., :1], dtype=torch.int32)
     high = low + _ONE + 1
     for _ in range(_ONE.bit_length() + 1):

@@ -1,4 +1,4 @@
-"""Beam search and sampling: a token a step, from models that score the next token of each hypothesis."""
+"""Beam search and sampling: one token in each step, from models that score the next token of each hypothesis."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,24 +25,24 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 STEPS_BETWEEN_QUESTIONS = 8
-"""Steps after which a search asks a GPU which sentences are done. The host waits for the answer, and then the GPU waits
-for the next kernel."""
+"""Number of steps after which a search asks a GPU which sentences are done. Each question costs time: the host waits
+for the answer, and then the GPU waits for the next kernel."""
 
 
 class Search:
-    """The search of one batch, whose sentences leave it when they are done.
+    """The search of one batch. Sentences leave the batch when they are done.
 
-    A GPU is asked only every few steps which sentences are done, for the host would wait for the answer. Until then
-    they stay in the batch, and nothing changes their hypotheses any more. With CUDA graphs they stay until a smaller
-    batch of one of the sizes that are recorded suffices.
+    A GPU is asked only every few steps which sentences are done, because the host waits for the answer. Until then
+    done sentences stay in the batch, and their hypotheses no longer change. With CUDA graphs they stay until the batch
+    fits into a smaller one of the recorded sizes.
 
     N: sentences still in the search, K: hypotheses of each, T: tokens so far, V: vocabulary.
     """
 
     tokens: Tensor
-    """Of the open hypotheses, padded on the left (N, ..., T)."""
+    """Tokens of the open hypotheses, padded on the left (N, ..., T)."""
     log_probs: Tensor
-    """Of these tokens (N, ..., T)."""
+    """Log-probabilities of these tokens (N, ..., T)."""
 
     def __init__(
         self,
@@ -56,21 +56,21 @@ class Search:
         """Begin with one empty hypothesis for each sentence.
 
         Args:
-            models: one, or an ensemble whose probabilities are averaged.
+            models: one model, or an ensemble whose probabilities are averaged.
             form: the layout that they were trained with.
-            options: what is to be found.
+            options: the options of the search.
             source: laid-out sources (N, S), padded on the right.
-            prefix: what every hypothesis begins with (N, P), padded on the right.
-            graphs: of each model, if their steps are to be CUDA graphs.
+            prefix: the tokens that every hypothesis begins with (N, P), padded on the right.
+            graphs: the CUDA graphs of each model; None: none are used.
         """
         self.form, self.options = form, options
         count = len(source)
         self.batch_size = batch_size if graphs else int
-        # Sentences of similar length side by side: see `similar_lengths`. The shortest one fills the batch up.
+        # Put sentences of similar length side by side: see `similar_lengths`. Copies of the shortest fill the batch up.
         order = (source != form.pad).sum(dim=1).argsort(descending=True, stable=True)
         order = torch.cat([order, order[-1:].expand(self.batch_size(count) - count)])
         self.sentences = order.cpu()
-        """Which sentence of the batch each one is (N,), on the CPU; -1: none, it fills the batch up."""
+        """Index of each row's sentence in the batch (N,), on the CPU; -1: the row only fills the batch up."""
         self.sentences[count:] = -1
         source, prefix = source[order], None if prefix is None else prefix[order]
         self.rules = TokenRules(form, options, source, prefix)
@@ -80,51 +80,55 @@ class Search:
             for model, of_model in zip(models, graphs or itertools.repeat(None, len(models)), strict=True)
         ]
         self.results: list[list[dict[str, Any]]] = [[] for _ in range(count)]
-        """The hypotheses of each sentence of the batch, once it is done; on the CPU."""
+        """Hypotheses of each sentence of the batch once it is done, on the CPU."""
         self.steps = 0
         self.steps_between_questions = 1 if source.device.type == "cpu" else STEPS_BETWEEN_QUESTIONS
-        """How often the search asks which sentences are done."""
+        """Number of steps after which the search asks which sentences are done."""
         self.done = torch.zeros(len(source), dtype=torch.bool, device=source.device)
-        """Sentences whose hypotheses are found (N,)."""
+        """Which sentences are done (N,)."""
         self.done[count:] = True
         self.broken = torch.zeros_like(self.done)
-        """Sentences for which the models gave NaN before they were done (N,)."""
+        """Which sentences got NaN from the models before they were done (N,)."""
         self.begin(source)
 
     def begin(self, source: Tensor) -> None:
-        """Make what the search keeps of its hypotheses, for laid-out sources (N, S) in the order of the search."""
+        """Create the state of the hypotheses, for laid-out sources (N, S) in the order of the search."""
         raise NotImplementedError
 
     def step(self) -> bool:
-        """Let hypotheses grow; tell whether the search must go on.
+        """Make the hypotheses grow, and return whether the search must go on.
 
         Raises:
             NotANumberError: if the models give NaN.
         """
         self.grow()
         self.steps += 1
-        # A hypothesis grows by a token a step at least, so that by then all are done.
+        # A hypothesis grows by at least one token in each step, so all sentences are done after `max_tokens` steps.
         if self.steps % self.steps_between_questions == 0 or self.steps >= self.max_tokens:
             self._ask()
         return len(self.sentences) > 0
 
     def grow(self) -> None:
-        """Let the hypotheses of all sentences grow, and mark those that are `done`."""
+        """Make the hypotheses of all sentences grow, and mark the sentences that are `done`."""
         raise NotImplementedError
 
     def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
-        """Return the hypotheses of n sentences (n,) that are done, the best first, in fairseq's form on the CPU."""
+        """Return the hypotheses of some done sentences (n,), the best first, in fairseq's form on the CPU."""
         raise NotImplementedError
 
     def next_log_probs(self, logits: Sequence[Tensor]) -> Tensor:
-        """Return the log-probabilities (N, ..., V) of the models' logits, and mark sentences that are `broken`."""
+        """Return the log-probabilities (N, ..., V) of the models' logits, and mark the sentences that are `broken`."""
         log_probs = next_log_probs(logits, self.options.temperature)
         self.broken |= rows_with_nan(log_probs) & ~self.done
         self.dtype = logits[0].dtype
         return log_probs
 
     def _ask(self) -> None:
-        """Let the sentences that are done leave the batch, unless one is broken. The host waits here, and only here."""
+        """Remove the done sentences from the batch. The host waits for the GPU here, and only here.
+
+        Raises:
+            NotANumberError: if a sentence is broken.
+        """
         broken, done = torch.stack([self.broken, self.done]).tolist()
         if any(broken):
             raise NotANumberError(int(self.sentences[broken.index(True)]), self.dtype)
@@ -135,13 +139,13 @@ class Search:
         for index, found in zip(leaving, self.results_of(self._uploaded(torch.tensor(leaving))), strict=True):
             if (sentence := int(self.sentences[index])) >= 0:
                 self.results[sentence] = found
-        # The last sentences fill the gaps, so that few change places.
+        # The last sentences fill the gaps, so that few sentences move.
         last = iter(sorted(set(range(left, len(done))).difference(leaving)))
         gaps = set(leaving)
         self.keep_sentences(torch.tensor([next(last) if i in gaps else i for i in range(left)], dtype=torch.int64))
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with some sentences only, the indices ``left`` (n,) on the CPU."""
+        """Keep only the sentences with the indices ``left`` (n,), on the CPU."""
         for decoder in self.decoders:
             decoder.keep_sentences(left)
         self.sentences = self.sentences[left]
@@ -155,7 +159,7 @@ class Search:
 
 
 class BeamSearch(Search):
-    """The search for the best hypotheses or, with ``sampling``, for random ones. C: candidates."""
+    """Beam search or, with ``sampling``, random sampling of hypotheses. C: candidates."""
 
     def begin(self, source: Tensor) -> None:
         """See :meth:`Search.begin`."""
@@ -164,7 +168,7 @@ class BeamSearch(Search):
         self.scores = torch.zeros(len(source), 1, device=source.device)
         self.finished = FinishedHypotheses(len(source), self.options.beam, self.max_tokens, source.device)
         self.wanted = self.options.nbest or self.options.beam
-        # By the number of tokens, one more than there can be.
+        # Indexed by the number of tokens; one more entry than the longest hypothesis needs.
         self.normalizers = self.options.normalizer(torch.arange(self.max_tokens + 2, device=source.device))
 
     def grow(self) -> None:
@@ -183,7 +187,7 @@ class BeamSearch(Search):
         self.done |= self._ended(step + 1)
 
     def _ranked_with_finished(self, candidates: Candidates, step: int) -> Candidates:
-        """Let only the K best of ended hypotheses and candidates live on; the others get the worst score."""
+        """Keep only the K best of ended hypotheses and candidates; the score of the others becomes -inf."""
         beams = self.options.beam
         scores = torch.cat([self.finished.scores, candidates.scores / self.normalizers[step + 1]], dim=1)
         best = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(beams, dim=1).indices, True)
@@ -191,7 +195,7 @@ class BeamSearch(Search):
         return candidates._replace(scores=candidates.scores.masked_fill(~best[:, beams:], MINUS_INFINITY))
 
     def _finish(self, candidates: Candidates, step: int) -> None:
-        """Take in the hypotheses that end among the first K candidates."""
+        """Add the hypotheses that end among the first K candidates to the finished ones."""
         scores, tokens, origins = (column[:, : self.options.beam] for column in candidates)
         ended = tokens == self.form.sep
         if self.options.keep_unfinished:
@@ -201,7 +205,7 @@ class BeamSearch(Search):
         self.finished.add(ended, scores / self.normalizers[step + 1], history, log_probs)
 
     def _continue(self, candidates: Candidates) -> None:
-        """Go on with the first K candidates that have not ended."""
+        """Continue with the first K candidates that have not ended."""
         ended = candidates.tokens == self.form.sep
         rank = torch.arange(ended.size(1), device=ended.device) + ended * ended.size(1)
         chosen = rank.topk(self.options.beam, dim=1, largest=False, sorted=True).indices
@@ -212,23 +216,24 @@ class BeamSearch(Search):
             decoder.append(tokens, origins)
 
     def _histories(self, scores: Tensor, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens and log-probabilities (N, C, T + 1) of candidates, from the hypotheses they continue."""
+        """Return the hypotheses that candidates continue, with the new token: tokens and log-probs (N, C, T + 1)."""
         across = origins.unsqueeze(-1).expand(-1, -1, self.tokens.size(2))
         history = torch.cat([self.tokens.gather(1, across), tokens.unsqueeze(-1)], dim=-1)
         newest = (scores - self.scores.gather(1, origins)).unsqueeze(-1)
         return history, torch.cat([self.log_probs.gather(1, across), newest], dim=-1)
 
     def _ended(self, length: int) -> Tensor:
-        """Return which sentences have ended (N,). ``length``: tokens of the open hypotheses."""
+        """Return which sentences are done (N,). ``length``: number of tokens of the open hypotheses."""
         highest = self.scores.max(dim=1).values
         done = (highest == MINUS_INFINITY) | (self.rules.max_len < length)
         if self.options.beam == 1 or self.options.early_stop == "fairseq":
             done |= self.finished.counts() >= self.options.beam
         elif self.options.early_stop == "exact":
-            # Log-probabilities are never positive: at best an open hypothesis keeps its sum. It ends one token later at
-            # the earliest, and a normaliser that rises or falls with the length is largest at one of the two ends.
+            # Log-probabilities are never positive, so the sum of an open hypothesis can only fall. The hypothesis ends
+            # after 1 to max_len + 1 - length more tokens. The normalizer is monotonic in the length: its maximum is at
+            # one of these two ends.
             normalizer = torch.maximum(self.normalizers[length + 1], self.normalizers[self.rules.max_len + 1])
-            # Equal is not enough: of equal scores any may be kept.
+            # Strictly greater: any of several hypotheses of equal score may be kept.
             done |= self.finished.worst(self.wanted) > highest / normalizer
         return done
 

@@ -1,7 +1,8 @@
-"""The shards of a corpus, and the manifest of their output folder, which says which of them are done.
+"""The shards of a corpus, and the manifest of the output folder, which records the shards that are done.
 
-``manifest.json`` holds ``settings``, what the lines depend on beside the input, and ``shards``: of each output that is
-done the path and the SHA-256 sum of its input, the number of its lines, its own sum, and the seconds that it took.
+``manifest.json`` has two entries: ``settings``, everything besides the input that the lines depend on, and ``shards``.
+The latter has for each finished output the path and SHA-256 sum of its input, its number of lines, its own SHA-256 sum,
+and the seconds that it took.
 """
 
 import glob
@@ -20,11 +21,11 @@ from s2sft_fairseq.inference.files import differences, file_state
 
 MANIFEST = "manifest.json"
 FORMATS = ("txt", "jsonl")
-_SUFFIXES = {".txt", ".jsonl", ".parquet"}  # any other, such as that of part.0001, may be what tells shards apart
+_SUFFIXES = {".txt", ".jsonl", ".parquet"}  # any other suffix, such as .0001 in part.0001, may distinguish shards
 
 
 class Shard(NamedTuple):
-    """A file of the input and the file that is written of it, as absolute paths."""
+    """An input file and its output file, as absolute paths."""
 
     input: Path
     output: Path
@@ -34,13 +35,13 @@ def find_shards(pattern: Path, folder: Path, suffix: str) -> list[Shard]:
     """Find the files of a corpus, in the order of their names.
 
     Args:
-        pattern: a glob pattern (``**``: folders below too), or a folder. In a folder, names that begin with ``.`` or
+        pattern: a glob pattern (``**``: also folders below), or a folder. In a folder, names that begin with ``.`` or
             ``_`` are ignored: other programs leave such files there.
-        folder: where the outputs go.
-        suffix: that of the outputs, without its dot.
+        folder: the folder of the outputs.
+        suffix: the suffix of the outputs, without the dot.
 
     Raises:
-        UserError: if there is no file, or two have outputs of one name, or an output would replace an input.
+        UserError: if there is no file, two outputs have the same name, or an output would replace an input.
     """
     if pattern.is_dir():
         paths = [path for path in pattern.iterdir() if not path.name.startswith((".", "_"))]
@@ -73,14 +74,14 @@ def _absolute(path: Path) -> Path:
 
 
 class Manifest:
-    """What is done of an output folder that this process alone writes."""
+    """The manifest of an output folder. Only this process may write the folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Begin a folder, or go on with it.
+        """Begin a folder or resume it.
 
         Args:
-            folder: new, empty, or with a manifest.
-            settings: what the lines depend on beside the input.
+            folder: a folder that is empty or has a manifest.
+            settings: everything besides the input that the lines depend on.
 
         Raises:
             UserError: if the folder holds anything else, or was begun with other settings.
@@ -96,7 +97,7 @@ class Manifest:
             self._write()
 
     def missing(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Return the shards that are not done, or whose input or output is another file now."""
+        """Return the shards that are not done, or whose input or output has changed since."""
         with ThreadPoolExecutor() as threads:
             return [
                 shard for shard, is_done in zip(shards, threads.map(self._is_done, shards), strict=True) if not is_done

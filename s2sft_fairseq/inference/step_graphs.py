@@ -1,8 +1,8 @@
 """Decoding steps as CUDA graphs: the kernels of a step are recorded once, and then launched together.
 
-A step of decoding is a few hundred small kernels, which a GPU runs faster than the host launches them one by one. A
-graph has fixed shapes and fixed addresses. So the state of a batch lies in memory that the next batch uses again, a
-batch has one of few sizes, and sentences that are done stay in it until the next smaller size suffices.
+A step of decoding runs a few hundred small kernels, and a GPU runs them faster than the host launches them one by one.
+A graph has fixed shapes and fixed addresses. So each batch keeps its state in the memory of the last batch, a batch has
+one of a few sizes, and done sentences stay in it until the rest fits into the next smaller size.
 """
 
 import math
@@ -18,32 +18,32 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.step_layout import StepLayout
 
 MOST_GRAPHS = 128
-"""Graphs that are kept, at most. Each takes some MB for its kernels' arguments; all that they compute shares memory."""
+"""Most graphs that are kept. Each takes some MB for the arguments of its kernels; all share memory for results."""
 
 
 class Graph(Protocol):
     """A recorded graph."""
 
     def replay(self) -> None:
-        """Run its kernels again, on what their tensors hold now."""
+        """Run the kernels again, on the present contents of their tensors."""
 
 
 Record = Callable[[Callable[[], object]], Graph]
-"""Records the kernels of a function. What they write is valid when the graph has been replayed."""
+"""Records the kernels of a function. Its results are valid only after the graph is replayed."""
 
 
 class CudaRecorder:
-    """Records on a CUDA device. Graphs share memory, so that nothing that one computes there outlives the next one."""
+    """Records on a CUDA device. Graphs share memory: each replay may overwrite what other graphs computed there."""
 
     def __init__(self, device: torch.device) -> None:
-        # PyTorch's own stream for this belongs to whichever device comes first.
+        # PyTorch's default stream for recording belongs to the device that records first.
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
-        # Memory that graphs share ends with the last of them, and PyTorch fails to begin it again.
+        # This graph keeps the pool alive: PyTorch frees the pool with its last graph, and cannot use it again.
         self._keeps_the_pool = self(lambda: torch.zeros(1, device=device))
 
     def __call__(self, compute: Callable[[], object]) -> Graph:
-        """See `Record`. Other threads may use the GPU meanwhile."""
+        """Record the kernels of a function; see `Record`. Other threads may use the GPU at the same time."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             compute()
@@ -51,7 +51,7 @@ class CudaRecorder:
 
 
 class _Shape(NamedTuple):
-    """What the kernels of a step depend on, beside the contents of tensors."""
+    """Everything that the kernels of a step depend on, besides the contents of tensors."""
 
     sentences: int
     hypotheses: int
@@ -65,9 +65,9 @@ class _RecordedStep:
     """A step of one shape, and the tensors that its graph reads and writes."""
 
     tokens: Tensor
-    """The new tokens, which are copied here (N, A)."""
+    """Input of the graph: the new tokens (N, A)."""
     slots: Tensor
-    """Those of the new tokens, which are written here (A,)."""
+    """Input of the graph: the slots of the new tokens (A,)."""
     offsets: Tensor
     """0, 1, ..., A - 1."""
     segments: Tensor
@@ -78,15 +78,13 @@ class _RecordedStep:
 
 
 class StepGraphs:
-    """The steps of one model.
-
-    One batch at a time uses it: `begin` starts the next one.
+    """The decoding steps of one model, for one batch at a time: `begin` starts the next batch.
 
     N: sentences, A: new tokens of each, P: predictions of each, V: vocabulary.
     """
 
     def __init__(self, model: UnilmModel, record: Record) -> None:
-        """Take the model, on its device and ready to decode, and what records."""
+        """Take the model, on its device and ready to decode, and a recorder."""
         self.model, self._record = model, record
         self.clear()
 
@@ -98,32 +96,34 @@ class StepGraphs:
         self.begin()
 
     def begin(self) -> None:
-        """Let the next batch have the memory of the last one."""
+        """Start the next batch, which reuses the memory of the last one."""
         self._taken = 0
         self._has_left = False
 
     def allocate(self, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return zeros for the state of a batch; the n-th tensor of each batch stands at the same address."""
+        """Return zeros for the state of a batch; the n-th tensor of each batch has the same address."""
         count = math.prod(size)
         if self._taken == len(self._memory):
             self._memory.append(torch.zeros(0, dtype=dtype, device=device))
         if self._memory[self._taken].numel() < count:
             self._steps.clear()  # they read the old memory
-            self._memory[self._taken] = self._memory[self._taken][:0].clone()  # frees it first
+            self._memory[self._taken] = self._memory[self._taken][:0].clone()  # frees the old memory first
             self._memory[self._taken] = torch.empty(count, dtype=dtype, device=device)
         self._taken += 1
         return self._memory[self._taken - 1][:count].zero_().view(size)
 
     def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:
-        """Do the same as `UnilmModel.step`: the first step of a shape kernel by kernel, the second one while it is
-        recorded, all others by the graph.
+        """Do a step as `UnilmModel.step` does, with a graph where possible.
 
-        A state that needs more room than it began with leaves the memory that graphs read: the rest of its batch is
-        decoded kernel by kernel.
+        The first step of a shape runs kernel by kernel, the second one is recorded and then replayed, and all others
+        replay the graph. A state that needs more room than it began with leaves the memory that graphs read: the rest
+        of its batch runs kernel by kernel.
 
         Args:
-            state: of a batch since `begin`, allocated by `allocate`.
-            tokens: and ``segments``, ``layout``: as for `UnilmModel.step`.
+            state: the state of the batch since `begin`, allocated by `allocate`.
+            tokens: as for `UnilmModel.step`.
+            segments: as for `UnilmModel.step`.
+            layout: as for `UnilmModel.step`.
 
         Returns:
             Logits (N, P, V), valid until the next step.
@@ -156,7 +156,7 @@ class StepGraphs:
         def compute() -> Tensor:
             return step.logits.copy_(self.model.score(state, step.tokens, step.segments, step.layout, step.slots, end))
 
-        # Kernels must have run before they are recorded: CUDA loads them, and libraries plan, when they run first.
+        # Kernels must run once before they are recorded: at the first run CUDA loads them and libraries plan.
         if is_new:
             return compute()
         if step.graph is None:
@@ -165,7 +165,7 @@ class StepGraphs:
         return step.logits
 
     def _room_for_logits(self, sentences: int, predictions: int) -> Tensor:
-        """Return (N, P, V); graphs that are there already keep the memory that they write to."""
+        """Return memory for logits (N, P, V). Existing graphs keep the memory that they write to."""
         size = (sentences, predictions, len(self.model.embeddings.tokens.weight))
         if self._logits.numel() < math.prod(size):
             self._logits = self._logits.new_empty(math.prod(size))
@@ -173,7 +173,7 @@ class StepGraphs:
 
 
 def batch_size(sentences: int) -> int:
-    """Return the size of the batch for a number of sentences: the next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    """Return the size of a batch for these sentences: the next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
     size = 1 << max(0, sentences - 1).bit_length()
     if not sentences:
         return 0

@@ -1,4 +1,4 @@
-"""Models, registered with fairseq by being imported."""
+"""Models. Importing this package registers them with fairseq."""
 
 from s2sft_fairseq import runtime
 

@@ -1,4 +1,4 @@
-"""Named sizes of the two models, for ``--arch``."""
+"""Named sizes of both models, for ``--arch``."""
 
 from argparse import Namespace
 from functools import partial
@@ -10,7 +10,7 @@ from s2sft_fairseq.models import deltalm, unilm  # noqa: F401, they register the
 
 
 def _sizes(layers: int, width: int, ffn_width: int, heads: int, **others: Any) -> dict[str, Any]:
-    """Name what every architecture differs in; what it shares with BERT is left out."""
+    """Return the sizes of an architecture by option name, without sizes that all share with BERT."""
     return {
         "encoder_layers": layers,
         "encoder_embed_dim": width,
@@ -50,7 +50,7 @@ ARCHITECTURES = {
     "unilm_large": _sizes(24, 1024, 4096, 16),
     "minilm_l6_h384": _sizes(6, 384, 1536, 12),
     "minilm_l12_h384": _sizes(12, 384, 1536, 12),
-    # Not "roberta_base" and "roberta_large": those are models of fairseq's own.
+    # Not "roberta_base" and "roberta_large": fairseq has models of these names.
     "unilm_roberta_base": _sizes(12, 768, 3072, 12, **ROBERTA),
     "unilm_roberta_large": _sizes(24, 1024, 4096, 16, **ROBERTA),
     "electra_small": _sizes(12, 256, 1024, 4, embedding_dim=128),

@@ -1,4 +1,4 @@
-"""Convert a pretrained encoder, or DeltaLM, from the files of any program that it comes from."""
+"""Convert a pretrained encoder or DeltaLM from the files of other programs."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ from s2sft_fairseq.tokenization.vocabulary import (
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What is asked for beyond the source and the destination; see the help of the command."""
+    """The options of a conversion besides source and destination; see the help of the command."""
 
     config: Path | None = None
     tokenizer_dir: Path | None = None
@@ -60,15 +60,15 @@ class ConvertOptions:
 
 
 def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOptions()) -> None:
-    """Convert a checkpoint to a folder for ``--pretrained``, which appears only when it is whole.
+    """Convert a checkpoint to a folder for ``--pretrained``. The folder appears only when it is complete.
 
     Args:
         source: a folder or a file, see `s2sft_fairseq.checkpoints.source_files`.
         destination: the folder to write.
-        options: what else is asked for.
+        options: further options.
 
     Raises:
-        UserError: naming what is missing or does not fit.
+        UserError: naming everything that is missing or does not match.
     """
     with new_folder(destination, "--to", _earlier_conversion(source, destination)) as staging:
         checkpoint, vocabulary = _read(source, options, staging)
@@ -101,10 +101,11 @@ def parameter_shapes(sizes: Mapping[str, Any], vocab_size: int) -> dict[str, tup
 
 
 def convert_encoder(checkpoint: SourceCheckpoint) -> Conversion:
-    """Convert an encoder of a known family; the weights of `checkpoint` are taken out of it.
+    """Convert an encoder of a known family. The weights are removed from `checkpoint`.
 
     Raises:
-        UserError: if it is none, or naming every setting and parameter that is missing or wrong.
+        UserError: if the checkpoint is of no known family; otherwise naming every setting and parameter that is missing
+            or wrong.
     """
     weights, config = checkpoint.weights, checkpoint.config
     try:
@@ -114,17 +115,17 @@ def convert_encoder(checkpoint: SourceCheckpoint) -> Conversion:
 
 
 def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:
-    """Convert an official checkpoint, or one of a training by the official program or this plugin.
+    """Convert an official DeltaLM checkpoint, or one that the official program or this plugin trained.
 
     Args:
         checkpoint: the checkpoint.
-        symbols: of its dictionary, as fairseq reads it, in the order of their ids.
+        symbols: the symbols of its dictionary, as fairseq reads it, in the order of their ids.
 
     Raises:
-        UserError: if the dictionary is not DeltaLM's, or naming every parameter that is missing, unknown or of another
-            shape.
+        UserError: if the dictionary is not DeltaLM's; otherwise naming every parameter that is missing, unknown or of
+            another shape.
     """
-    # A model of this plugin may have begun with BERT; official files, which have no options, have fairseq's ids.
+    # A model of this plugin may start from BERT and have its ids. Official files, without options, have fairseq's ids.
     is_official = checkpoint.config.keys() <= {"_name"}
     if symbols[:4] != FAIRSEQ_SYMBOLS and (is_official or BERT_SYMBOLS.pad not in symbols):
         raise UserError(
@@ -141,14 +142,14 @@ def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Con
 
 
 def convert_bart(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:
-    """Convert a BART that `s2sft export` made of a DeltaLM.
+    """Convert a BART that `s2sft export` wrote from a DeltaLM.
 
     Args:
         checkpoint: the checkpoint.
-        symbols: of its tokenizer, in the order of their ids.
+        symbols: the symbols of its tokenizer, in the order of their ids.
 
     Raises:
-        UserError: if it is any other BART, or what it says of its languages and lengths is damaged.
+        UserError: if it is any other BART, or its layout, such as languages and lengths, is damaged.
     """
     try:
         pad = FairseqDictionary.of(symbols).pad()
@@ -164,7 +165,7 @@ def convert_bart(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conver
 
 
 def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter of a model of these sizes, its dictionary being empty."""
+    """Return the shape of every parameter of a `deltalm` model of these sizes, with an empty dictionary."""
     symbols = Dictionary()
     with torch.device("meta"):
         task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols)
@@ -173,7 +174,7 @@ def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 
 def report(destination: Path, conversion: Conversion, num_symbols: int) -> None:
-    """Print what was written, and all that a user should know of it."""
+    """Print what was written, and notes for the user."""
     print(f"wrote {destination}: {conversion.family}, {len(conversion.weights)} parameters, {num_symbols} symbols")
     for note in conversion.notes:
         print(note)
@@ -192,12 +193,12 @@ def _earlier_conversion(source: Path, destination: Path) -> set[str]:
         listed = PretrainedEncoder.open(destination, checked=False).files
     except UserError:  # no conversion
         return set()
-    # What the list says is only believed of names that a conversion can have.
+    # Trust the list only for file names that a conversion can write.
     return {MODEL, CONFIG, DICTIONARY, CHECKSUMS, *filter(is_tokenizer_file, listed)}
 
 
 def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceCheckpoint, Vocabulary]:
-    """Read weights and vocabulary, and copy the tokenizer's files."""
+    """Read weights and vocabulary, and copy the files of the tokenizer."""
     problems: list[str] = []
     try:
         checkpoint = open_source(source, options.config)
@@ -213,14 +214,14 @@ def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceC
 
 
 def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabulary:
-    """Read the vocabulary, from its folder or from copies of its files under the names that they should have."""
+    """Copy the files of the tokenizer, under their usual names, and read the vocabulary."""
     beside = source if source.is_dir() else source.parent
     if folder is None and (named := find_vocabulary(source)):
         shutil.copyfile(named, staging / "vocab.txt")
         return read_vocabulary(staging)
     folder = folder or beside
     if (beside / DICTIONARY).is_file() and not (folder / DICTIONARY).is_file():
-        # The ids of a fairseq checkpoint are in the dictionary beside it, wherever the tokenizer's own files are.
+        # The dictionary beside a fairseq checkpoint has its ids; the files of the tokenizer may be in another folder.
         for name in find_files(folder)[1]:
             shutil.copyfile(folder / name, staging / name)
         shutil.copyfile(beside / DICTIONARY, staging / DICTIONARY)
@@ -232,17 +233,17 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
 
 
 def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
-    """Refuse options that say nothing of an encoder-decoder."""
+    """Raise an error for options that do not apply to an encoder-decoder."""
     names = ("finetune_method", "fit_head", "output_prior", "local_attention_window")
     if given := [as_option(name) for name in names if getattr(options, name) is not None]:
         raise UserError(f"{', '.join(given)}: for encoders that generate by themselves, but {file} is DeltaLM")
 
 
 def _name_rows(conversion: Conversion, symbols: list[str]) -> list[str]:
-    """Return a symbol for every row: those of the tokenizer, and further ones where there are more rows.
+    """Return a symbol for every row: those of the tokenizer, then spare symbols and sentinels for further rows.
 
     Raises:
-        UserError: if there are fewer rows.
+        UserError: if there are fewer rows than symbols.
     """
     rows = len(conversion.weights[conversion.tokens])
     if len(symbols) > rows:
@@ -262,11 +263,11 @@ def _name_rows(conversion: Conversion, symbols: list[str]) -> list[str]:
 def _finish(
     conversion: Conversion, vocabulary: Vocabulary, options: ConvertOptions, staging: Path
 ) -> FairseqDictionary:
-    """Do what the options ask for, and make the dictionary, with a symbol for every row."""
+    """Apply the options to the conversion, and return the dictionary, with a symbol for every row."""
     symbols, requests = list(vocabulary.symbols), list(options.add_token)
     rows = len(conversion.weights[conversion.tokens])
     if conversion.model == "deltalm" and symbols[rows:] == [ROBERTA_SYMBOLS.mask]:
-        # fairseq's translation needs no mask, and so a fine-tuned DeltaLM has no row for it.
+        # fairseq's translation task uses no mask, so a fine-tuned DeltaLM may have no row for it: add one.
         requests.insert(0, symbols.pop())
     requests += map(LANGUAGE_TOKEN.format, parse_languages(options.add_language_tokens, "--add-language-tokens"))
     requests += sentinel_symbols(options.sentinels)
@@ -286,21 +287,21 @@ def _finish(
         ids = [f"{name} (id {first + at})" for at, name in enumerate(added)]
         shown = ids if len(ids) < 20 else [*ids[:3], f"{len(ids) - 4} more", ids[-1]]
         conversion.notes.append(f"added: {', '.join(shown)}")
-        # The spare rows too, so that ids go on from those of the tokenizer without a gap.
+        # Include the spare rows, so that ids continue those of the tokenizer without a gap.
         beyond = range(len(vocabulary.symbols), len(symbols))
         _write_added_tokens(staging / ADDED_TOKENS, {symbols[number]: number for number in beyond})
     dictionary = FairseqDictionary.of(symbols)
     _settle_method(conversion, options.finetune_method)
     initialize_head(conversion, dictionary, fit_head=options.fit_head, output_prior=options.output_prior)
-    if conversion.model == "deltalm":  # what a checkpoint of fairseq's holds too
+    if conversion.model == "deltalm":  # the copies that a checkpoint of fairseq has
         conversion.weights |= {name: conversion.weights[conversion.tokens] for name in COPIES}
     return dictionary
 
 
 def _make_local(conversion: Conversion, window: int, every: int) -> str:
-    """Give all layers but every ``every``-th one local attention, and return what to say of it.
+    """Give local attention to all layers except every ``every``-th one, and return a note about it.
 
-    Longformer was made of RoBERTa so, with longer position tables (Beltagy et al., 2020, section 5).
+    Longformer was made from RoBERTa in this way, with longer position tables (Beltagy et al., 2020, section 5).
     """
     problems = []
     if window < 2:
@@ -323,7 +324,7 @@ def _write_added_tokens(path: Path, ids: dict[str, int]) -> None:
 
 
 def _settle_method(conversion: Conversion, method: str | None) -> None:
-    """Say how a fine-tuned checkpoint is to be decoded; its own files do not say it."""
+    """Record the fine-tuning method of a checkpoint, which its own files do not tell: decoding depends on it."""
     if method is not None and conversion.missing:
         raise UserError(
             "--finetune-method is for checkpoints that are fine-tuned, "

@@ -1,6 +1,6 @@
-"""The encoder-decoder DeltaLM: fairseq's Transformer, with a decoder whose layers are those of an encoder.
+"""The encoder-decoder DeltaLM: fairseq's Transformer with an interleaved decoder, initialized from encoder layers.
 
-The types of options are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other
+The types of options are written ``Optional[...]``: fairseq builds the command line from them and supports no other
 spelling.
 """
 
@@ -39,11 +39,11 @@ _FAIRSEQ_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_accurate", "relu": "r
 
 
 class InterleavedDecoderLayer(TransformerDecoderLayerBase):
-    """Self-attention, feed-forward network, cross-attention, feed-forward network: two encoder layers, one behind the
-    other, of which the second one attends to the source.
+    """Self-attention, feed-forward network, cross-attention, feed-forward network.
 
-    A layer norm follows each of the four, as in BERT. The names are those of the official plugin: ``fc3``, ``fc4`` and
-    ``ffn_layer_norm`` are the lower feed-forward network, ``fc1``, ``fc2`` and ``final_layer_norm`` the upper one.
+    The layer corresponds to two encoder layers; the second one attends to the source. A layer norm follows each of the
+    four parts, as in BERT. The names are those of the official plugin: ``fc3``, ``fc4`` and ``ffn_layer_norm`` are the
+    lower feed-forward network, ``fc1``, ``fc2`` and ``final_layer_norm`` the upper one.
 
     Shape:
         B: sentences, S: source positions, T: target positions, H: width.
@@ -67,17 +67,18 @@ class InterleavedDecoderLayer(TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """Run the layer; fairseq's decoder calls it as it calls its own.
+        """Run the layer; the arguments are those of fairseq's decoder layers.
 
         Args:
-            x: the target's states (T, B, H).
-            encoder_out: the source's states (S, B, H).
-            encoder_padding_mask: true at its padding (B, S).
-            incremental_state: keys and values of the steps before; ``x`` is then the newest position alone.
+            x: states of the target (T, B, H).
+            encoder_out: states of the source (S, B, H).
+            encoder_padding_mask: true at the padding of the source (B, S).
+            incremental_state: keys and values of earlier steps; ``x`` then has only the newest position.
             self_attn_mask: added to the scores of the self-attention (T, T).
-            self_attn_padding_mask: true at the target's padding (B, T).
-            need_attn: and ``need_head_weights``: whether to return the weights of the cross-attention; a training needs
-                them in no case, and a generation when it prints alignments only.
+            self_attn_padding_mask: true at the padding of the target (B, T).
+            need_attn: whether to return the weights of the cross-attention. Training never returns them; generation
+                needs them only to print alignments.
+            need_head_weights: the same as ``need_attn``.
 
         Returns:
             States (T, B, H); the weights of each head (heads, B, T, S), or None; and None.
@@ -116,9 +117,9 @@ class InterleavedDecoderLayer(TransformerDecoderLayerBase):
 
 @dataclass
 class DeltaLMConfig(TransformerOptions):
-    """What an encoder-decoder has beyond an encoder.
+    """The further options of an encoder-decoder.
 
-    Width, heads and feed-forward networks of the decoder are those of the encoder, from whose layers its own start.
+    The decoder has the width, heads and feed-forward networks of the encoder: its layers start from encoder layers.
     """
 
     decoder_layers: Optional[int] = size(None, "layers of the decoder (default: half of those of the encoder)", least=1)
@@ -135,11 +136,11 @@ def complete_sizes(cfg: DeltaLMConfig, known: Mapping[str, Any], suggested: Mapp
 
     Args:
         cfg: the options.
-        known: sizes of what the model starts from, which options must not contradict.
-        suggested: further ones, which they may.
+        known: sizes of the checkpoint that the model starts from; options must not contradict them.
+        suggested: further sizes of that checkpoint; options may contradict them.
 
     Raises:
-        UserError: naming every size that contradicts what the model starts from, or another size.
+        UserError: naming every size that contradicts the checkpoint or another size.
     """
     problems = [
         f"{as_option(name)} is {given}, but {cfg.pretrained} has {value}"
@@ -166,7 +167,7 @@ class DeltaLMDecoder(TransformerDecoderBase):
     """fairseq's decoder with interleaved layers."""
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
-        """Make a layer."""
+        """Build a layer."""
         layer: nn.Module = InterleavedDecoderLayer(cfg)
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer)
@@ -175,27 +176,27 @@ class DeltaLMDecoder(TransformerDecoderBase):
 
 @register_model("deltalm", dataclass=DeltaLMConfig)
 class DeltaLMModel(TransformerModelBase):
-    """An encoder as XLM-R's, and the interleaved decoder; one embedding for source, target and output."""
+    """An encoder like that of XLM-R, and the interleaved decoder; source, target and output share one embedding."""
 
     def __init__(self, cfg: TransformerConfig, encoder: TransformerEncoderBase, decoder: DeltaLMDecoder) -> None:
         super().__init__(cfg, encoder, decoder)
-        # As in the training of the encoder: no decay of biases and layer norms.
+        # No decay of biases and layer norms, as in the training of the encoder.
         exempt_from_decay(parameter for parameter in self.parameters() if parameter.ndim == 1)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of this model, in place of those of fairseq's Transformer."""
+        """Add the options of this model in place of the options of fairseq's Transformer."""
         gen_parser_from_dataclass(parser, DeltaLMConfig())
 
     @classmethod
     def build_model(cls, cfg: DeltaLMConfig, task: FairseqTask) -> "DeltaLMModel":
         """Build the model, from ``--pretrained`` if that is given.
 
-        The sizes are written into ``cfg`` and ``--pretrained`` is taken out of it, so that the checkpoints of this run
-        need what it names no more.
+        The sizes are written into ``cfg`` and ``--pretrained`` is removed from it, so that the checkpoints of this run
+        do not need the folder or file that it names.
 
         Raises:
-            UserError: if sizes, dictionaries and what the model starts from do not fit each other.
+            UserError: if sizes, dictionaries and the checkpoint that the model starts from do not match.
         """
         dictionary = task.target_dictionary
         if task.source_dictionary.symbols != dictionary.symbols:
@@ -227,16 +228,16 @@ class DeltaLMModel(TransformerModelBase):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerEncoderBase:
-        """Make the encoder."""
+        """Build the encoder."""
         return TransformerEncoderBase(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> DeltaLMDecoder:
-        """Make the decoder."""
+        """Build the decoder."""
         return DeltaLMDecoder(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Make the model ready to decode, as fairseq asks for when it has loaded it.
+        """Prepare the model for decoding; fairseq calls this after loading.
 
         Raises:
             UserError: if weights overflowed in float16, or options contradict each other.
@@ -248,10 +249,10 @@ class DeltaLMModel(TransformerModelBase):
         super().prepare_for_inference_(cfg)
 
     def share_source_keys(self, beam_size: int) -> None:
-        """Attend to the source in a search by keys and values that all hypotheses of a sentence share.
+        """In a search, share the keys and values of the source between all hypotheses of a sentence.
 
         Args:
-            beam_size: hypotheses of a sentence, consecutive in the batch; 1 outside of a search.
+            beam_size: number of hypotheses of a sentence, which are consecutive in the batch; 1 outside of a search.
         """
         self.decoder.set_beam_size(beam_size)
 
@@ -261,8 +262,8 @@ class DeltaLMModel(TransformerModelBase):
         """Load weights.
 
         Raises:
-            UserError: naming the dictionary and the checkpoint's vocabulary where they differ, and otherwise every
-                parameter that is missing, unknown or of another shape.
+            UserError: if dictionary and checkpoint have different numbers of symbols, naming both; otherwise naming
+                every parameter that is missing, unknown or of another shape.
         """
         if strict:
             self.upgrade_state_dict(state_dict)
@@ -271,7 +272,7 @@ class DeltaLMModel(TransformerModelBase):
 
 
 def transformer_config(cfg: DeltaLMConfig) -> TransformerConfig:
-    """Return the options of fairseq's Transformer, with all sizes known."""
+    """Return the options of fairseq's Transformer. All sizes of ``cfg`` must be filled."""
     sides = {
         f"{side}_{name}": value
         for side, layers in (("encoder", cfg.encoder_layers), ("decoder", cfg.decoder_layers))

@@ -1,4 +1,4 @@
-"""What a `deltalm` model starts from: a converted encoder, an official checkpoint, or one of an earlier training."""
+"""Start a `deltalm` model from a converted encoder or DeltaLM, an official checkpoint, or a trained checkpoint."""
 
 import logging
 from argparse import Namespace
@@ -31,7 +31,7 @@ from s2sft_fairseq.models.unilm_config import SIZES as UNILM_SIZES
 
 logger = logging.getLogger(__name__)
 
-# What an encoder must be like: that of fairseq's Transformer. The values are those of BERT base.
+# In these sizes an encoder must equal BERT base: then it can become an encoder of fairseq's Transformer.
 _REQUIRED = (
     *("embedding_dim", "layer_norm_position", "feed_forward", "biases", "rotary_base", "local_attention_window"),
     *("relative_position_bins", "disentangled_attention", "num_roles", "norm", "embedding_norm", "key_value_heads"),
@@ -47,23 +47,23 @@ _SUGGESTED = ("max_positions", "encoder_attention_heads", "layer_norm_eps", "act
 
 @dataclass(frozen=True)
 class Start:
-    """The parameters to start from, and what they tell of the sizes."""
+    """The parameters to start from, and the sizes that they determine."""
 
     path: Path
     weights: Weights
-    """Of the model by its own names, the token embedding once; or of an encoder alone, see ``is_encoder``."""
+    """Weights of the whole model under its own names, with one token embedding; or of an encoder (``is_encoder``)."""
     known: dict[str, Any]
-    """Sizes by the names of `DeltaLMConfig`."""
+    """Sizes by the names of `DeltaLMConfig`; options must not contradict them."""
     suggested: dict[str, Any]
-    """Further ones, which options may contradict."""
+    """Further sizes; options may contradict them."""
     is_encoder: bool = False
-    """Whether the weights are those of an encoder by fairseq's names, from which the decoder starts too."""
+    """Whether the weights are an encoder's, under fairseq's names; the decoder starts from them, too."""
 
     def load_into(self, model: nn.Module, decoder_layers: int) -> None:
         """Copy the parameters into a model.
 
-        Tables of another number of rows than the model's have their first rows in common with it; of more, the others
-        are left out, of less, the model's others keep their initial values; the log tells which.
+        If a table has another number of rows than the model's, the first rows are copied. Further rows of the
+        checkpoint are left out, and further rows of the model keep their initial values; the log tells how many.
 
         Raises:
             UserError: naming every parameter that is missing, unknown or of another shape.
@@ -81,14 +81,14 @@ class Start:
 
 
 def open_start(path: str, dictionary: Dictionary) -> Start:
-    """Read what ``--pretrained`` names.
+    """Read the folder or file that ``--pretrained`` names.
 
     Args:
         path: the folder of a converted encoder or of a converted DeltaLM, the file of a checkpoint, or a model folder.
-        dictionary: of the data.
+        dictionary: the dictionary of the data.
 
     Raises:
-        UserError: if it cannot be read, is nothing that the model can start from, or does not fit the dictionary.
+        UserError: if it cannot be read, the model cannot start from it, or it does not match the dictionary.
     """
     file = checkpoint_file(path)
     if file.is_dir() or is_model_of_folder(file):
@@ -121,7 +121,7 @@ def _from_pretrained(pretrained: PretrainedEncoder, dictionary: Dictionary) -> S
 
 
 def _dictionary_problems(encoder: PretrainedEncoder, dictionary: Dictionary) -> list[str]:
-    """Compare the symbols of the data with those of the encoder, as far as both go."""
+    """Return a message if the symbols of data and encoder differ; with a folder, up to the shorter dictionary."""
     if encoder.path.is_file():
         encoder.check_symbols(dictionary.symbols)
         return []
@@ -160,13 +160,13 @@ def _from_checkpoint(path: Path, state: Mapping[str, Any], dictionary: Dictionar
 
 
 def _start(path: Path, weights: Weights, sizes: Mapping[str, Any]) -> Start:
-    """Return a whole DeltaLM to start from."""
+    """Return a start from a whole DeltaLM."""
     known = {name: value for name, value in sizes.items() if name not in _SUGGESTED}
     return Start(path, weights, known, {name: value for name, value in sizes.items() if name in _SUGGESTED})
 
 
 def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the model that a fairseq checkpoint holds."""
+    """Return the model options in a fairseq checkpoint."""
     options = (state.get("cfg") or {}).get("model") or state.get("args") or {}
     return vars(options) if isinstance(options, Namespace) else dict(options)
 

@@ -1,7 +1,7 @@
-"""An encoder with the head of a task of understanding in place of its language model head, and these heads.
+"""An encoder with a classification or span head in place of its language model head, and these heads.
 
-Texts are packed, one after the other without padding. A head says which tokens' states it reads (N, H); in the last
-layer no others are worked out. T: tokens of all texts, N: those that are read, H: width of the layers, B: texts.
+Texts are packed, one after the other without padding. A head chooses the tokens whose states (N, H) it reads; the last
+layer computes no other states. T: tokens of all texts, N: tokens that are read, H: width of the layers, B: texts.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ClassificationHead(nn.Module):
     """BERT's pooler and classifier on ``[CLS]``: dropout, dense layer, tanh, dropout, linear layer."""
 
     def __init__(self, width: int, outputs: int, *, dropout: float) -> None:
-        """Make the head; a regression has one output."""
+        """Build the head; a regression has one output."""
         super().__init__()
         self.dropout = Dropout(dropout)
         self.dense = Linear(width, width)
@@ -63,16 +63,16 @@ class SpanHead(nn.Module):
 class EncoderWithHead(BaseFairseqModel):
     """A `unilm` model that predicts labels of texts, not tokens.
 
-    Checkpoints have the parameters of the encoder under ``encoder.`` and those of the head under ``head.``; a language
-    model head is neither trained nor kept.
+    In checkpoints the names of the encoder's parameters begin with ``encoder.``, those of the head with ``head.``. The
+    language model head is neither trained nor kept.
     """
 
     def __init__(self, encoder: UnilmModel, head: ClassificationHead | SpanHead) -> None:
-        """Put a head, which is initialised here, on an encoder.
+        """Put a head on an encoder, and initialize the head.
 
         Args:
-            encoder: loses its language model head.
-            head: from states (N, H) to logits; see `s2sft_fairseq.models.encoder_with_head`.
+            encoder: the encoder; its language model head is removed.
+            head: computes logits from states (N, H); see `s2sft_fairseq.models.encoder_with_head`.
         """
         super().__init__()
         encoder.lm_head = None
@@ -107,7 +107,7 @@ class EncoderWithHead(BaseFairseqModel):
         """Load the weights of a checkpoint.
 
         Raises:
-            UserError: if they are those of a generator or of another task, or do not fit otherwise.
+            UserError: if they belong to a generator or another task, or do not fit the model.
         """
         parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "head": {}}
         for name, value in state_dict.items():

@@ -1,7 +1,7 @@
-"""What an encoder lacks that was trained without a language model head, such as a sentence encoder, computed.
+"""Compute the language model head of an encoder that was trained without one, such as a sentence encoder.
 
-A head that starts from random weights has two things to learn before anything else: how frequent each symbol is, and
-which token a final state belongs to. Both can be computed.
+A head that starts from random weights must first learn two things: how frequent each symbol is, and which token a final
+state belongs to. Both can be computed.
 """
 
 from collections.abc import Iterator
@@ -28,16 +28,16 @@ INITIAL_STD = 0.02
 def initialize_head(
     conversion: Conversion, dictionary: FairseqDictionary, *, fit_head: Path | None, output_prior: Path | None
 ) -> None:
-    """Compute what a converted encoder lacks of a language model head, as far as it is asked for.
+    """Compute missing parts of the language model head of a converted encoder.
 
     Args:
-        conversion: the encoder; what is computed joins its weights.
+        conversion: the encoder; the computed parameters are added to its weights.
         dictionary: its dictionary.
-        fit_head: tokenized text for :func:`fit_transform`.
-        output_prior: tokenized text for :func:`log_frequencies`.
+        fit_head: tokenized text for :func:`fit_transform`; None: do not compute this part.
+        output_prior: tokenized text for :func:`log_frequencies`; None: do not compute this part.
 
     Raises:
-        UserError: naming each option whose part the encoder has already, or whose head is of another kind.
+        UserError: naming each option whose part the encoder already has, or that its kind of head does not allow.
     """
     parts = {"--output-prior": ("lm_head.bias", output_prior)}
     problems = []
@@ -62,7 +62,7 @@ def initialize_head(
         fitted |= {"lm_head.dense.weight": weight, "lm_head.dense.bias": bias}
     if output_prior is not None:
         fitted["lm_head.bias"] = log_frequencies(output_prior, dictionary)
-    fitted = {name: value for name, value in fitted.items() if name in conversion.missing}  # some have no biases
+    fitted = {name: value for name, value in fitted.items() if name in conversion.missing}  # some heads have no biases
     conversion.weights.update(fitted)
     conversion.missing[:] = [name for name in conversion.missing if name not in fitted]
 
@@ -70,8 +70,8 @@ def initialize_head(
 def log_frequencies(path: Path, dictionary: FairseqDictionary) -> Tensor:
     """Return the logarithms of the relative frequencies (V,) of symbols in tokenized text, each line ending in eos.
 
-    As output bias this saves the many steps that Adam would take to learn it, all of which push the tied embeddings of
-    all rare tokens the same way. Every symbol is counted once more than it occurs.
+    As output bias they save the many updates that Adam would need to learn them, each of which would push the tied
+    embeddings of all rare tokens in the same direction. Each count is increased by one.
 
     Raises:
         UserError: if the text cannot be read.
@@ -88,21 +88,22 @@ def log_frequencies(path: Path, dictionary: FairseqDictionary) -> Tensor:
 def fit_transform(
     model: UnilmModel, path: Path, dictionary: FairseqDictionary, *, max_lines: int = 600, max_tokens: int = 62
 ) -> tuple[Tensor, Tensor | None]:
-    """Fit the dense layer of the head by least squares, so that it reads each token off the token's own final state.
+    """Fit the dense layer of the head by least squares, so that it predicts each token from the token's final state.
 
-    What a placeholder attends to is then readable at once, and can be copied. The solution of ``states @ W + b =
-    embeddings`` is scaled to the usual size of initial weights; the layer norm behind it takes the scale out again.
+    The head can then read from the start which tokens a placeholder attends to, and can copy them. The solution of
+    ``states @ W + b = embeddings`` is scaled to the usual size of initial weights; the layer norm after it removes the
+    scale again.
 
     Args:
         model: the encoder.
-        path: tokenized text, of which the first lines are read.
+        path: tokenized text; the first lines are read.
         dictionary: its dictionary.
-        max_lines: lines to read.
-        max_tokens: tokens to read of each.
+        max_lines: number of lines to read.
+        max_tokens: number of tokens to read of each line.
 
     Returns:
-        Weight (E, H) and bias (E,) of the dense layer, which is None for a model without biases. H: width of the
-        layers, E: of the embedding.
+        Weight (E, H) and bias (E,) of the dense layer; the bias is None for a model without biases. H: width of the
+        layers, E: width of the embedding.
 
     Raises:
         UserError: if the text cannot be read.
@@ -119,13 +120,13 @@ def fit_transform(
         content = (tokens != dictionary.bos()) & (tokens != dictionary.eos())
         states.append(encoded[content])
         targets.append(embeddings[tokens[content]])
-    # In double precision: the outputs of a layer norm depend on one another, which the ridge alone would have to mend.
+    # In double precision: the outputs of a layer norm are linearly dependent, so the problem is ill-conditioned.
     inputs = torch.cat(states).double()
     dense: Any = model.lm_head.dense
     width, biased = inputs.size(1), dense.bias is not None
     if biased:
         inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
-    # Ridge regression through its normal equations: (H + 1, H + 1) and (H + 1, E), or H for H + 1 without a bias.
+    # Ridge regression by the normal equations: (H + 1, H + 1) and (H + 1, E); without a bias H in place of H + 1.
     ridge = 1e-5 * len(inputs) * torch.eye(inputs.size(1), dtype=inputs.dtype)
     solution = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ torch.cat(targets).double())
     solution *= INITIAL_STD / solution[:width].std()
@@ -135,7 +136,7 @@ def fit_transform(
 def _batches(
     path: Path, dictionary: FairseqDictionary, max_lines: int, max_tokens: int
 ) -> Iterator[tuple[Tensor, list[int]]]:
-    """Yield lines as ``[CLS] x [SEP]``, 50 a batch, one after the other (T,), and their lengths."""
+    """Yield batches of 50 lines, each as ``[CLS] x [SEP]``, one after the other (T,), and the lengths of the lines."""
     lines = islice((line for line in read_lines(path) if line.strip()), max_lines)
     while batch := list(islice(lines, 50)):
         rows = []

@@ -1,4 +1,4 @@
-"""A model made ready to decode: its data type, and weights laid out for the CPU's matrix kernels."""
+"""Prepare a model for decoding: convert its data type, and pack weights for the CPU's matrix kernels."""
 
 import logging
 import os
@@ -25,14 +25,14 @@ QUANTIZATIONS = ("none", "int8")
 
 
 def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str) -> None:
-    """Convert, quantize and pack a `UnilmModel` in place; it can be neither trained nor moved nor saved afterwards.
+    """Convert, quantize and pack a `UnilmModel` in place; afterwards it can be neither trained nor moved nor saved.
 
-    Packing changes results by float32's rounding only. A model on a GPU is converted, not packed.
+    Packing changes results only by float32 rounding. A model on a GPU is converted, not packed.
 
     Args:
-        model: on its device, and in 16 bits already if it is to run with ``--fp16``.
-        bf16: compute in bfloat16, scores in float32.
-        quantize: ``int8``: linear layers and language model head multiply in 8 bits; ``none``.
+        model: the model, on its device; with ``--fp16``, already in float16.
+        bf16: compute in bfloat16, but scores in float32.
+        quantize: ``int8``: linear layers and language model head multiply in 8 bits; ``none``: no quantization.
 
     Raises:
         UserError: if ``quantize`` contradicts device, data type or CPU, or weights overflowed in float16.
@@ -60,7 +60,7 @@ def prepare_for_inference(model: BaseFairseqModel, *, bf16: bool, quantize: str)
 
 @torch.no_grad()
 def keep_relative_positions(model: BaseFairseqModel) -> None:
-    """Let disentangled attention project the table of relative positions once, and not in every step; in place."""
+    """Make disentangled attention project the table of relative positions once, not in every step; in place."""
     relative = model.relative_position
     if isinstance(relative, RelativeEmbeddings):
         relative.fold_layer_norm()
@@ -69,7 +69,7 @@ def keep_relative_positions(model: BaseFairseqModel) -> None:
 
 
 def fuse_gelu(model: BaseFairseqModel) -> None:
-    """Let the kernel that widens the states apply GELU too, which saves a pass over the widest ones."""
+    """Apply GELU in the kernel of the first feed-forward layer, which saves a pass over the widest states; in place."""
     for layer in model.layers:
         if layer.activation is nn.functional.gelu and not layer.gated and can_pack(layer.fc1.weight):
             layer.fc1 = PackedLinear(layer.fc1.weight, layer.fc1.bias, gelu=True)

@@ -1,4 +1,4 @@
-"""The ``README.md`` of a model folder: a model card, filled in from what is known."""
+"""The ``README.md`` of a model folder: a model card, filled in from the configuration."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ def model_card(
 
     Args:
         config: the configuration of the model folder.
-        parameters: how many numbers it has.
-        library: that loads the folder.
-        usage: lines that tell how; None: as this package does.
+        parameters: number of parameters.
+        library: the library that loads the folder.
+        usage: lines that show how to use the folder; None: those of this package.
     """
     options, task, facts = config["cfg"]["model"], config["cfg"]["task"], config["training"]
     name = str(task.get("_name"))
@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
 
 
 def _scores(scores: Any) -> list[str]:
-    """Return a table of scores: a list of ``name``, ``value`` and ``signature``, or values by name."""
+    """Return a table of scores, given as a list of ``name``, ``value`` and ``signature``, or as values by name."""
     if not scores:
         return []
     rows = [{"name": name, "value": value} for name, value in scores.items()] if isinstance(scores, Mapping) else scores

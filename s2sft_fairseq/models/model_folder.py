@@ -39,14 +39,15 @@ def export_folder(
     Args:
         checkpoint: a checkpoint file of this plugin, or another model folder.
         destination: the folder to write.
-        tokenizer_dir: where the tokenizer's files are; of a model folder its own.
-        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
-        search: options of ``s2sft generate`` that the model is best used with, by their names.
-        facts: what is known of the training and not in the checkpoint, by name, such as ``encoder`` and ``scores``.
+        tokenizer_dir: the folder of the tokenizer; None: the model folder's own, or the folder of the encoder that a
+            checkpoint with adapters names.
+        pretrained: the folder of the encoder of a checkpoint with adapters, if it has moved.
+        search: recommended options of ``s2sft generate``, by name.
+        facts: facts of the training that the checkpoint does not have, by name, such as ``encoder`` and ``scores``.
         replaceable: names of files in `destination` that may be replaced.
 
     Raises:
-        UserError: naming what is missing or does not fit.
+        UserError: naming everything that is missing or does not match.
     """
     folder = tokenizer_dir or (checkpoint if is_model_folder(checkpoint) else _encoder_of_adapters(checkpoint))
     if folder is None:
@@ -74,17 +75,18 @@ def export_folder(
 
 
 def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -> None:
-    """Write ``SAVE_DIR/model`` of the best checkpoint, or of the last one where none is best; never fail for it.
+    """Write ``SAVE_DIR/model`` from the best checkpoint, or else from the last one; log failures in place of raising.
 
     Args:
-        save_dir: with the checkpoints.
-        suffix: of the names of the checkpoints.
-        pretrained: what the training began with, whose tokenizer the model has; None: what an earlier run wrote.
+        save_dir: the folder of the checkpoints.
+        suffix: suffix of the names of the checkpoints.
+        pretrained: the encoder that the training began with; its tokenizer is copied. None: keep the tokenizer that an
+            earlier run wrote.
     """
     made = save_dir / "model"
     try:
         _export_after_training(save_dir, made, suffix, pretrained)
-    except Exception as error:  # whatever it is: hours of training have succeeded
+    except Exception as error:  # any error: it must not spoil hours of successful training
         logger.warning(str(error) if isinstance(error, DiskError) else f"{made} could not be written: {error}")
 
 
@@ -101,7 +103,7 @@ def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: 
             "--to MODEL makes a folder of this model"
         )
         return
-    # Files that were put beside those of the model are the user's: they are kept, and told of.
+    # Other files in the folder belong to the user: they are kept, and an error names them.
     ours = [WEIGHTS, CONFIG, CARD, CHECKSUMS, DICTIONARY]
     replaceable = [*ours, *read_vocabulary(made).files] if is_model_folder(made) else []
     export_folder(checkpoint, made, folder, replaceable=replaceable)
@@ -109,7 +111,7 @@ def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: 
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Tell whether a folder holds the files of a tokenizer, whole."""
+    """Return whether a folder holds all files of a tokenizer."""
     try:
         return read_vocabulary(folder).scheme is not None
     except UserError:
@@ -117,7 +119,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _encoder_of_adapters(checkpoint: Path) -> Path | None:
-    """Return the folder of the encoder that a checkpoint with adapters remembers, if it is there."""
+    """Return the folder of the encoder that a checkpoint with adapters names, if it exists."""
     cfg = load_checkpoint(checkpoint, lazily=True).get("cfg")
     path = plain_options(cfg.get("model")).get("pretrained") if isinstance(cfg, dict) else None
     return Path(path) if path and has_tokenizer(Path(path)) else None
@@ -131,7 +133,7 @@ def _token_embedding(checkpoint: Path, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _training(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint tells of its training."""
+    """Return the facts of the training that a checkpoint holds."""
     optimization = plain_options(state["cfg"].get("optimization"))
     history = (state.get("optimizer_history") or [{}])[-1]
     extra = state.get("extra_state") or {}
@@ -141,7 +143,7 @@ def _training(state: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": round(extra.get("previous_training_time") or 0) or None,
         "held_out_loss": extra.get("val_loss"),
     }
-    # No NaN: JSON has none.
+    # Leave NaN out: JSON does not support it.
     return {name: value for name, value in facts.items() if isinstance(value, int | str | list) or _is_finite(value)}
 
 

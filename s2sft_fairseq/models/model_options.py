@@ -1,7 +1,7 @@
-"""How options of models are declared and checked, and those that both models have: the default, the range and the help
-of each in one place.
+"""Declare and check the options of models, and declare the options that both models have.
 
-The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
+Each option has its default, range and help in one place. Types are written ``Optional[...]``: fairseq builds the
+command line from them and supports no other spelling.
 """
 
 import typing
@@ -16,12 +16,12 @@ from s2sft_fairseq.modules.matmul import MATMULS
 
 
 def size(default: Any, description: str, *, least: float | None = None) -> Any:
-    """Declare a size of the model: None on the command line, where what the model starts from may give it.
+    """Declare a size of the model. Its value on the command line is None by default: ``--pretrained`` may set it.
 
     Args:
-        default: the value where nothing gives it; None if it is worked out from other sizes.
-        description: for ``--help``.
-        least: the least value.
+        default: the value if neither the command line nor ``--pretrained`` sets it; None: computed from other sizes.
+        description: the text for ``--help``.
+        least: the minimum.
     """
     return field(default=None, metadata={"help": description, "size": default, "least": least})
 
@@ -37,15 +37,15 @@ def rate(default: float | None, description: str) -> Any:
 
 
 def flag(description: str) -> Any:
-    """Declare an option that is on or off; by default it is off."""
+    """Declare a switch that is off by default."""
     return field(default=False, metadata={"help": description})
 
 
 @dataclass
 class TransformerOptions(FairseqDataclass):
-    """The options that the encoder-only model and the encoder-decoder have in common.
+    """The options that the encoder-only model and the encoder-decoder share.
 
-    Sizes that are not given are those of ``--pretrained``, or else of BERT base, or of DeltaLM base.
+    Sizes that are not given come from ``--pretrained``, or else from BERT base or DeltaLM base.
     """
 
     pretrained: Optional[str] = field(
@@ -95,19 +95,19 @@ class TransformerOptions(FairseqDataclass):
 
 
 def default_sizes(config: type[FairseqDataclass]) -> dict[str, Any]:
-    """Return the default of each size of a model, by its name."""
+    """Return the default of each size of a model, by name."""
     return {each.name: each.metadata["size"] for each in fields(config) if "size" in each.metadata}
 
 
 def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
-    """Tell which options are out of their ranges, or contradict others of `TransformerOptions`.
+    """Return messages for options that are out of range or contradict other options of `TransformerOptions`.
 
     Args:
         config: the class that declares the options.
-        cfg: their values, sizes completed. An option that is newer than the checkpoint may be missing.
+        cfg: the values, with all sizes filled. Options that are newer than the checkpoint may be missing.
 
     Raises:
-        UserError: naming every value of a wrong type, as a file may hold.
+        UserError: naming every value of a wrong type, which a file may hold.
     """
     values = {each.name: getattr(cfg, each.name, None) for each in fields(config)}
     wrong = [
@@ -133,7 +133,7 @@ def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
 
 
 def _missed_type(declared: Field[Any], value: Any) -> str | None:
-    """Return the type of a number or a switch that a value is not of."""
+    """Return the type that a number or switch should have, if the value has another type; otherwise None."""
     kinds = typing.get_args(declared.type) or (declared.type,)
     if bool in kinds:
         return None if isinstance(value, bool) else "True or False"
@@ -143,7 +143,7 @@ def _missed_type(declared: Field[Any], value: Any) -> str | None:
 
 
 def _missed_range(declared: Field[Any], value: Any) -> str | None:
-    """Return the range of an option that a value lies outside of."""
+    """Return the range of an option if the value lies outside of it; otherwise None."""
     least, below = declared.metadata.get("least"), declared.metadata.get("below")
     if least is not None and (value < least or (below is not None and value >= below)):
         return f"at least {least}" if below is None else f"at least {least} and below {below}"

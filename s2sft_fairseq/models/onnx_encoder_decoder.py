@@ -1,7 +1,7 @@
-"""An encoder-decoder as two ONNX graphs: one reads the sources, the other makes a step of decoding.
+"""An encoder-decoder as two ONNX graphs: one reads the sources, the other does a decoding step.
 
 N: sentences, K: hypotheses of each, S: source positions, P: tokens of a hypothesis before this step, V: vocabulary,
-L: layers of the decoder, H: width; h: heads, d: of a head.
+L: layers of the decoder, H: width; h: heads, d: width of a head.
 """
 
 import math
@@ -15,25 +15,25 @@ from s2sft_fairseq.models.deltalm import DeltaLMModel
 from s2sft_fairseq.models.onnx_graph import slot_names, write_onnx
 
 ENCODER = "encoder.onnx"
-"""Name of the file of the encoder; the step is in the file that every folder of onnxruntime has."""
+"""Name of the file of the encoder; the step is in the file that every model folder for onnxruntime has."""
 
 
 class EncoderGraph(nn.Module):
-    """Reads sources, and gives what the attention of the decoder needs of them."""
+    """Reads sources, and returns their keys and values for the cross-attention of the decoder."""
 
     def __init__(self, model: DeltaLMModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """Read.
+        """Read the sources.
 
         Args:
             tokens: laid-out sources, padded on the right (N, S).
 
         Returns:
-            True where a source has no token (N, S), and keys and values of the sources, of the decoder's layers, 2 L
-            times (N, h, S, d).
+            A mask that is true at padding (N, S), and the keys and values of the sources for each layer of the decoder,
+            2 L tensors (N, h, S, d).
         """
         encoder = self.model.encoder
         positions = encoder.padding_idx + torch.arange(1, tokens.size(1) + 1)
@@ -53,7 +53,7 @@ class EncoderGraph(nn.Module):
 
 
 class StepGraph(nn.Module):
-    """Reads the newest token of each hypothesis, and scores the vocabulary behind it."""
+    """Reads the newest token of each hypothesis, and scores the vocabulary after it."""
 
     def __init__(self, model: DeltaLMModel) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class StepGraph(nn.Module):
         """Score the vocabulary.
 
         Args:
-            tokens: the newest ones (N, K).
-            position: how many tokens stand before them (1,).
-            padding: true where a source has no token (N, S).
-            states: keys and values of the sources, 2 L times (N, h, S, d), and of the tokens before, 2 L times
+            tokens: the newest tokens (N, K).
+            position: number of tokens before them (1,).
+            padding: true at the padding of the sources (N, S).
+            states: keys and values of the sources, 2 L tensors (N, h, S, d), and of the earlier tokens, 2 L tensors
                 (N, K, h, P, d); both layer after layer.
 
         Returns:
-            Logits (N, K, V), and keys and values with those of the new tokens, 2 L times (N, K, h, P + 1, d).
+            Logits (N, K, V), and keys and values including the new tokens, 2 L tensors (N, K, h, P + 1, d).
         """
         decoder, layers = self.model.decoder, self.model.decoder.layers
         of_source, before = states[: 2 * len(layers)], states[2 * len(layers) :]
@@ -78,7 +78,7 @@ class StepGraph(nn.Module):
         bias = _hiding(padding)
         kept: list[Tensor] = []
         for index, layer in enumerate(layers):
-            # (N, K, H) -> (N, K, h, 1, d): each hypothesis has keys of its own
+            # (N, K, H) -> (N, K, h, 1, d): each hypothesis has its own keys
             attention = layer.self_attn
             x = x.unsqueeze(2)
             key, value = (
@@ -104,7 +104,7 @@ def _embed(side: Any, tokens: Tensor, positions: Tensor) -> Tensor:
 
 
 def _hiding(hidden: Tensor) -> Tensor:
-    """Return what is added to scores, (N, S) -> (N, 1, 1, S)."""
+    """Return the bias that hides positions when it is added to scores, (N, S) -> (N, 1, 1, S)."""
     bias = torch.zeros_like(hidden, dtype=torch.float32).masked_fill(hidden, float("-inf"))
     return bias[:, None, None]
 
@@ -143,7 +143,7 @@ def write_graphs(model: DeltaLMModel, encoder: Path, step: Path) -> None:
     model.float().eval()
     attention, layers = model.decoder.layers[0].self_attn, len(model.decoder.layers)
     heads, head_dim = attention.num_heads, attention.head_dim
-    n, k, s, p = 2, 3, 5, 4  # any sizes from 2 on: they stay open
+    n, k, s, p = 2, 3, 5, 4  # arbitrary sizes of at least 2: these dimensions are dynamic
     names = ("sentences", "hypotheses", "source", "before")
     open_n, open_k, open_s, open_p = (torch.export.Dim(name) for name in names)
     tokens = torch.zeros(n, s, dtype=torch.long)

@@ -1,10 +1,11 @@
-"""The encoder-only model as an ONNX graph, which onnxruntime runs.
+"""The encoder-only model as an ONNX graph, for onnxruntime.
 
-One graph reads the sources and makes the steps of decoding: it reads new tokens of each sentence beside what stands in
-the sentence's slots. A source is new tokens with no slots before them. The slots are inputs, and what the new tokens
-leave for them are outputs: who keeps it, and who sees it, is up to the caller, as in `modules.incremental_state`.
+One graph both reads the sources and does the decoding steps: it reads new tokens of each sentence, which attend to each
+other and to the sentence's slots. A source is read as new tokens without slots. The slots are inputs, and the keys and
+values of the new tokens are outputs. The caller stores them and decides who sees them, see `modules.incremental_state`.
 
-N: sentences, A: new tokens of each, P: tokens to predict, C: slots, L: layers, V: vocabulary; h: heads, d: of a head.
+N: sentences, A: new tokens of each, P: tokens to predict, C: slots, L: layers, V: vocabulary; h: heads, d: width of a
+head.
 """
 
 import logging
@@ -24,26 +25,26 @@ from s2sft_fairseq.modules.positions import Rotation, rotation_at
 from s2sft_fairseq.modules.visibility import within_window
 
 INPUTS = ("tokens", "positions", "segments", "predicted", "visible", "seen", "slot_positions")
-"""Ahead of the keys and values of each layer."""
+"""Names of the inputs before the keys and values of each layer."""
 
 
 def slot_names(layers: int, prefix: str = "") -> list[str]:
-    """Return the names of keys and values; of those of new tokens with a prefix."""
+    """Return the names of the keys and values of all layers; a prefix distinguishes those of new tokens."""
     return [f"{prefix}{kind}_{index}" for index in range(layers) for kind in ("keys", "values")]
 
 
 class Plan(NamedTuple):
-    """What the layers of one pattern need to know."""
+    """The biases and the rotation that all layers of one attention pattern share."""
 
     of_slots: Tensor
-    """Added to the scores against the slots (N, 1 or h, A, C)."""
+    """Added to the scores of the slots (N, 1 or h, A, C)."""
     of_new: Tensor
-    """Added to those of the new tokens against each other (N, 1 or h, A, A)."""
+    """Added to the scores of the new tokens (N, 1 or h, A, A)."""
     rotation: Rotation | None
 
 
 class OnnxGraph(nn.Module):
-    """Reads new tokens beside the slots of their sentences."""
+    """Reads new tokens, which attend to each other and to the slots of their sentences."""
 
     def __init__(self, model: UnilmModel) -> None:
         super().__init__()
@@ -60,18 +61,20 @@ class OnnxGraph(nn.Module):
         slot_positions: Tensor,
         *slots: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Score the vocabulary, and return what the new tokens leave.
+        """Score the vocabulary, and return the keys and values of the new tokens.
 
         Args:
-            tokens: and ``positions``, ``segments``: ids of the new tokens (N, A).
-            predicted: numbers of the tokens, of A, at which the vocabulary is scored (P,).
-            visible: which of the new tokens each of them sees (N, A, A).
-            seen: which slots it sees (N, A, C).
-            slot_positions: position ids of what is in the slots (N, C).
-            slots: keys and values of layer after layer, 2 L times (N, h, C, d).
+            tokens: ids of the new tokens (N, A).
+            positions: their position ids (N, A).
+            segments: their segment ids (N, A).
+            predicted: indices of the new tokens at which the vocabulary is scored (P,).
+            visible: which new tokens each new token sees (N, A, A).
+            seen: which slots each new token sees (N, A, C).
+            slot_positions: position ids of the slots (N, C).
+            slots: keys and values of the slots, layer after layer, 2 L tensors (N, h, C, d).
 
         Returns:
-            Logits (N, P, V), and the keys and values of the new tokens, 2 L times (N, h, A, d).
+            Logits (N, P, V), and the keys and values of the new tokens, 2 L tensors (N, h, A, d).
         """
         model = self.model
         x = model.embeddings(tokens, positions, segments)
@@ -88,7 +91,7 @@ class OnnxGraph(nn.Module):
             query, *own = projected.permute(2, 0, 3, 1, 4).unbind(0)
             new += own
             if index == last:
-                # Nothing comes of the others' states.
+                # The other states of the last layer are not used.
                 x, query = x[:, predicted], query[:, :, predicted]
                 plan = plan._replace(of_slots=plan.of_slots[:, :, predicted], of_new=plan.of_new[:, :, predicted])
             attended = _attend(query, (slots[2 * index], slots[2 * index + 1]), (own[0], own[1]), plan)
@@ -115,10 +118,10 @@ class OnnxGraph(nn.Module):
 
 
 def _attend(query: Tensor, slots: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], plan: Plan) -> Tensor:
-    """Attend to slots and new tokens in one softmax, without joining their keys: that would copy all slots.
+    """Attend to slots and new tokens in one softmax, without concatenating their keys, which would copy all slots.
 
     Shape:
-        query (N, h, A, d) -> the same.
+        query (N, h, A, d) -> (N, h, A, d).
     """
     query = query / math.sqrt(query.size(-1))
     of_slots = query @ slots[0].transpose(2, 3) + plan.of_slots
@@ -136,10 +139,10 @@ def write_graph(model: UnilmModel, file: Path) -> None:
     """
     model = model.float().eval()
     layers, heads, width = len(model.layers), model.cfg.encoder_attention_heads, model.cfg.encoder_embed_dim
-    n, a, p, c = 2, 5, 3, 7  # any sizes from 2 on: they stay open
+    n, a, p, c = 2, 5, 3, 7  # arbitrary sizes of at least 2: these dimensions are dynamic
     ids = torch.zeros(n, a, dtype=torch.long)
     inputs = (
-        # A tensor for each: one that comes twice would be one input.
+        # A separate tensor for each input: the same tensor twice would become one input.
         *(ids, ids + torch.arange(a), ids.clone(), torch.arange(p)),
         *(torch.ones(n, a, a, dtype=torch.bool), torch.ones(n, a, c, dtype=torch.bool)),
         torch.arange(c).expand(n, -1).contiguous(),
@@ -174,11 +177,11 @@ def write_onnx(
 
     Args:
         graph: the module.
-        inputs: an example of each of its inputs.
-        shapes: which of their dimensions stay open, as ``torch.export`` takes it.
-        input_names: their names.
-        output_names: of its outputs.
-        file: to write.
+        inputs: an example of each input.
+        shapes: the dynamic dimensions of the inputs, as ``torch.export`` takes them.
+        input_names: names of the inputs.
+        output_names: names of the outputs.
+        file: the file to write.
 
     Raises:
         UserError: if a package is not installed.
@@ -186,9 +189,9 @@ def write_onnx(
     for name in ("onnx", "onnxscript"):
         package(name, "--format onnx")
     for name in ("onnx_ir", "onnxscript", "torch.onnx"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # they tell of every constant
+        logging.getLogger(name).setLevel(logging.ERROR)  # they log every constant
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that axes of one size share their names
+        warnings.simplefilter("ignore")  # PyTorch warns that axes of one size share their names
         torch.onnx.export(
             graph,
             inputs,

@@ -1,7 +1,7 @@
-"""What ``--pretrained`` names: the folder of a converted encoder, or a checkpoint of this plugin as it was saved.
+"""Open what ``--pretrained`` names: the folder of a converted encoder, or a saved checkpoint of this plugin.
 
-A checkpoint tells the sizes of its model itself. It may be one of pre-training, whose language model head is taken too,
-of fine-tuning, of classification and the like, whose head is left out, or of adapters, which are merged.
+A checkpoint records the sizes of its model. It may come from pre-training or fine-tuning, with its language model head;
+from classification and similar tasks, whose head is left out; or it may have adapters, which are merged.
 """
 
 import logging
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 TOKENS = "embeddings.tokens.weight"
 _ENCODER, _LM_HEAD = "encoder.", "lm_head."
-# What the weights learned of the layout. How long texts are, and how they are predicted, is up to the next training.
+# Settings of the layout that the weights depend on. The next training chooses lengths and the objective.
 _LEARNED_LAYOUT = ("source_start", "source_segments", "target_segment", "placeholder_segment", "placeholder")
-# The same of pre-training, where it is among the options of the task.
+# The same settings in pre-training, where they are options of the task.
 _PRETRAINED_LAYOUT = {
     "ernie_gen_pretraining": ("target_segment", "placeholder"),
     "unilm_pretraining": ("placeholder",),
@@ -45,7 +45,7 @@ def check_fit(
         embedding: name of the token embedding.
 
     Raises:
-        UserError: naming the dictionary and the checkpoint's vocabulary where they differ, and otherwise every
+        UserError: if dictionary and checkpoint have different numbers of symbols, naming both; otherwise naming every
             parameter that is missing, unknown or of another shape.
     """
     if embedding in given and (rows := len(given[embedding])) != own[embedding][0]:
@@ -65,11 +65,11 @@ def check_fit(
 
 
 def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
-    """Read the description of the encoder that ``--pretrained`` names, if it names any.
+    """Read the description of the encoder that ``--pretrained`` names; return None without ``--pretrained``.
 
     Raises:
-        UserError: if it cannot be read; where it is only the encoder of adapters, with a word on how to name another;
-            if it is an encoder-decoder.
+        UserError: if it cannot be read (for adapters the message tells how to name another folder), or if it is an
+            encoder-decoder.
     """
     if not cfg.pretrained:
         return None
@@ -85,7 +85,7 @@ def open_encoder(cfg: UnilmConfig) -> PretrainedEncoder | None:
 
 
 def open_pretrained(path: str | Path) -> PretrainedEncoder:
-    """Read the description of an encoder: of a converted one, of a checkpoint file, or of a model folder.
+    """Read the description of a converted encoder, of the encoder in a checkpoint file, or of that in a model folder.
 
     Raises:
         UserError: if it cannot be read, or holds no encoder.
@@ -97,15 +97,16 @@ def open_pretrained(path: str | Path) -> PretrainedEncoder:
 
 
 def without_adapters(state: Mapping[str, Any], where: Path, pretrained: Path | None = None) -> dict[str, Any]:
-    """Return a checkpoint whose adapters, if it has any, are merged with the weights of their encoder.
+    """Return a checkpoint in which adapters, if any, are merged into the weights of their encoder.
 
     Args:
-        state: what the checkpoint holds.
+        state: the contents of the checkpoint.
         where: the file, for messages.
-        pretrained: where the encoder is, if not where it was.
+        pretrained: the folder of the encoder, if it has moved.
 
     Raises:
-        UserError: if the encoder is missing, or is not that of the adapters.
+        UserError: if the encoder is missing or does not belong to the adapters, or if `pretrained` is given but the
+            checkpoint has no adapters.
     """
     options = plain_options((state.get("cfg") or {}).get("model"))
     weights: dict[str, Tensor] = dict(state.get("model") or {})
@@ -128,12 +129,12 @@ def without_adapters(state: Mapping[str, Any], where: Path, pretrained: Path | N
 
 
 def is_model_of_folder(path: Path) -> bool:
-    """Tell whether a file is the ``model.pt`` of a converted encoder, to which the files beside it belong."""
+    """Return whether a file is the ``model.pt`` of a converted encoder, with a configuration beside it."""
     return path.name == MODEL and (path.parent / CONFIG).is_file()
 
 
 def is_encoder(state: Mapping[str, Any]) -> bool:
-    """Tell whether a checkpoint is one of this plugin's encoder-only models."""
+    """Return whether a checkpoint holds an encoder-only model of this plugin."""
     weights = state.get("model")
     return isinstance(weights, dict) and any(
         name in weights for name in (TOKENS, _ENCODER + TOKENS, FINGERPRINT, _ENCODER + FINGERPRINT)
@@ -145,7 +146,7 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
 
     Args:
         path: the file, for messages and as the name of the encoder.
-        state: what is in it.
+        state: the contents of the checkpoint.
 
     Raises:
         UserError: if it holds another kind of model, or is damaged.
@@ -176,12 +177,12 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """Return a part of a configuration as a dictionary; older checkpoints have a Namespace."""
+    """Return a section of a configuration as a dictionary; older checkpoints have a Namespace."""
     return dict(vars(options)) if isinstance(options, Namespace) else dict(options or {})
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    """Tell whether a size is a number or a word as its default is."""
+    """Return whether a size has the type of its default."""
     kinds = (int, float) if isinstance(default, float) else type(default)
     return isinstance(value, kinds) and not isinstance(value, bool)
 
@@ -194,7 +195,7 @@ def _head_names(sizes: Mapping[str, Any]) -> set[str]:
 
 
 def _learned_layout(state: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layout that fine-tuning should begin with."""
+    """Return the settings of the layout that the next training should keep."""
     known = dict((state.get("task_state") or {}).get("layout") or {})
     names: tuple[str, ...] = _LEARNED_LAYOUT
     if not known:

@@ -1,8 +1,8 @@
-"""What of a model is trained: all of it, all but what is frozen, or adapters beside a pretrained encoder.
+"""Choose the parameters that are trained: all, all except frozen ones, or adapters of a pretrained encoder.
 
-A model with adapters keeps in checkpoints only what is not in the folder of its encoder: the adapters, and what the
-encoder lacked. Which folder that is stays in the options of the checkpoint, and a fingerprint of its weights is kept
-with the adapters, so that they are never put beside others.
+The checkpoints of a model with adapters hold only parameters that the folder of the encoder lacks: the adapters, and
+newly initialized ones. The options of the checkpoint name the folder. A fingerprint of the encoder's weights is stored
+with the adapters, so that they are never used with another encoder.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.modules.lora import ADAPTERS, add_lora, merged_weight
 
 FINGERPRINT = "base_fingerprint"
-"""Name of the buffer of a model with adapters."""
-_FINGERPRINT_BYTES = 6  # the sum of 32,768 of them, to average checkpoints, fits into 64 bits
+"""Name of the buffer that holds the fingerprint in a model with adapters."""
+_FINGERPRINT_BYTES = 6  # averaging checkpoints sums fingerprints: the sum of 32,768 fits into 64 bits
 
 LORA_TARGETS = {"attention": ("qkv", "output"), "all": ("qkv", "output", "fc1", "fc2")}
 """Names of the linear layers of an encoder layer that get adapters."""
@@ -28,7 +28,7 @@ LORA_TARGETS = {"attention": ("qkv", "output"), "all": ("qkv", "output", "fc1", 
 WHERE = (
     "--pretrained of s2sft train and s2sft export, --model-overrides \"{'pretrained': 'DIR'}\" of all other commands"
 )
-"""How to name the folder of an encoder."""
+"""The options that name the folder of an encoder, for messages."""
 
 Weights = Mapping[str, Tensor]
 
@@ -36,8 +36,8 @@ Weights = Mapping[str, Tensor]
 def freeze(model: BaseFairseqModel, cfg: UnilmConfig) -> None:
     """Freeze the embeddings and the first layers, as the options say; in place.
 
-    With frozen layers all that they depend on is frozen too, the relative position bias of all layers among it, so that
-    the backward pass ends above them.
+    Frozen layers also freeze everything that they depend on, including the relative position bias of all layers, so
+    that the backward pass ends above them.
     """
     embeddings = model.embeddings
     tables = (embeddings.tokens, embeddings.positions, embeddings.segments, embeddings.roles, embeddings.turns)
@@ -50,9 +50,9 @@ def freeze(model: BaseFairseqModel, cfg: UnilmConfig) -> None:
 
 
 def add_adapters(model: BaseFairseqModel, cfg: UnilmConfig, newly_initialized: Collection[str]) -> None:
-    """Give adapters to a model whose encoder is loaded, and freeze all else but what the encoder lacked; in place.
+    """Add adapters to a model whose encoder is loaded, and freeze all its parameters but the new ones; in place.
 
-    Its ``state_dict`` is from now on what a checkpoint keeps.
+    From now on ``state_dict`` holds only the adapters and ``newly_initialized``: parameters that the encoder lacked.
     """
     base = {name: value for name, value in model.state_dict().items() if name not in newly_initialized}
     for name, parameter in model.named_parameters():
@@ -66,7 +66,7 @@ def add_adapters(model: BaseFairseqModel, cfg: UnilmConfig, newly_initialized: C
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Tell whether adapters were added to a model."""
+    """Return whether a model has adapters."""
     return hasattr(model, FINGERPRINT)
 
 
@@ -78,15 +78,15 @@ def trained_share(model: nn.Module) -> str:
 
 
 def check_adapters(model: nn.Module, checkpoint: Weights, folder: str | None) -> None:
-    """Make sure that a checkpoint has adapters where the model has them, and that they belong to its encoder.
+    """Check that both the model and the checkpoint have adapters or neither, and that adapters match the encoder.
 
     Args:
-        model: the one to load into.
+        model: the model to load into.
         checkpoint: the weights to load.
-        folder: of the encoder, for the message.
+        folder: the folder of the encoder, for the message.
 
     Raises:
-        UserError: if that is not so.
+        UserError: if only one of them has adapters, or the adapters belong to another encoder.
     """
     if has_adapters(model) != (FINGERPRINT in checkpoint):
         ours, theirs = ("has adapters", "none") if has_adapters(model) else ("has no adapters", "some")
@@ -99,10 +99,10 @@ def check_adapters(model: nn.Module, checkpoint: Weights, folder: str | None) ->
 
 
 def check_fingerprint(of_adapters: int, of_encoder: int, folder: str | None) -> None:
-    """Make sure that adapters were trained beside an encoder.
+    """Check that adapters were trained with an encoder.
 
     Raises:
-        UserError: if their fingerprints differ.
+        UserError: if the fingerprints differ.
     """
     if of_adapters != of_encoder:
         raise UserError(
@@ -112,9 +112,9 @@ def check_fingerprint(of_adapters: int, of_encoder: int, folder: str | None) -> 
 
 
 def fingerprint(weights: Weights) -> int:
-    """Return a number that tells weights apart: by their names, their shapes, and three rows of each.
+    """Return a number that identifies weights, from their names, their shapes, and three rows of each.
 
-    The numbers are taken as float32, so that it does not matter whether a file has them in 16 bits.
+    The rows are converted to float32, so that a 16-bit tensor and its float32 copy have the same fingerprint.
     """
     digest = hashlib.sha256()
     for name in sorted(weights):
@@ -126,13 +126,13 @@ def fingerprint(weights: Weights) -> int:
 
 
 def merge_adapters(checkpoint: Weights, base: Weights, options: Mapping[str, Any], folder: str) -> dict[str, Tensor]:
-    """Put together the weights of a model from those of its encoder and a checkpoint with adapters.
+    """Merge a checkpoint with adapters into the weights of its encoder.
 
     Args:
-        checkpoint: the adapters, and what the encoder lacked.
+        checkpoint: the adapters, and the parameters that the encoder lacked.
         base: the weights of the encoder.
-        options: of the model, by the names of `UnilmConfig`.
-        folder: of the encoder, for the message.
+        options: the options of the model, by the names of `UnilmConfig`.
+        folder: the folder of the encoder, for the message.
 
     Raises:
         UserError: if the adapters belong to another encoder.

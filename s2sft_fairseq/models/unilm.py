@@ -48,12 +48,12 @@ from s2sft_fairseq.runtime.gpu import choose_precision
 logger = logging.getLogger(__name__)
 
 PREFILL_POSITIONS = {"cpu": 2048, "cuda": 32768}
-"""Of the sources that are read at a time: enough for the matrix kernels, and few enough to use memory again."""
+"""Most source positions that are read at a time: enough for the matrix kernels, and few enough to reuse memory."""
 
 
 @functools.cache
 def log_attention(asked: str, chosen: str, device: str, lacking: str | None) -> None:
-    """Log how packed batches attend, and what they lack for flash attention."""
+    """Log once which attention packed batches use, and what flash attention lacks."""
     logger.info(f"--attention {asked}: {chosen} on {device}" + (f", for flash needs {lacking}" if lacking else ""))
 
 
@@ -61,9 +61,9 @@ def log_attention(asked: str, chosen: str, device: str, lacking: str | None) -> 
 class UnilmModel(BaseFairseqModel):
     """A BERT-like encoder over the packed format, with a tied language model head.
 
-    The model knows no objective: what a token may see is in the columns of the batch, what it must predict in the
-    criterion. What sets BERT, ELECTRA and ModernBERT apart is in the options alone. T: tokens of a packed batch,
-    H: width, V: vocabulary.
+    The model does not depend on the objective: the columns of the batch tell what a token sees, and the criterion what
+    it predicts. BERT, ELECTRA and ModernBERT differ only in the options. T: tokens of a packed batch, H: width,
+    V: vocabulary.
     """
 
     def __init__(self, cfg: UnilmConfig, *, vocab_size: int, pad: int) -> None:
@@ -80,7 +80,7 @@ class UnilmModel(BaseFairseqModel):
         self.layer_norm = make_final_layer_norm(cfg)
         self.lm_head = make_lm_head(cfg, vocab_size)
         self.apply(initialize)
-        # As in BERT's own training, and in s2s-ft's: biases, the relative ones too, and layer norms.
+        # No decay of biases, including relative position biases, and layer norms, as in BERT's training and s2s-ft.
         exempt_from_decay(parameter for parameter in self.parameters() if parameter.ndim == 1)
         if isinstance(self.relative_position, RelativePositionBias):
             exempt_from_decay(self.relative_position.parameters())
@@ -89,12 +89,12 @@ class UnilmModel(BaseFairseqModel):
     def build_model(cls, cfg: UnilmConfig, task: FairseqTask) -> "UnilmModel":
         """Build the model, from ``--pretrained`` if that is given.
 
-        The sizes are written into ``cfg`` and ``--pretrained`` is taken out of it, so that the checkpoints of this run
-        need the folder no more; those of adapters alone do, and name it in full. What the encoder says of the layout of
-        its input is kept as ``pretrained_layout``.
+        The sizes are written into ``cfg`` and ``--pretrained`` is removed from it, so that the checkpoints of this run
+        do not need the folder. Checkpoints with adapters need it, and keep its absolute path. The encoder's settings of
+        the layout become ``pretrained_layout``.
 
         Raises:
-            UserError: if sizes, dictionary and pretrained encoder do not fit each other.
+            UserError: if sizes, dictionary and pretrained encoder do not match.
         """
         pretrained = open_encoder(cfg)
         if pretrained is not None:
@@ -132,18 +132,23 @@ class UnilmModel(BaseFairseqModel):
         *,
         targets: Targets | None = None,
     ) -> Tensor | Losses:
-        """Encode a packed batch and score the vocabulary at the positions that carry a label.
+        """Encode a packed batch and score the vocabulary at the tokens that have a label.
 
         Args:
-            tokens: and ``positions``, ``segments``, ``steps``, ``groups``: columns of the packed batch (T,).
-            lengths: of the sections of each example.
-            first_step: of the placeholders, if the batch is in order; see `packing.first_step`.
-            labelled: numbers of the tokens to predict at, ascending (N,); None: all T.
-            targets: what to predict there. The loss is worked out here, and not by the criterion, so that no parameter
-                leaves the model: what shards or replicates it relies on that.
+            tokens: ids of the tokens of the packed batch (T,).
+            positions: their position ids (T,).
+            segments: their segment ids (T,).
+            steps: their factorization steps (T,).
+            groups: their groups (T,).
+            lengths: lengths of the sections of each example.
+            first_step: first factorization step of the placeholders, if the batch is in order; see
+                `packing.first_step`.
+            labelled: indices of the tokens to predict at, ascending (N,); None: all T.
+            targets: the labels there. The model computes the loss, and not the criterion, so that no parameter leaves
+                the model: sharding and replication rely on that.
 
         Returns:
-            Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets`` their losses.
+            Logits (N, V), or (T, V) if ``labelled`` is None; with ``targets``, their losses.
         """
         tied = None if targets is None else TiedGradient()
         columns = PackedColumns(tokens, positions, segments, steps, groups, lengths, first_step)
@@ -153,7 +158,7 @@ class UnilmModel(BaseFairseqModel):
             logits: Tensor = self.lm_head(x, weight)
             return logits
         head = self.lm_head
-        # An output matrix of its own keeps its gradient; the look-up then has that of the embedding alone.
+        # A separate output matrix has its own gradient; the embedding then gets a gradient from the look-up only.
         left = tied if head.weight is None else None
         return linear_cross_entropy(head.features(x), head.matrix(weight), head.bias, targets, left)
 
@@ -161,10 +166,10 @@ class UnilmModel(BaseFairseqModel):
         """Return the last layer's states (N, H) of a packed batch.
 
         Args:
-            columns: of the batch.
-            tied: where the output matrix leaves its gradient, if that is kept apart.
-            at: numbers of the tokens whose states are wanted, ascending (N,); None: all T. In the last layer the others
-                are keys and values only.
+            columns: the columns of the batch.
+            tied: receives the gradient of the output matrix, if that is handled separately.
+            at: indices of the tokens whose states are wanted, ascending (N,); None: all T. The last layer computes only
+                keys and values of the others.
         """
         x: Tensor = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
         plans = self._packed_plans(columns, x.dtype)
@@ -185,7 +190,7 @@ class UnilmModel(BaseFairseqModel):
         if is_disentangled(self.cfg):
             chosen = "loop"
         elif device.type == "cpu":
-            chosen = "padded" if asked == "padded" else "loop"  # flash is missing there, flex has no gradient
+            chosen = "padded" if asked == "padded" else "loop"  # a CPU has no flash, and flex no gradient there
         elif asked in ("auto", "flash"):
             kind: dict[str, Any] = {"head_dim": pattern.head_dim, "window": pattern.window}
             lacking = flash_obstacle(columns, has_bias=self.relative_position is not None, dtype=dtype, **kind)
@@ -196,7 +201,7 @@ class UnilmModel(BaseFairseqModel):
         return chosen
 
     def _packed_plans(self, columns: PackedColumns, dtype: torch.dtype) -> list[PackedPlan]:
-        """Return the plan of each layer; layers of one pattern share theirs."""
+        """Return the plan of each layer; layers with the same pattern share one plan."""
         plans = {
             pattern: pattern.packed(
                 columns,
@@ -222,11 +227,13 @@ class UnilmModel(BaseFairseqModel):
         """Encode the sources once and keep their keys and values.
 
         Args:
-            tokens: and ``positions``, ``segments``: of the sources, one after the other (T,).
-            lengths: positions of each of the N sources, which add up to T.
-            num_tokens: slots to make room for besides those of the source. More are found when they are needed.
+            tokens: ids of the sources, one after the other (T,).
+            positions: their position ids (T,).
+            segments: their segment ids (T,).
+            lengths: number of positions of each of the N sources, which sum to T.
+            num_tokens: number of slots to allocate besides those of the source; more are added when needed.
             hypotheses: most hypotheses that a sentence will have.
-            allocate: memory for the state; None: memory of its own.
+            allocate: allocates memory for the state; None: new memory.
         """
         state = IncrementalState.begin(
             positions,
@@ -250,8 +257,8 @@ class UnilmModel(BaseFairseqModel):
             for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
                 x, keys_values = layer.prefill(x, plan)
                 cache.store(keys_values, places, sentences, slots)
-                del keys_values  # or they would stay while the next layer makes its own
-            # Nothing comes of the last layer's states: no source position is predicted.
+                del keys_values  # frees memory before the next layer computes its own
+            # The last layer's states are not needed: no source position is predicted.
             caches[-1].store(self.layers[-1].keys_values(x, plans[-1]), places, sentences, slots)
         return state
 
@@ -262,7 +269,7 @@ class UnilmModel(BaseFairseqModel):
             state: the incremental state.
             tokens: the new tokens of each sentence (N, A). N: sentences, A: new tokens.
             segments: their segment ids (A,).
-            layout: what they are.
+            layout: their layout: which tokens they follow and see, and which are predicted.
 
         Returns:
             Logits (N, P, V) at the last P = ``layout.num_predicted`` tokens, or (M, V) at the M that are
@@ -282,21 +289,23 @@ class UnilmModel(BaseFairseqModel):
         slots: slice | Tensor,
         end: int,
     ) -> Tensor:
-        """Score the vocabulary at the newest tokens, whose keys and values go into free slots.
+        """Score the vocabulary at the newest tokens, and write their keys and values to free slots.
 
-        Of a CUDA graph this is all that is recorded: it waits for nothing, and what changes from step to step is in
-        tensors.
+        This is the part of a step that a CUDA graph records: it never waits for the GPU, and everything that changes
+        from step to step is in tensors.
 
         Args:
             state: the incremental state, with room for the new tokens.
-            tokens: and ``segments``, ``layout``: as for :meth:`step`.
-            slots: of the new tokens (A,).
-            end: slots that are read, those of the new tokens among them.
+            tokens: as for :meth:`step`.
+            segments: as for :meth:`step`.
+            layout: as for :meth:`step`.
+            slots: the slots of the new tokens (A,).
+            end: number of slots that are read, including the new tokens' slots.
 
         Returns:
             Logits, as :meth:`step` returns them.
         """
-        # Position ids count on from the real length of the own source.
+        # Position ids continue from the length of the sentence's own source, without padding.
         positions = state.lengths.unsqueeze(1) + layout.offsets
         state.positions[:, slots] = positions
         x = self.embeddings(tokens, positions, segments.expand_as(tokens))
@@ -315,12 +324,12 @@ class UnilmModel(BaseFairseqModel):
         return logits
 
     def get_normalized_probs(self, net_output: Tensor, log_probs: bool, sample: Any = None) -> Tensor:
-        """Return (log-)probabilities in float32 of the logits (..., V)."""
+        """Return the (log-)probabilities (..., V) of logits, in float32."""
         normalize = torch.log_softmax if log_probs else torch.softmax
         return normalize(net_output.float(), dim=-1)
 
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
-        """Make the model ready to decode, as fairseq asks for when it has loaded it; it cannot be trained any more.
+        """Prepare the model for decoding; fairseq calls this after loading. The model can no longer be trained.
 
         Raises:
             UserError: if options contradict each other or the machine.
@@ -335,15 +344,15 @@ class UnilmModel(BaseFairseqModel):
     def load_state_dict(
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load weights; beside adapters no others than `state_dict` has.
+        """Load weights. A model with adapters loads only the weights that its ``state_dict`` has.
 
         Raises:
-            UserError: naming the dictionary and the checkpoint's vocabulary where they differ, and otherwise every
-                parameter that is missing, unknown or of another shape.
+            UserError: if dictionary and checkpoint have different numbers of symbols, naming both; otherwise naming
+                every parameter that is missing, unknown or of another shape.
         """
         if strict:
             check_adapters(self, state_dict, self.cfg.pretrained)
             check_fit({name: value.shape for name, value in self.state_dict().items()}, state_dict)
-        # The weights beside adapters are there already.
+        # With adapters, the weights of the encoder are loaded already.
         strict = strict and not has_adapters(self)
         return super().load_state_dict(state_dict, strict=strict, model_cfg=model_cfg, args=args)

@@ -1,6 +1,6 @@
 """Options of the encoder-only model.
 
-The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
+Types are written ``Optional[...]``: fairseq builds the command line from them and supports no other spelling.
 """
 
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ from s2sft_fairseq.models.model_options import (
 
 ATTENTIONS = ("auto", "padded", "flash", "flex", "loop")
 BIASED = ("attention", "fc1", "fc2", "norm", "head")
-"""What may have biases: the projections of attention, the two layers of the feed-forward networks, layer norms, and the
+"""Parts that may have biases: the projections of attention, the two layers of the feed-forward networks, norms, and the
 hidden layers of the head."""
 
 
 @dataclass
 class UnilmConfig(TransformerOptions):
-    """What BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT differ in, and what is trained of a model."""
+    """The options in which BERT, RoBERTa, ELECTRA, UniLMv2, ModernBERT and others differ, and what is trained."""
 
     num_segments: Optional[int] = size(
         2, "rows of the segment embedding; 0: none, as in RoBERTa (default: 2; with --num-roles: 0)", least=0
@@ -161,7 +161,7 @@ SIZES = default_sizes(UnilmConfig)
 def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -> None:
     """Fill every size that is not given, from the pretrained encoder or else from BERT base.
 
-    Options that are newer than the checkpoint, or than the pretrained encoder, are as in BERT base.
+    Options that are newer than the checkpoint or the pretrained encoder have the values of BERT base.
 
     Raises:
         UserError: naming every size that contradicts the pretrained encoder or another size.
@@ -185,13 +185,13 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
 
 
 def biased_parts(biases: str) -> frozenset[str]:
-    """Return the parts that ``--biases`` gives biases, those of `BIASED` if it is right."""
+    """Return the parts that have biases according to ``--biases``. They may include names that `BIASED` lacks."""
     shorthands = {"all": BIASED, "none": ()}
     return frozenset(shorthands.get(str(biases), str(biases).split(",")))
 
 
 def _problems(cfg: UnilmConfig) -> list[str]:
-    """What is impossible, by itself or together."""
+    """Return messages for options that are out of range or contradict each other."""
     problems = common_problems(UnilmConfig, cfg)
     if bool(cfg.num_roles) != bool(cfg.num_turns):
         problems.append(
@@ -257,12 +257,12 @@ def _problems(cfg: UnilmConfig) -> list[str]:
 
 
 def is_disentangled(cfg: UnilmConfig) -> bool:
-    """Tell whether attention has products with relative positions."""
+    """Return whether attention has products with relative positions."""
     return str(cfg.disentangled_attention) != "none"
 
 
 def _disentangled_problems(cfg: UnilmConfig) -> list[str]:
-    """What is impossible together with disentangled attention, or without it."""
+    """Return messages for options that contradict disentangled attention, or that need it."""
     buckets, furthest, given = cfg.disentangled_buckets, cfg.max_relative_position, cfg.disentangled_attention
     if not is_disentangled(cfg):
         return [f"--disentangled-buckets must be 0 without --disentangled-attention, but is {buckets}"] * bool(buckets)

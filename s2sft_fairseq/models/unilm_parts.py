@@ -1,4 +1,4 @@
-"""The parts of a `UnilmModel`, as its options describe them."""
+"""Build the parts of a `UnilmModel` from its options."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbeddings:
-    """Make the input of the encoder; rotary and relative positions need no table of them."""
+    """Build the input embeddings of the encoder; rotary and relative positions need no position embedding."""
     return PackedEmbeddings(
         vocab_size=vocab_size,
         embed_dim=cfg.embedding_dim or cfg.encoder_embed_dim,
@@ -45,7 +45,7 @@ def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbedd
 
 
 def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | RelativeEmbeddings | None:
-    """Make the relative position bias of all layers, or their table of relative positions, if there is one."""
+    """Build the relative position bias, or the table of relative positions, that all layers share; None: neither."""
     if is_disentangled(cfg):
         return RelativeEmbeddings(
             cfg.encoder_embed_dim,
@@ -60,7 +60,7 @@ def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | RelativeE
 
 
 def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:
-    """Make the layer ``index``."""
+    """Build the layer ``index``."""
     return EncoderLayer(
         embed_dim=cfg.encoder_embed_dim,
         ffn_embed_dim=cfg.encoder_ffn_embed_dim,
@@ -94,7 +94,7 @@ def _make_disentangled_attention(cfg: UnilmConfig) -> DisentangledAttention:
 
 
 def make_pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
-    """Make the settings of how the layer ``index`` attends."""
+    """Build the attention pattern of the layer ``index``."""
     head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
     pattern = DisentangledPattern if is_disentangled(cfg) else AttentionPattern
     if index % cfg.global_attention_every == cfg.first_global_layer:
@@ -103,14 +103,14 @@ def make_pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
 
 
 def make_final_layer_norm(cfg: UnilmConfig) -> nn.Module:
-    """Make what follows the layers: the states that a pre-norm model adds up are normalised once, at the end."""
+    """Build the norm after the last layer. Only a pre-norm model has one; for others it is the identity."""
     if not _is_pre_norm(cfg):
         return nn.Identity()
     return make_norms(cfg).make(cfg.encoder_embed_dim)
 
 
 def make_lm_head(cfg: UnilmConfig, vocab_size: int) -> LMHead:
-    """Make the language model head."""
+    """Build the language model head."""
     width = cfg.encoder_embed_dim
     token_dim, biased = cfg.embedding_dim or width, "head" in biased_parts(cfg.biases)
     activation = Activation(ACTIVATIONS[str(cfg.lm_head_activation_fn or cfg.activation_fn)])
@@ -138,12 +138,12 @@ def make_lm_head(cfg: UnilmConfig, vocab_size: int) -> LMHead:
 
 
 def make_norms(cfg: UnilmConfig) -> Norms:
-    """Return what makes the norms."""
+    """Return the factory of the norms."""
     return Norms(cfg.layer_norm_eps, bias="norm" in biased_parts(cfg.biases), rms=str(cfg.norm) == "rms")
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialise as BERT does: weights from N(0, 0.02), biases 0, layer norms the identity."""
+    """Initialize as BERT does: weights from N(0, 0.02), biases 0, layer norms the identity."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -1,7 +1,7 @@
-"""Linear layers for inference on CPUs, whose weights are laid out once, not at every call (oneDNN).
+"""Linear layers for inference on CPUs, with weights that are packed once and not in every call (oneDNN).
 
-With few rows, as in a step of decoding, laying the weight out takes longer than multiplying with it. The quantized
-layers multiply in 8 bits, with dynamic quantization: of the input, as it comes.
+With few rows, as in a step of decoding, packing the weight takes longer than multiplying with it. The quantized layers
+multiply in 8 bits with dynamic quantization: each call quantizes its input.
 """
 
 import logging
@@ -12,42 +12,43 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
-# A kernel is made for each number of rows, and left to itself oneDNN keeps some fifty of them (PyTorch 2.13): those of
-# a decoder's steps push each other out, and each step makes its own again. Read when the first one is made.
+# oneDNN compiles a kernel for each number of rows and by default caches about fifty (PyTorch 2.13). The kernels of
+# decoding steps would evict each other, and each step would compile them again. oneDNN reads the variable at the first
+# kernel.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1024")
 
 LARGEST_INT8 = 127
 ZERO_POINT = 128
-"""Added to the input in 8 bits: without AMX, oneDNN has fast kernels for unsigned inputs alone, and takes a thousand
-times as long for signed ones."""
+"""Added to the 8-bit input to make it unsigned: without AMX, oneDNN has fast kernels for unsigned inputs only, and is a
+thousand times slower for signed ones."""
 PLAIN_OUTPUT: tuple[object, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
-"""To the kernel: no bias, an output that is not quantized, no activation."""
-# The layout is made for so many rows and serves any number. That for 1 row is slower for more; those for 10, 40 and 160
-# are one and the same.
+"""Arguments of the kernel: no bias, an output that is not quantized, no activation."""
+# Weights are packed for this number of rows, and then serve any number. Packing for 1 row is slower with more rows;
+# packing for 10, 40 and 160 rows is the same.
 ROWS_HINT = 40
-# What asks oneDNN whether the CPU can, for each data type that it multiplies.
+# For each data type, the function that tells whether oneDNN supports it on this CPU.
 _SUPPORT = {
     torch.float32: None,
     torch.bfloat16: "_is_mkldnn_bf16_supported",
     torch.float16: "_is_mkldnn_fp16_supported",
 }
 
-# PyTorch's names for them.
+# PyTorch's functions that tell whether the CPU has AMX or AVX512-BF16.
 _BF16_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer for inference: weights in int8 with one scale for each output, the input with one for each row.
+    """A linear layer for inference: int8 weights with a scale for each output, and 8-bit inputs with one for each row.
 
-    Both are symmetric. With a scale of its own, a row's result does not depend on what else is in the batch.
+    Both are symmetric. Because each row has its own scale, its result does not depend on the other rows of the batch.
     R: rows, I: inputs, O: outputs.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Quantize and lay out the weight (O, I), and keep the bias (O,) as it is."""
+        """Quantize and pack the weight (O, I); the bias (O,) does not change."""
         super().__init__()
         self.out_features = len(weight)
-        # Not buffers: this layout can neither be moved nor saved.
+        # Not a buffer: a packed weight can neither be moved nor saved.
         rows, scales = scaled_rows(weight.detach())
         self.packed = torch.ops.onednn.qlinear_prepack(rows.to(torch.int8), None)
         self.scales, self.zero_points = scales.squeeze(1), torch.zeros(len(weight), dtype=torch.int64)
@@ -64,7 +65,7 @@ class QuantizedLinear(nn.Module):
         # (..., I) -> (R, I), (R, 1)
         rows, row_scales = scaled_rows(x.flatten(0, -2))
         rows = rows.add_(ZERO_POINT).to(torch.uint8)
-        # The kernel knows one scale for all rows only: that of each row is applied behind it, and so is the bias.
+        # The kernel supports only one scale for all rows, so the scale of each row and the bias are applied afterwards.
         products: Tensor = torch.ops.onednn.qlinear_pointwise(
             rows, 1.0, ZERO_POINT, self.packed, self.scales, self.zero_points, *PLAIN_OUTPUT
         ).mul_(row_scales)
@@ -75,7 +76,7 @@ class QuantizedLinear(nn.Module):
 
 
 def scaled_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row to whole numbers, with a scale of its own by which its largest becomes 127 or -127.
+    """Scale each row so that its largest magnitude becomes 127, and round it to integers.
 
     Shape:
         (R, I) -> (R, I), scales (R, 1), both of the input's type.
@@ -86,7 +87,7 @@ def scaled_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def can_quantize(weight: Tensor) -> bool:
-    """Tell whether PyTorch and CPU have the kernels for a weight, which must be float32 and on the CPU."""
+    """Return whether PyTorch and CPU have the 8-bit kernels for a weight, which must be float32 and on the CPU."""
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32
@@ -97,24 +98,24 @@ def can_quantize(weight: Tensor) -> bool:
 
 
 def _multiplies_exactly() -> bool:
-    """Try the largest numbers: without VNNI instructions their products are summed in 16 bits, which overflow."""
+    """Test the largest numbers: without VNNI instructions their products are summed in 16 bits and overflow."""
     return bool(QuantizedLinear(torch.ones(1, 4), None)(torch.ones(1, 4)).isclose(torch.tensor(4.0)))
 
 
 class PackedLinear(nn.Module):
-    """A linear layer for inference on the CPU, in the data type of its weight, with GELU behind it if that is wanted.
+    """A linear layer for inference on the CPU, in the data type of its weight, optionally followed by GELU.
 
     I: inputs, O: outputs.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, gelu: bool = False) -> None:
-        """Lay out the weight (O, I); the bias (O,) is kept as it is."""
+        """Pack the weight (O, I); the bias (O,) does not change."""
         super().__init__()
         self.out_features = len(weight)
-        # Not buffers: this layout can neither be moved nor saved.
+        # Not a buffer: a packed weight can neither be moved nor saved.
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
         self.bias = None if bias is None else bias.detach()
-        # An activation and which approximation of it, as the kernel names them.
+        # The activation, its scalars and its approximation, as the kernel takes them.
         self.activation: tuple[str, list[float | None], str] = ("gelu", [], "none") if gelu else ("none", [], "")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Tell whether this PyTorch and this CPU have the kernels for a weight."""
+    """Return whether PyTorch and CPU have the packed kernels for a weight."""
     if weight.device.type != "cpu" or weight.dtype not in _SUPPORT or not torch.backends.mkldnn.is_available():
         return False
     needed = ["_reorder_linear_weight", "_linear_pointwise"]
@@ -142,22 +143,21 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def multiplies_bf16() -> bool:
-    """Tell whether the CPU has instructions that multiply in bfloat16; otherwise it is slower than in float32."""
+    """Return whether the CPU has bfloat16 instructions; without them bfloat16 is slower than float32."""
     return any(getattr(torch.cpu, name, bool)() for name in _BF16_INSTRUCTIONS)
 
 
 def pack_weight(weight: Tensor, bias: Tensor | None, *, quantize: bool = False) -> nn.Module | None:
-    """Make a packed layer of a weight (O, I) and a bias (O,), in 8 bits with ``quantize``; None without kernels."""
+    """Return a packed layer with a weight (O, I) and a bias (O,), in 8 bits with ``quantize``; None without kernels."""
     if quantize and can_quantize(weight):
         return QuantizedLinear(weight, bias)
     return PackedLinear(weight, bias) if can_pack(weight) else None
 
 
 def pack_linear_layers(model: nn.Module, *, quantize: bool = False) -> None:
-    """Replace every linear layer within a model, whose weights are let go one by one; in place.
+    """Replace every linear layer within a model by a packed one, in place. Weights are freed one by one.
 
-    A model that has been packed can neither be trained nor moved nor converted nor saved. A layer that there are no
-    kernels for stays as it is.
+    A packed model can neither be trained nor moved nor converted nor saved. Layers without kernels do not change.
     """
     for name, child in model.named_children():
         if not isinstance(child, nn.Linear):

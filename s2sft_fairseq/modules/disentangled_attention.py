@@ -1,9 +1,9 @@
 """Disentangled attention (DeBERTa: He et al. 2021, arXiv 2006.03654, equation 4; log buckets: arXiv 2111.09543).
 
-A score is a sum of up to three products: content to content as everywhere, content to position (``c2p``: the query with
-the key of their relative position) and position to content (``p2c``: the query of their relative position with the
-key). The relative positions are rows of a table that all layers share. Each layer projects the table with matrices of
-its own, or with those of the content.
+A score is a sum of up to three products: content to content, as in other attention; content to position (``c2p``: the
+query times the key of the relative position); and position to content (``p2c``: the query of the relative position
+times the key). The relative positions are rows of a table that all layers share. Each layer projects the table with its
+own matrices, or with those of the content.
 
 Relative positions come from position ids, so that a placeholder has the distances of the token that it stands for.
 
@@ -30,10 +30,10 @@ def relative_row(distance: int, furthest: int, buckets: int) -> int:
     """Return the row of a distance, position of the query minus position of the key.
 
     Args:
-        distance: any.
-        furthest: distance from which on all share the last row of their side.
-        buckets: of each side; the nearer half of them are for one distance each, the others grow logarithmically. 0:
-            every distance has a row of its own.
+        distance: any distance.
+        furthest: distances of at least this share the last row of their side.
+        buckets: number of rows of each side; the nearer half have one distance each, the others grow logarithmically.
+            0: every distance has its own row.
     """
     span, exact, magnitude = buckets or furthest, buckets // 2, abs(distance)
     if buckets and magnitude > exact:
@@ -44,12 +44,12 @@ def relative_row(distance: int, furthest: int, buckets: int) -> int:
 
 
 class RelativeEmbeddings(nn.Module):
-    """The table of relative positions (R, H) of all layers, with a layer norm if that is wanted."""
+    """The table of relative positions (R, H) that all layers share, optionally with a layer norm."""
 
     def __init__(
         self, embed_dim: int, *, furthest: int, buckets: int, layer_norm_eps: float | None, bias: bool = True
     ) -> None:
-        """Make the table; without ``layer_norm_eps`` it has no layer norm."""
+        """Create the table. It has no layer norm if ``layer_norm_eps`` is None."""
         super().__init__()
         self.furthest, self.buckets = furthest, buckets
         self.embedding = nn.Embedding(2 * (buckets or furthest), embed_dim)
@@ -64,7 +64,7 @@ class RelativeEmbeddings(nn.Module):
         return table if self.layer_norm is None else self.layer_norm(table)
 
     def rows(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the row of every query and key.
+        """Return the row of each pair of query and key.
 
         Shape:
             (..., Q), (..., K) -> (..., Q, K).
@@ -73,16 +73,16 @@ class RelativeEmbeddings(nn.Module):
         return self.row_of_distance[distance.clamp_(-self.furthest, self.furthest) + self.furthest]
 
     def fold_layer_norm(self) -> None:
-        """Put the layer norm into the table, for inference; in place."""
+        """Apply the layer norm to the table once, for inference; in place."""
         self.embedding.weight.data = self().detach()
         self.layer_norm = None
 
 
 class DisentangledPattern(AttentionPattern):
-    """The settings of a layer with disentangled attention, which attends block by block on every device."""
+    """The pattern of a layer with disentangled attention, which attends block by block on every device."""
 
     def packed(self, columns: PackedColumns, *, relative: Any, dtype: torch.dtype, kind: str = "loop") -> PackedPlan:
-        """Plan a packed batch; arguments as for :meth:`AttentionPattern.packed`, ``relative`` being the table."""
+        """Plan a packed batch as :meth:`AttentionPattern.packed` does; ``relative`` is the table."""
         positions = columns.positions
         blocks = [
             block._replace(rows=relative.rows(positions[block.queries], positions[block.keys]))
@@ -100,9 +100,9 @@ class DisentangledPattern(AttentionPattern):
         relative: Any,
         dtype: torch.dtype,
     ) -> StepPlan:
-        """Plan a step of decoding; arguments as for :meth:`AttentionPattern.step`, ``relative`` being the table."""
+        """Plan a step of decoding as :meth:`AttentionPattern.step` does; ``relative`` is the table."""
         plan = super().step(state, seen, positions, slots, relative=None, dtype=dtype)
-        # The hypotheses of a sentence stand side by side at the same position.
+        # Tokens of different hypotheses at the same position are neighbors: compute their rows once.
         distinct = positions[:, :: state.hypotheses]
         rows = relative.rows(distinct, state.positions[:, : seen.size(-1)])
         return plan._replace(table=relative(), rows=rows)
@@ -125,20 +125,20 @@ class DisentangledAttention(MultiFlowAttention):
         shared: bool,
         table_dropout: float,
     ) -> None:
-        """Make the layer.
+        """Build the layer.
 
         Args:
-            embed_dim: H.
-            num_heads: h.
-            dropout: of the attention weights.
+            embed_dim: width, H.
+            num_heads: number of heads, h.
+            dropout: dropout of the attention weights.
             bias: whether projections have biases.
             terms: ``c2p``, ``p2c`` or both.
-            shared: whether the matrices of the content's keys and queries project the table too.
-            table_dropout: of the table.
+            shared: whether the matrices of the content's keys and queries also project the table.
+            table_dropout: dropout of the table.
         """
         super().__init__(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, bias=bias)
         self.terms, self.shared = frozenset(terms), shared
-        # Attention divides by the square root of d. Queries, of the table too, are divided by the rest.
+        # Attention divides scores by the square root of d. This factor of the queries, also the table's, is the rest.
         self.query_scale = (1 + len(self.terms)) ** -0.5
         own = frozenset() if shared else self.terms
         self.position_key = Linear(embed_dim, embed_dim, bias=bias) if "c2p" in own else None
@@ -152,11 +152,11 @@ class DisentangledAttention(MultiFlowAttention):
         return torch.cat([query * self.query_scale, others], dim=-3)
 
     def keep_projected(self, table: Tensor) -> None:
-        """Project the table (R, H) once and for all, for inference."""
+        """Project the table (R, H) once, and keep the result for inference."""
         self.kept = self._projected(table.detach())
 
     def biased_blocks(self, projected: Tensor, plan: PackedPlan) -> list[AttentionBlock]:
-        """Return the blocks of a plan, with the products with relative positions in their biases."""
+        """Return the blocks of a plan, and add the products with relative positions to their biases."""
         # (T, 3, h, d) -> three times (h, T, d)
         query, key, _ = projected.permute(1, 2, 0, 3).unbind(0)
         query = query if plan.at is None else query[:, plan.at]
@@ -176,7 +176,7 @@ class DisentangledAttention(MultiFlowAttention):
         return blocks
 
     def step_bias(self, query: Tensor, key: Tensor, plan: StepPlan) -> Tensor:
-        """Return what is added to the scores of a step; shapes as in :meth:`MultiFlowAttention.step_bias`."""
+        """Return the bias that is added to the scores of a step; see :meth:`MultiFlowAttention.step_bias`."""
         assert plan.rows is not None
         position_key, position_query = self._of_table(plan.table)
         rows, queries = plan.rows, query.size(2)
@@ -187,8 +187,8 @@ class DisentangledAttention(MultiFlowAttention):
             of_all = rows.repeat_interleave(hypotheses, dim=1)[:, -queries:]
             terms.append(_at_rows(torch.einsum("nhad,rhd->nhar", query, position_key), of_all))
         if position_query is not None:
-            # For one position after another, as there are fewer of them than rows: (N, S, H) -> (N, h, S, d), times
-            # the keys, summed up -> (N, h, S); of all positions (N, h, positions, S)
+            # One position at a time, because there are fewer positions than rows: (N, S, H) -> (N, h, S, d), times the
+            # keys, summed -> (N, h, S); for all positions (N, h, positions, S)
             looked_up = (nn.functional.embedding(each, position_query.flatten(1)) for each in rows.unbind(1))
             products = [(key * each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)).sum(-1) for each in looked_up]
             of_positions = torch.stack(products, dim=2)
@@ -196,7 +196,7 @@ class DisentangledAttention(MultiFlowAttention):
         return functools.reduce(torch.add, terms) / math.sqrt(query.size(-1)) + super().step_bias(query, key, plan)
 
     def _of_table(self, table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return keys and queries of the relative positions (R, h, d), None for a product that there is none of."""
+        """Return keys and queries of the relative positions (R, h, d); None for a product that is not used."""
         return self.kept or self._projected(table)
 
     def _projected(self, table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -218,5 +218,5 @@ def _by_head(of_table: Tensor) -> Tensor:
 
 
 def _at_rows(products: Tensor, rows: Tensor) -> Tensor:
-    """Look products with all rows (..., h, Q, R) up at the row of each pair (..., Q, K), -> (..., h, Q, K)."""
+    """Select from products with all rows (..., h, Q, R) the row of each pair (..., Q, K), -> (..., h, Q, K)."""
     return products.gather(-1, rows.unsqueeze(-3).expand(*products.shape[:-1], rows.size(-1)))

@@ -1,8 +1,8 @@
-"""Dropout, fast on CPUs too.
+"""Dropout that is fast on CPUs, too.
 
-PyTorch draws a number for each element one by one, and keeps what it drops in float32. Here four elements share one
-64-bit number, and a bit for each is kept for the backward pass: on two cores a sixth of the time, a 32nd of the memory.
-An element is dropped with the probability p rounded to 1/65536.
+PyTorch draws a number for each element one by one, and keeps a float32 mask. Here four elements share one 64-bit
+number, and the mask has one bit for each element: this takes a sixth of the time on two cores, and a 32nd of the
+memory. The probability p is rounded to a multiple of 1/65536.
 """
 
 import math
@@ -22,12 +22,12 @@ def draw_kept(shape: Sequence[int], probability: float, dtype: torch.dtype) -> t
     """Draw which elements are kept, with a seed from PyTorch's generator.
 
     Args:
-        shape: of the elements.
-        probability: that one is dropped.
-        dtype: of the result.
+        shape: shape of the elements.
+        probability: probability that an element is dropped.
+        dtype: data type of the result.
 
     Returns:
-        1 for each element that is kept and 0 for the others, in this shape, and the same as bits for `kept_again`.
+        A mask of this shape, 1 for each kept element and 0 for the others, and the same mask as bits for `kept_again`.
     """
     count = math.prod(shape)
     generator = np.random.Generator(np.random.SFC64(int(torch.randint(_LARGEST, ()))))
@@ -37,7 +37,7 @@ def draw_kept(shape: Sequence[int], probability: float, dtype: torch.dtype) -> t
 
 
 def kept_again(bits: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return the first result of `draw_kept` from the second."""
+    """Return the mask of `draw_kept` from its bits."""
     return _ones(np.unpackbits(bits.numpy(), count=math.prod(shape)), shape, dtype)
 
 
@@ -61,10 +61,10 @@ class _Dropout(torch.autograd.Function):
 
 
 class Dropout(nn.Dropout):
-    """PyTorch's, with the fast way on CPUs."""
+    """PyTorch's dropout, with a fast implementation for training on CPUs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop elements in training, and scale up the others, (...) -> (...)."""
+        """In training, drop elements and scale up the others, (...) -> (...)."""
         if self.training and 0 < self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
             dropped: Tensor = _Dropout.apply(x, self.p)
             return dropped

@@ -1,12 +1,12 @@
-"""The input of the encoder: token embeddings, with position and segment embeddings where the model has them.
+"""The input of the encoder: token embeddings, and position and segment embeddings if the model has them.
 
-For dialogues the segment embedding may be the sum of two, of who speaks and of how long ago: segment ``s`` stands for
-role ``s % roles`` and turn ``s // roles`` (ERNIE-GEN's program).
+For dialogues the segment embedding may be the sum of a role embedding (who speaks) and a turn embedding (how long ago):
+segment ``s`` means role ``s % roles`` and turn ``s // roles`` (ERNIE-GEN's program).
 
-A token embedding (V, E) that is the output matrix too gets a gradient from both uses. All rows have one from the
-output, and the look-up adds to a few of them. So the output leaves its gradient, and the look-up completes it and hands
-it over as the only one, which saves a second matrix and a sum. In the backward pass the output always comes first.
-V: vocabulary, E: width of the embedding.
+A token embedding (V, E) that is also the output matrix gets gradients from both uses: the output contributes to all
+rows, the look-up to a few. To save a second matrix and a sum, the output stores its gradient in a `TiedGradient`, and
+the look-up adds its own and returns the total. In the backward pass the output always comes first. V: vocabulary,
+E: width of the embedding.
 """
 
 from typing import Any
@@ -21,32 +21,32 @@ from s2sft_fairseq.modules.norms import Norms
 
 
 class TiedGradient:
-    """The gradient of the matrix between the two parts of one backward pass."""
+    """Passes the gradient of the tied matrix from the output to the look-up, within one backward pass."""
 
     def __init__(self) -> None:
         self._from_output: Tensor | None = None
 
     def leave(self, gradient: Tensor) -> None:
-        """Keep what the output matrix gets, for the look-up to take."""
+        """Store the gradient of the output matrix until the look-up takes it."""
         self._from_output = gradient
 
     def take(self) -> Tensor | None:
-        """Return what the output matrix got, None if there was no loss behind it."""
+        """Return the gradient of the output matrix, and forget it; None if the output took no part in the loss."""
         gradient, self._from_output = self._from_output, None
         return gradient
 
 
 def tied_embedding(tokens: Tensor, weight: Tensor, padding: int, gradient: TiedGradient) -> Tensor:
-    """Look rows up.
+    """Look up rows.
 
     Args:
         tokens: ids (...).
         weight: the matrix (V, E).
-        padding: the id whose row gets no gradient from being looked up.
-        gradient: where the output leaves its part.
+        padding: the id whose row gets no gradient from the look-up.
+        gradient: holds the gradient from the output.
 
     Returns:
-        (..., E).
+        The rows (..., E).
     """
     embedded: Tensor = _LookUp.apply(weight, tokens, padding, gradient)
     return embedded
@@ -66,7 +66,7 @@ class _LookUp(torch.autograd.Function):
         total = ctx.tied.take()
         total = torch.zeros_like(weight) if total is None else total
         of_padding = total[ctx.padding].clone()
-        # A GPU would round the row of a frequent token after each addition, and lose the last ones of some hundred.
+        # Add in float32: in 16 bits, rounding after each addition would lose gradients of frequent tokens.
         wide = total.float() if total.dtype in (torch.float16, torch.bfloat16) else total
         wide.index_add_(0, tokens.flatten(), gradient.flatten(0, -2).to(wide.dtype))
         total = wide.to(total.dtype)
@@ -75,7 +75,7 @@ class _LookUp(torch.autograd.Function):
 
 
 class PackedEmbeddings(nn.Module):
-    """Sum of the embeddings, layer norm and dropout, as in BERT; then, as in ELECTRA, a projection to wider layers."""
+    """Sum of the embeddings, norm and dropout, as in BERT, and a projection to wider layers, as in ELECTRA."""
 
     def __init__(
         self,
@@ -92,7 +92,10 @@ class PackedEmbeddings(nn.Module):
         num_roles: int = 0,
         num_turns: int = 0,
     ) -> None:
-        """Make the tables; 0 rows leave one out, and so does None the norm. The projection is for two widths."""
+        """Create the tables. A table of 0 rows is left out, and so is the norm if ``norms`` is None.
+
+        There is a projection if ``embed_dim`` and ``output_dim`` differ.
+        """
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, embed_dim, padding_idx=pad)
         self.positions = nn.Embedding(num_positions, embed_dim) if num_positions else None
@@ -107,11 +110,13 @@ class PackedEmbeddings(nn.Module):
         """Embed tokens.
 
         Args:
-            tokens: and ``positions``, ``segments``: ids (...).
-            tied: where the output matrix leaves its gradient, if it is the token embedding and does so.
+            tokens: ids of the tokens (...).
+            positions: position ids (...).
+            segments: segment ids (...).
+            tied: receives the gradient of the output matrix, if that is the token embedding.
 
         Returns:
-            (..., H). H: width of the layers.
+            States (..., H). H: width of the layers.
         """
         table = self.tokens
         if tied is None:

@@ -16,7 +16,7 @@ from s2sft_fairseq.modules.norms import Norms
 class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network; each is added to its input.
 
-    Post-norm normalises the two sums, pre-norm what attention and feed-forward network read.
+    Post-norm normalizes the two sums, pre-norm the inputs of attention and feed-forward network.
     """
 
     def __init__(
@@ -38,25 +38,25 @@ class EncoderLayer(nn.Module):
         compiled: bool = False,
         attention: MultiFlowAttention | None = None,
     ) -> None:
-        """Make the layer.
+        """Build the layer.
 
         Args:
-            embed_dim: H.
+            embed_dim: width, H.
             ffn_embed_dim: inner width of the feed-forward network.
-            num_heads: of attention.
-            activation: of the feed-forward network.
-            norms: makes its norms.
-            dropout: of what is added to the states.
-            attention_dropout: of attention weights.
-            activation_dropout: of inner states.
+            num_heads: number of attention heads.
+            activation: activation of the feed-forward network.
+            norms: factory of the norms.
+            dropout: dropout of the outputs of attention and feed-forward network.
+            attention_dropout: dropout of attention weights.
+            activation_dropout: dropout of inner states.
             pre_norm: whether norms come before attention and feed-forward network.
-            gated: whether the feed-forward network is.
+            gated: whether the feed-forward network is gated.
             biased: which of ``attention``, ``fc1`` and ``fc2`` have biases.
-            reads_normalised: whether its input is normalised already, as the embeddings that the first layer of
-                ModernBERT reads; a pre-norm layer then has no norm before attention.
-            key_value_heads: groups of heads that share keys and values; 0: none share them.
-            compiled: whether training fuses what it does to each position by itself (torch.compile).
-            attention: stands in the place of plain attention; None: that.
+            reads_normalised: whether the input is already normalized, as in the first layer of ModernBERT; a pre-norm
+                layer then has no norm before attention.
+            key_value_heads: number of groups of heads that share keys and values; 0: each head has its own.
+            compiled: whether to fuse the position-wise operations by torch.compile.
+            attention: the attention of the layer; None: plain multi-flow attention.
         """
         super().__init__()
         self.compiled = compiled
@@ -77,35 +77,35 @@ class EncoderLayer(nn.Module):
         self.activation_dropout = Dropout(activation_dropout)
 
     def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
-        """Encode a packed sequence.
+        """Encode a packed batch.
 
         Shape:
-            (T, H) -> (N, H). T: tokens of the batch, N: those that attend by the plan, H: width.
+            (T, H) -> (N, H). T: tokens of the batch, N: tokens that attend by the plan, H: width.
         """
         attended = self.attention(self.before_attention(x), plan)
         x = x if plan.at is None else x[plan.at]
         return _compiled_part()(self, x, attended) if self.compiled else self.after_attention(x, attended)
 
     def keys_values(self, x: Tensor, plan: PackedPlan) -> Tensor:
-        """Return the keys and values of a context; shapes as in :meth:`MultiFlowAttention.keys_values`."""
+        """Return the keys and values of a context; see :meth:`MultiFlowAttention.keys_values`."""
         return self.attention.keys_values(self.before_attention(x), plan)
 
     def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
-        """Encode a context, and return its keys and values; shapes as in :meth:`MultiFlowAttention.prefill`."""
+        """Encode a context, and return its states and its keys and values; see :meth:`MultiFlowAttention.prefill`."""
         attended, keys_values = self.attention.prefill(self.before_attention(x), plan)
         return self.after_attention(x, attended), keys_values
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
-        """Encode the last ``queries`` of the new tokens; arguments as for :meth:`MultiFlowAttention.step`."""
+        """Encode the last ``queries`` of the new tokens; see :meth:`MultiFlowAttention.step`."""
         attended = self.attention.step(self.before_attention(x), plan, cache, queries)
         return self.after_attention(x[:, -queries:], attended)
 
     def before_attention(self, x: Tensor) -> Tensor:
-        """Return what attention reads, (..., H) -> (..., H)."""
+        """Return the input of attention, (..., H) -> (..., H)."""
         return self.attention_layer_norm(x) if self.pre_norm else x
 
     def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Return the states of the next layer, from those of this one and what they attended to, each (..., H)."""
+        """Return the output of the layer, from its input and the output of attention, each (..., H)."""
         x = x + self.dropout(attended)
         if self.pre_norm:
             x = x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
@@ -127,5 +127,5 @@ class EncoderLayer(nn.Module):
 
 @functools.cache
 def _compiled_part() -> Callable[[EncoderLayer, Tensor, Tensor], Tensor]:
-    """Compile what follows attention, once for all layers and numbers of tokens."""
+    """Compile the part after attention, once for all layers and numbers of tokens."""
     return torch.compile(EncoderLayer.after_attention, dynamic=True)

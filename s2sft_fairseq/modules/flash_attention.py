@@ -1,16 +1,16 @@
-"""Attention over a packed batch by flash attention: for GPUs, without any padding or mask.
+"""Flash attention over a packed batch: for GPUs, without padding or mask.
 
-The kernel takes runs of queries, each with a run of keys, and knows two rules: all keys, or causally, with the last
-query at the last key. Of a batch that is in order (`s2sft_fairseq.objectives.packing.first_step`) the visibility rule
-is three calls, for all examples at once:
+The kernel takes runs of queries, each with a run of keys, and supports two rules: all keys are visible, or attention is
+causal, with the last query aligned to the last key. For a batch that is in order
+(`s2sft_fairseq.objectives.packing.first_step`) three calls, each for all examples, implement the visibility rule:
 
-* The context meets itself.
-* Content meets context and content, causally.
-* Placeholders meet the context and what they see of the content, causally. Each one's own key is added to that by the
-  log-sum-exp of its scores. The kernel's backward pass works the weights out from scores and log-sum-exp, and so takes
-  the result and the log-sum-exp with the own key in place of its own.
+* The context attends to itself.
+* Content attends causally to context and content.
+* Placeholders attend causally to the context and the content that they see. The own key of each placeholder is then
+  merged in, by the log-sum-exp of the scores. The kernel's backward pass recomputes the weights from scores and
+  log-sum-exp, so it gets the result and the log-sum-exp that include the own key.
 
-A run without queries skips keys, and one without keys skips queries, so that keys and values are read where they are.
+A run without queries skips keys, and a run without keys skips queries, so that keys and values need no copies.
 
 T: tokens of the batch, h: heads, d: width of a head, Q: queries of a call.
 """
@@ -31,40 +31,41 @@ from s2sft_fairseq.modules.visibility import PackedColumns
 
 DTYPES = (torch.float16, torch.bfloat16)
 MULTIPLE, WIDEST = 8, 192
-"""Of d; from there to 256 the kernel's backward pass is missing on some GPUs."""
+"""d must be a multiple of ``MULTIPLE`` up to ``WIDEST``; above, some GPUs lack the kernel's backward pass."""
 _CONTEXT, _CONTENT, _PLACEHOLDERS = range(3)
 
 
 class FlashCall(NamedTuple):
-    """Runs of queries and the run of keys that each meets. R: runs."""
+    """Runs of queries, each with the run of keys that it attends to. R: runs."""
 
     query_bounds: Tensor
-    """Where the runs of queries begin and end, int32 (R + 1,)."""
+    """Bounds of the runs of queries, int32 (R + 1,)."""
     key_bounds: Tensor
-    """Where those of the T keys do (R + 1,)."""
+    """Bounds of the runs among the T keys, int32 (R + 1,)."""
     most_queries: int
     """Queries of the longest run."""
     most_keys: int
+    """Keys of the longest run."""
     is_causal: bool
     with_own_key: bool
     """Whether each query also sees the key of its own token."""
     reach: int | None
-    """How many keys a query sees before the one that it is aligned with, and, if not causal, behind it; None: all."""
+    """Number of keys that a query sees before its aligned key and, if not causal, after it; None: all."""
 
 
 class FlashPlan(NamedTuple):
-    """What `flash_attention` needs to know of a packed batch."""
+    """The plan of `flash_attention` for a packed batch."""
 
     calls: Sequence[FlashCall]
-    """The first one has all T queries."""
+    """The calls of the kernel. The first one has all T queries."""
     rows: Sequence[Tensor]
-    """Of each other call: numbers of the tokens that ask (Q,)."""
+    """For each further call, the indices of the tokens that are its queries (Q,)."""
     dtype: torch.dtype
-    """Of queries, keys and values."""
+    """Data type of queries, keys and values."""
 
 
 def is_available(device: torch.device) -> bool:
-    """Tell whether a device has the kernel, as PyTorch ships it for CUDA; it waits for nothing."""
+    """Return whether PyTorch's CUDA kernel runs on a device, without waiting for the GPU."""
     return (
         device.type == "cuda"
         and torch.version.hip is None  # another kernel, with other conventions
@@ -76,14 +77,14 @@ def is_available(device: torch.device) -> bool:
 def flash_obstacle(
     columns: PackedColumns, *, head_dim: int, window: int, has_bias: bool, dtype: torch.dtype
 ) -> str | None:
-    """Return what a packed batch lacks for flash attention, or None.
+    """Return what flash attention needs and a packed batch lacks; None: nothing.
 
     Args:
-        columns: of the batch.
-        head_dim: d.
-        window: of local attention; 0: none.
+        columns: the columns of the batch.
+        head_dim: width of a head, d.
+        window: window of local attention; 0: no window.
         has_bias: whether there is a relative position bias.
-        dtype: of the layers.
+        dtype: data type of the layers.
     """
     device = columns.positions.device
     if not is_available(device):
@@ -95,14 +96,14 @@ def flash_obstacle(
     if head_dim % MULTIPLE or head_dim > WIDEST:
         return f"heads whose width is a multiple of {MULTIPLE} up to {WIDEST}, not {head_dim}"
     if window == 1:
-        return "--local-attention-window of at least 2"  # a placeholder would see -1 keys, which means all
+        return "--local-attention-window of at least 2"  # a placeholder's reach would be -1, which means all keys
     if columns.first_step is None:
         return "targets that are predicted from left to right, token by token"
     return None
 
 
 def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -> FlashPlan:
-    """Plan a packed batch that lacks nothing, once for all layers of a kind; arguments as for `flash_obstacle`."""
+    """Plan a packed batch without obstacles, once for all layers with the same pattern; see `flash_obstacle`."""
     assert columns.first_step is not None
     device = columns.positions.device
     # (B, 3). B: examples.
@@ -110,9 +111,9 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
     lengths[:, : len(columns.lengths[0])] = columns.lengths
     context, content, placeholders = lengths.T
     none, behind = np.zeros_like(context), content + placeholders
-    # By the last placeholder. Each one before it sees one token less, as in causal attention.
+    # Keys that the last placeholder sees. Each earlier one sees one token less, as in causal attention.
     seen = np.where(placeholders > 0, context + columns.first_step + placeholders - 2, 0)
-    # Of each call: the lengths of the runs of queries in each example, and of the keys that they meet.
+    # For each call: the lengths of the runs of queries in each example, and of the runs of keys.
     runs = {
         _CONTEXT: ((context, behind, none), (context, none, behind)) if behind.any() else ((context,), (context,)),
         _CONTENT: ((content, none), (context + content, placeholders)),
@@ -134,7 +135,7 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
             most_keys=int(np.diff(of_keys).max()),
             is_causal=number != _CONTEXT,
             with_own_key=number == _PLACEHOLDERS,
-            # A placeholder stands one position behind the key that it is aligned with.
+            # The position of a placeholder is one after that of its aligned key.
             reach=reach - 1 if reach is not None and number == _PLACEHOLDERS else reach,
         )
         for number, (of_queries, of_keys) in zip(sections, bounds, strict=True)
@@ -143,7 +144,7 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
 
 
 def _bounds(lengths: Sequence[np.ndarray]) -> np.ndarray:
-    """Return where runs begin and end, from their lengths in each example."""
+    """Return the bounds of runs, from their lengths in each example."""
     return np.concatenate([[0], np.stack(lengths, axis=1).ravel().cumsum()])
 
 
@@ -152,9 +153,9 @@ def flash_attention(qkv: Tensor, plan: FlashPlan, dropout: float = 0.0, *, at: T
 
     Args:
         qkv: queries, keys and values (T, 3, h, d).
-        plan: of the batch.
-        dropout: of the attention weights.
-        at: numbers of the tokens whose result is wanted (N,), none of them twice; None: all T.
+        plan: the plan of the batch.
+        dropout: dropout of the attention weights.
+        at: indices of the tokens whose result is wanted, unique (N,); None: all T.
 
     Returns:
         (N, h, d).
@@ -200,7 +201,7 @@ class _FlashAttention(torch.autograd.Function):
             of_query, of_key, of_value = _backward(call, dropout, outer, asking[:, 0], key, value, found, *state)
             total[:, 1].add_(of_key)
             total[:, 2].add_(of_value)
-            if call.with_own_key:  # which no other query meets
+            if call.with_own_key:  # no other query sees this key
                 total.index_copy_(0, rows, _own_gradients(of_query, outer, asking, found, *islice(saved, 2)))
             else:
                 total[:, 0].index_copy_(0, rows, of_query)
@@ -208,7 +209,7 @@ class _FlashAttention(torch.autograd.Function):
 
 
 def _forward(call: FlashCall, dropout: float, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """Return the result (Q, h, d), the log-sum-exp of the scores (h, Q), and two tensors that tell what was dropped."""
+    """Return the result (Q, h, d), the log-sum-exp of the scores (h, Q), and two tensors with the state of dropout."""
     result: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
         key,
@@ -238,7 +239,7 @@ def _backward(
     rng_state: Tensor,
     unused: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of queries (Q, h, d), keys and values (T, h, d); zeros for keys that no query meets."""
+    """Return the gradients of queries (Q, h, d), keys and values (T, h, d); zeros for keys that no query sees."""
     result: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
         gradient,
         query,
@@ -261,16 +262,16 @@ def _backward(
 
 
 def _add_own_key(attended: Tensor, lse: Tensor, own: Tensor, dropout: float) -> tuple[Tensor, ...]:
-    """Let each query see the key of its own token too, which no other one sees.
+    """Merge in the key of each query's own token, which no other query sees.
 
     Args:
-        attended: to the other keys (Q, h, d).
-        lse: log-sum-exp of the scores of these (h, Q).
-        own: queries, keys and values (Q, 3, h, d).
-        dropout: of the attention weights.
+        attended: result of the attention to the other keys (Q, h, d).
+        lse: log-sum-exp of the scores of these keys (h, Q).
+        own: queries, keys and values of the tokens (Q, 3, h, d).
+        dropout: dropout of the attention weights.
 
     Returns:
-        Result and log-sum-exp with the own key, and the weight of that (Q, h, 1) before and after dropout.
+        Result and log-sum-exp with the own key, and the weight of the own key (Q, h, 1) before and after dropout.
     """
     query, key, value = own.to(lse.dtype).unbind(1)
     # (Q, h) -> (h, Q)
@@ -285,9 +286,9 @@ def _add_own_key(attended: Tensor, lse: Tensor, own: Tensor, dropout: float) -> 
 def _own_gradients(
     of_query: Tensor, gradient: Tensor, own: Tensor, attended: Tensor, weight: Tensor, dropped: Tensor
 ) -> Tensor:
-    """Return the gradient of what `_add_own_key` calls ``own``, from that of the queries by the other keys."""
+    """Return the gradient of ``own`` of `_add_own_key`; ``of_query`` is the queries' gradient from the other keys."""
     query, key, value = own.to(weight.dtype).unbind(1)
-    # Of the score: how much more the own value is worth than the result.
+    # Derivative of the result by the score of the own key: dropped value minus weight times result.
     better = torch.addcmul(dropped * value, weight, attended, value=-1)
     slope = (gradient * better).sum(-1, keepdim=True) * query.size(-1) ** -0.5
     gradients = torch.addcmul(of_query, slope, key), slope * query, dropped * gradient

@@ -1,7 +1,7 @@
-"""A trial of flash attention on the GPU at hand, before it is relied on.
+"""Test flash attention on the present GPU before it is used.
 
-`flash_attention` calls operators of PyTorch that are not part of its public interface. Before a model uses them, they
-attend to a small batch, and so does padded attention, whose operator is public.
+`flash_attention` calls operators that are not part of PyTorch's public interface. Before a model uses them, their
+results on a small batch are compared with those of padded attention, whose operator is public.
 """
 
 import functools
@@ -16,23 +16,24 @@ from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import PackedColumns
 
 LENGTHS = ((5, 3, 3), (40, 9, 9), (1, 0, 0), (17, 1, 1))
-"""Of context, content and placeholders of each example."""
+"""Lengths of context, content and placeholders of each example."""
 HEADS = 2
 MOST_STEPS = 16
-"""Of the data type at the largest number, by which results may differ: by rounding a few, by another rule hundreds."""
+"""Largest difference of results, in rounding steps of the data type at the largest value. Rounding makes a difference
+of a few steps, a wrong visibility rule hundreds."""
 
 
 @functools.cache
 def flash_failure(device: torch.device, *, head_dim: int, window: int, dtype: torch.dtype) -> str | None:
-    """Tell what flash attention lacks on a device; None: its results and gradients are those of padded attention.
+    """Return what flash attention lacks on a device; None: its results and gradients equal those of padded attention.
 
-    The host waits for the first answer, and remembers it.
+    The host waits for the GPU at the first call; the answer is cached.
 
     Args:
         device: a GPU.
         head_dim: width of a head.
-        window: of local attention; 0: none.
-        dtype: of the products, 16 bits.
+        window: window of local attention; 0: no window.
+        dtype: data type of the products, of 16 bits.
     """
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cuda", enabled=False):
         columns = _columns(device)
@@ -72,6 +73,6 @@ def _columns(device: torch.device) -> PackedColumns:
 
 
 def _with_gradient(attended: Tensor, leaf: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a result and the gradient that comes of it, both in float32."""
+    """Return the result and the gradient of ``leaf``, both in float32."""
     (gradient,) = torch.autograd.grad(attended, leaf, outer)
     return attended.detach().float(), gradient.float()

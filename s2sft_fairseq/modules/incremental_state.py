@@ -1,11 +1,11 @@
-"""The incremental state of decoding: keys and values in slots, and which of them each hypothesis sees.
+"""The incremental state of decoding: keys and values in slots, and which slots each hypothesis sees.
 
-A slot holds what one position left in every layer: first those of the source, once for all hypotheses of the sentence,
-short ones behind their padding, then those of the tokens that were generated. Hypotheses that go on from a common one
-share its slots, so that the search may reorder them as it likes and no key moves: what changes is only who sees what.
+A slot holds the key and value of one position in every layer. The first slots hold the source, once for all hypotheses
+of a sentence, with padding on the left; the next slots hold generated tokens. Hypotheses with a common beginning share
+its slots. So the search reorders hypotheses without moving keys: only the visibility changes.
 
-On a CPU neighbours of similar length attend together, so that little is computed for padding. On a GPU all sentences
-attend in one call, over a number of slots that rarely changes: kernels cost more there than padding, and a CUDA graph
+On a CPU neighboring sentences of similar length attend together, to compute little for padding. On a GPU all sentences
+attend in one call, over a number of slots that rarely changes: there a kernel costs more than padding, and a CUDA graph
 has fixed shapes.
 """
 
@@ -19,25 +19,25 @@ from torch import Tensor
 from s2sft_fairseq.modules.step_layout import StepLayout
 from s2sft_fairseq.modules.upload import upload
 
-# Padding of a group, at most, as a part of its positions.
+# Largest share of padding among the positions of a group.
 MOST_PADDING = 1 / 8
-# Slots that no hypothesis sees any more are given to others every so many steps.
+# Number of steps after which slots that no hypothesis sees are freed.
 STEPS_BETWEEN_COMPACTIONS = 8
-# A GPU's step reads a multiple of this number of slots. Slots that are not in use are masked.
+# On a GPU a step reads a multiple of this number of slots. Slots that are not in use are masked.
 SLOTS_AT_A_TIME = 64
 
 Allocate = Callable[..., Tensor]
-"""Takes a size, ``dtype`` and ``device``, as torch.zeros does. On a GPU its tensors hold finite numbers: a step reads
-slots that are not in use, too. Their weight is 0, but 0 times NaN is NaN."""
+"""Takes a size, ``dtype`` and ``device``, as torch.zeros does. On a GPU its tensors must hold finite numbers: a step
+also reads slots that are not in use, with the weight 0, but 0 * NaN is NaN."""
 
 
 def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Yield groups of consecutive sentences, each as large as its padding allows, and the length of the longest in it.
+    """Yield groups of consecutive sentences, each as large as its padding allows, and the greatest length of each.
 
-    There are the fewer of them the better the sentences are sorted.
+    Sorted sentences make fewer groups.
 
     Args:
-        lengths: of the sentences.
+        lengths: lengths of the sentences.
     """
     start = longest = total = 0
     for index, length in enumerate(lengths):
@@ -52,11 +52,11 @@ def similar_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int]]:
 
 
 def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slice]]:
-    """Yield groups of consecutive sentences, and the positions that they take up where all stand one after the other.
+    """Yield slices of consecutive sentences, and of their positions when all sentences follow one another.
 
     Args:
-        lengths: of the sentences.
-        most: positions of a group, at most; one sentence may have more.
+        lengths: lengths of the sentences.
+        most: most positions of a group; a single sentence may have more.
     """
     start = begin = end = 0
     for index, length in enumerate(lengths):
@@ -69,54 +69,54 @@ def consecutive(lengths: Sequence[int], most: int) -> Iterator[tuple[slice, slic
 
 
 def slots_for(count: int, device: torch.device) -> int:
-    """Round a number of slots up to what a device allocates and reads: on GPUs a multiple of `SLOTS_AT_A_TIME`."""
+    """Round up the number of slots that a device allocates or reads: on GPUs to a multiple of `SLOTS_AT_A_TIME`."""
     return count if device.type == "cpu" else -(-count // SLOTS_AT_A_TIME) * SLOTS_AT_A_TIME
 
 
 def source_places(lengths: Sequence[int], slots: int, device: torch.device) -> Tensor:
-    """Return where the positions of sources, one after the other, stand among their slots, short ones at the end (T,).
+    """Return the slot of each position of the sources (T,), counted through all sentences. Padding is on the left.
 
     Args:
-        lengths: of the sources, which add up to T.
-        slots: for a source and its padding.
-        device: of the result.
+        lengths: lengths of the sources, which sum to T.
+        slots: number of slots for a source with its padding.
+        device: device of the result.
     """
     ends = np.cumsum(lengths)
-    # The last position of each source stands in the last slot of its sentence.
+    # The last position of each source is in the last of its sentence's slots.
     moved = slots * np.arange(1, len(ends) + 1) - ends
     return upload(np.arange(ends[-1]) + np.repeat(moved, lengths), device)
 
 
 class LayerCache:
-    """Keys and values of one layer, each (N, h, C, d). N: sentences, h: heads, C: slots there is room for."""
+    """Keys and values of a layer, each (N, h, C, d). N: sentences, h: heads, C: allocated slots, d: width of a head."""
 
     def __init__(self, key: Tensor, value: Tensor) -> None:
         self.key, self.value = key, value
 
     def store(self, keys_values: Tensor, places: Tensor, sentences: slice, slots: int) -> None:
-        """Keep sources in the first slots.
+        """Store sources in the first slots.
 
         Args:
-            keys_values: of the sources, one after the other (T, 2, h, d).
-            places: of each position among the slots of these sentences (T,), see `source_places`.
-            sentences: whose sources they are.
-            slots: for a source and its padding.
+            keys_values: keys and values of the sources, one after the other (T, 2, h, d).
+            places: slot of each position (T,), see `source_places`.
+            sentences: the sentences of these sources.
+            slots: number of slots for a source with its padding.
         """
         count = sentences.stop - sentences.start
-        # Padding has the weight 0 in attention, but 0 times NaN is NaN.
+        # Zero the padding: its weight in attention is 0, but 0 * NaN is NaN.
         padded = keys_values.new_zeros(count * slots, *keys_values.shape[1:]).index_copy_(0, places, keys_values)
         # (n * S, 2, h, d) -> twice (n, h, S, d)
         new = padded.view(count, slots, *keys_values.shape[1:]).permute(2, 0, 3, 1, 4)
         self.key[sentences, :, :slots], self.value[sentences, :, :slots] = new
 
     def write(self, key: Tensor, value: Tensor, slots: slice | Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """Write those of A new tokens (N, h, A, d) into their slots; return the first ``end`` of all."""
+        """Write keys and values of A new tokens (N, h, A, d) to slots; return those of the first ``end`` slots."""
         self.key[:, :, slots] = key
         self.value[:, :, slots] = value
         return self.key[:, :, :end], self.value[:, :, :end]
 
     def move(self, start: int, slots: Tensor) -> None:
-        """Fill the slots from ``start`` on with the ones given for each sentence (N, c)."""
+        """Copy the given ``slots`` of each sentence (N, c) to the slots from ``start`` on."""
         end = start + slots.size(1)
         # (N, c) -> (N, h, c, d)
         index = slots[:, None, :, None].expand(-1, self.key.size(1), -1, self.key.size(3))
@@ -126,33 +126,33 @@ class LayerCache:
 
 @dataclass
 class IncrementalState:
-    """What decoding remembers of a batch for one model.
+    """The state of decoding of a batch, for one model.
 
-    Its tensors keep their places in memory, as long as the slots that there is room for suffice: CUDA graphs read and
-    write them there.
+    Its tensors stay at the same addresses, where CUDA graphs read and write them, as long as the allocated slots
+    suffice.
 
-    N: sentences, K: hypotheses of each, S: slots in use, C: slots there is room for.
+    N: sentences, K: hypotheses of each, S: slots in use, C: allocated slots.
     """
 
     layers: list[LayerCache]
     seen: Tensor
-    """Which slots each hypothesis sees, with room for as many hypotheses as there will be (N, K or more, C). False
-    where a slot is not in use."""
+    """Which slots each hypothesis sees (N, K or more, C), with room for the most hypotheses that there will be. False
+    for slots that are not in use."""
     positions: Tensor
-    """Position ids of what is in the slots (N, C)."""
+    """Position ids of the slots (N, C)."""
     lengths: Tensor
-    """Positions that the hypotheses of each sentence take up by now (N,), its source included."""
+    """Number of positions of the hypotheses of each sentence so far, including the source (N,)."""
     first_slots: list[int]
-    """The slot where the source of each sentence begins, N of them: shorter ones stand further on."""
+    """First slot of the source of each of the N sentences; shorter sources begin later."""
     used: int
-    """S, the slots in use. The first ones are those of the source and its padding."""
+    """Number of slots in use, S. The first ones hold the source and its padding."""
     hypotheses: int = 1
-    """K."""
+    """Number of hypotheses of a sentence, K."""
     source_slots: int = field(init=False)
     compact_at: int = field(init=False)
-    """Slots in use at which to look for those that nobody sees."""
+    """Number of slots in use from which on `make_room` frees slots that no hypothesis sees."""
     groups: list[tuple[slice, int]] = field(init=False)
-    """Neighbours that attend together, and the first slot that any of them sees."""
+    """Sentences that attend together, and the first slot that any of them sees."""
 
     @classmethod
     def begin(
@@ -168,18 +168,18 @@ class IncrementalState:
         dtype: torch.dtype,
         allocate: Allocate | None = None,
     ) -> "IncrementalState":
-        """Make the state of a batch, whose keys and values are still to be stored.
+        """Create the state of a batch. The keys and values of the sources must still be stored.
 
         Args:
             positions: position ids of the sources, one after the other (T,).
-            lengths: positions of each of the N sources, which add up to T.
-            layers: of the model.
-            heads: of each layer.
+            lengths: number of positions of each of the N sources, which sum to T.
+            layers: number of layers of the model.
+            heads: number of heads of keys and values.
             head_dim: width of a head.
-            num_tokens: slots to make room for besides those of the sources.
+            num_tokens: number of slots to allocate besides those of the sources.
             hypotheses: most hypotheses that a sentence will have.
-            dtype: of keys and values.
-            allocate: memory for the state; None: memory of its own.
+            dtype: data type of keys and values.
+            allocate: allocates memory for the state; None: new memory.
         """
         device, slots, count = positions.device, max(lengths), len(lengths)
         allocate = allocate or (torch.empty if device.type == "cpu" else torch.zeros)
@@ -201,24 +201,24 @@ class IncrementalState:
 
     @property
     def visible(self) -> Tensor:
-        """Which of the slots in use each hypothesis sees (N, K, S)."""
+        """Which slots in use each hypothesis sees (N, K, S)."""
         return self.seen[:, : self.hypotheses, : self.used]
 
     @property
     def capacity(self) -> int:
-        """C, the slots there is room for."""
+        """Number of allocated slots, C."""
         return self.positions.size(1)
 
     def slots_of(self, layout: StepLayout) -> slice:
-        """Return the slots of the A new tokens of a step: those behind the ones in use."""
+        """Return the slots of the A new tokens of a step: the first ones after those in use."""
         return slice(self.used, self.used + len(layout.hypotheses))
 
     def read_by(self, layout: StepLayout) -> int:
-        """Return how many slots a step reads: those in use and its own, on a GPU some more."""
+        """Return how many slots a step reads: those in use and its own, rounded up on a GPU."""
         return slots_for(self.used + len(layout.hypotheses), self.positions.device)
 
     def make_room(self, layout: StepLayout) -> None:
-        """See to it that the new tokens of a step find free slots."""
+        """Make room for the new tokens of a step: free unseen slots from time to time, and allocate more if needed."""
         new = len(layout.hypotheses)
         if self.used >= self.compact_at or self.used + new > self.capacity:
             self._compact()
@@ -231,19 +231,21 @@ class IncrementalState:
                 layer.key, layer.value = (_widened(x, 2, more) for x in (layer.key, layer.value))
 
     def seen_by(self, layout: StepLayout, slots: slice | Tensor, end: int) -> Tensor:
-        """Return what new tokens see of the first ``end`` slots (N, A, end): what their hypotheses see, and each other.
+        """Return which of the first ``end`` slots new tokens see (N, A, end).
+
+        They see the slots that their hypotheses see, and each other's as the layout says.
 
         Args:
-            layout: what they are.
-            slots: where they stand; a tensor (A,) where a CUDA graph is to find them.
-            end: see `read_by`.
+            layout: the layout of the new tokens.
+            slots: the slots of the new tokens; a tensor (A,) in a CUDA graph.
+            end: number of slots that are read, see `read_by`.
         """
         seen = self.seen[:, layout.hypotheses, :end]
         seen[:, :, slots] = layout.visible
         return seen
 
     def keep(self, layout: StepLayout) -> None:
-        """Keep the slots of a step's content, which the hypotheses that it continues see."""
+        """Keep the slots of a step's content; each is seen by the hypothesis that it continues."""
         kept = layout.num_kept
         hypotheses = torch.arange(self.hypotheses, device=self.seen.device)
         owners = hypotheses.unsqueeze(1) == layout.hypotheses[:kept]
@@ -252,22 +254,22 @@ class IncrementalState:
         self.lengths += kept // self.hypotheses
 
     def forget(self, newest: int, kept: Tensor) -> None:
-        """Let the only hypothesis of each sentence keep so many (N,) of its ``newest`` last tokens."""
+        """Keep the first ``kept`` (N,) of the last ``newest`` tokens. Each sentence has one hypothesis."""
         right = torch.arange(newest, device=kept.device) < kept.unsqueeze(1)
         self.seen[:, 0, self.used - newest : self.used] = right
         self.lengths += kept - newest
 
     def follow(self, parents: Tensor) -> None:
-        """Follow the search: hypothesis k of a sentence goes on from ``parents[n, k]``, (N, K')."""
+        """Follow the search: hypothesis k of a sentence continues hypothesis ``parents[n, k]``, (N, K')."""
         followed = self.visible.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.used))
         self.hypotheses = parents.size(1)
         self.seen[:, : self.hypotheses, : self.used] = followed
 
     def keep_sentences(self, left: Tensor) -> None:
-        """Go on with the given sentences only.
+        """Keep only the given sentences.
 
         Args:
-            left: their indices (n,), on the CPU. As few as possible should differ from 0, 1, ...
+            left: their indices (n,), on the CPU. The fewer differ from 0, 1, ..., the less is copied.
         """
         self.first_slots = [self.first_slots[sentence] for sentence in left.tolist()]
         self._group()
@@ -293,7 +295,8 @@ class IncrementalState:
 
     def _compact(self) -> None:
         """Free the slots that no hypothesis of the sentence sees any more."""
-        # What all hypotheses of a sentence see, those that come of them will see: it never moves, nor does the source.
+        # Slots that all hypotheses of a sentence see remain visible to their continuations, so they never move. The
+        # source does not move, either.
         settled = self.visible.all(dim=1).all(dim=0)
         settled[: self.source_slots] = True
         settled = settled.long().cumprod(dim=0)
@@ -303,7 +306,7 @@ class IncrementalState:
         if start + count == self.used:
             return
         alive = alive[:, start:]
-        # Those alive first, in their order. (N, S - start) -> (N, count)
+        # Visible slots first, in their order. (N, S - start) -> (N, count)
         slots = start + alive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
         for layer in self.layers:
             layer.move(start, slots)
@@ -316,7 +319,7 @@ class IncrementalState:
 
 
 def _widened(x: Tensor, dim: int, more: int) -> Tensor:
-    """Return a tensor with room for more slots, which hold zeros."""
+    """Return a tensor with more slots, which hold zeros."""
     size = list(x.shape)
     size[dim] = more
     return torch.cat([x, x.new_zeros(size)], dim=dim)

@@ -1,8 +1,8 @@
 """The language model head, tied to the token embedding, and its loss: label-smoothed cross-entropy.
 
-The loss does not make the scores of all labels at once: with 250,002 words the scores of 4,000 labels take 4 GB, and
-their gradient as much again. It scores one chunk of the labels at a time. The scores of the first ones are kept for the
-backward pass, as far as a limit allows; the others are worked out again.
+The loss does not compute the scores of all labels at once: with 250,002 symbols the scores of 4,000 labels take 4 GB,
+and so does their gradient. It scores one chunk of labels at a time. The scores of the first chunks are kept for the
+backward pass, up to a limit; the others are recomputed.
 
 N: labels, E: width of the features, V: vocabulary.
 """
@@ -20,15 +20,15 @@ from s2sft_fairseq.modules.embeddings import TiedGradient
 from s2sft_fairseq.modules.matmul import linear, multiply, operand_type
 
 LARGEST_PACKED = 1 << 30
-"""Bytes: a larger token embedding is not copied. That of XLM-RoBERTa large has 0.95 GiB."""
+"""Largest output matrix that is packed, in bytes. The token embedding of XLM-RoBERTa large has 0.95 GiB."""
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
-"""Float32 scores that are worked on at a time."""
+"""Bytes of the float32 scores of a chunk."""
 KEPT_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
-"""Float32 scores that are kept for the backward pass."""
+"""Bytes of the float32 scores that are kept for the backward pass."""
 
 
 class LMHead(nn.Module):
-    """Hidden layers, then the output matrix: the token embedding, or one of its own. E: its width."""
+    """Hidden layers, then the output matrix: the token embedding or a separate matrix. E: width of the matrix."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class LMHead(nn.Module):
         matrix_dim: int = 0,
         bias: bool = True,
     ) -> None:
-        """Make the head.
+        """Build the head.
 
         Args:
-            hidden: layers (..., H) -> (..., E), by their names, one behind the other. H: width of the layers.
-            vocab_size: V.
-            matrix_dim: E, for an output matrix of its own; 0: the token embedding.
-            bias: whether scores have one.
+            hidden: successive layers by name, (..., H) -> (..., E). H: width of the layers.
+            vocab_size: number of symbols, V.
+            matrix_dim: E of a separate output matrix; 0: the output matrix is the token embedding.
+            bias: whether scores have a bias.
         """
         super().__init__()
         self.hidden = list(hidden)
@@ -64,15 +64,15 @@ class LMHead(nn.Module):
     def pack(self, token_embedding: Tensor, *, quantize: bool = False) -> None:
         """Multiply from now on with a packed copy of the output matrix, for inference.
 
-        A token embedding stays for what it embeds, so this takes its memory once more, with ``quantize`` a quarter of
-        that. Where it is too large, or there are no packed kernels, nothing changes.
+        A token embedding is still needed for the look-up, so the copy takes as much memory again, or a quarter with
+        ``quantize``. If the matrix is too large or there are no packed kernels, nothing changes.
         """
         matrix = self.matrix(token_embedding)
         if matrix.nbytes <= LARGEST_PACKED:
             self.output = pack_weight(matrix, self.bias, quantize=quantize)
 
     def features(self, x: Tensor) -> Tensor:
-        """Return what the output matrix multiplies, (..., H) -> (..., E)."""
+        """Return the input of the output matrix, (..., H) -> (..., E)."""
         for name in self.hidden:
             x = getattr(self, name)(x)
         return x
@@ -88,57 +88,57 @@ class LMHead(nn.Module):
 
 
 class Activation(nn.Module):
-    """A function as a module."""
+    """An activation function as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply it, (...) -> (...)."""
+        """Apply the function, (...) -> (...)."""
         return self.function(x)
 
 
 class Targets(NamedTuple):
-    """What is to be predicted, and how that is scored."""
+    """The labels, and how they are scored."""
 
     labels: Tensor
-    """(N,), none of them the excluded class."""
+    """The labels (N,), never the excluded class."""
     excluded: int
-    """The class that is never a label, padding."""
+    """The class that is never a label: padding."""
     smoothing: float = 0.0
-    """In [0, 1)."""
+    """Label smoothing, in [0, 1)."""
     weights: Tensor | None = None
-    """Of the labels (N,); None: all count alike."""
+    """Weights of the labels (N,); None: all have the weight 1."""
     rank: bool = False
     """Whether to find the labels that rank first."""
 
 
 class Losses(NamedTuple):
-    """Of some labels, in nats."""
+    """Losses of labels, in nats."""
 
     loss: Tensor
-    """The weighted sum over all labels, smoothed, with a gradient."""
+    """The smoothed loss, a weighted sum over all labels, with a gradient."""
     nll: Tensor
-    """Of each label (N,), neither smoothed nor weighted, without a gradient."""
+    """Negative log-likelihood of each label (N,), neither smoothed nor weighted, without a gradient."""
     correct: Tensor
-    """Whether each label ranks first, bool (N,); all false unless that was asked for."""
+    """Whether each label ranks first, bool (N,); all false unless ``rank`` is set."""
 
 
 def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor, targets: Targets, tied: TiedGradient | None = None
 ) -> Losses:
-    """Return the divergence KL(q || p) of the scores from smoothed labels, as s2s-ft computes it.
+    """Return the divergence KL(q || p) between smoothed labels and scores, as s2s-ft computes it.
 
-    ``q`` is ``1 - smoothing`` at the label and ``smoothing / (V - 2)`` elsewhere, but 0 at the excluded class. Without
-    smoothing this is the cross-entropy. The entropy of ``q`` is part of it, so that the loss of a perfect model is 0.
+    ``q`` is ``1 - smoothing`` at the label, 0 at the excluded class, and ``smoothing / (V - 2)`` elsewhere. Without
+    smoothing this is the cross-entropy. The entropy of ``q`` is subtracted, so that the loss of a perfect model is 0.
 
     Args:
-        features: what the output matrix multiplies (N, E).
+        features: input of the output matrix (N, E).
         weight: output matrix (V, E).
-        bias: of the scores (V,).
+        bias: bias of the scores (V,).
         targets: the labels, and how they are scored.
-        tied: where to leave the gradient of ``weight``, which then gets none here.
+        tied: receives the gradient of ``weight``, which then gets none here.
     """
     keep_bytes = _bytes(KEPT_BYTES, features.device) if torch.is_grad_enabled() else 0
     return Losses(*_LinearCrossEntropy.apply(features, weight, bias, targets, keep_bytes, tied))
@@ -171,7 +171,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             chunk_nll = normalizer - at_labels
             nll[rows] = chunk_nll
             if smoothing:
-                # Minus the log-probabilities of all classes but the label and the excluded one.
+                # Negative log-probabilities of all classes except the label and the excluded class, summed.
                 others = vocab * normalizer - scores.sum(dim=1) - chunk_nll - (normalizer - scores[:, excluded])
                 chunk_nll = (1 - smoothing) * chunk_nll + share * others
             losses[rows] = chunk_nll
@@ -182,7 +182,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 kept.append(scores)
         if smoothing:
             losses += (1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(share)
-        # Not a product of matrices, whose factors autocast would round.
+        # A dot product, not a matrix product: autocast would round the factors of the latter.
         loss = losses.sum() if weights is None else losses.dot(weights.to(precision))
         ctx.save_for_backward(features, weight, bias, labels, weights, normalizers, *kept)
         ctx.smoothing, ctx.share, ctx.excluded, ctx.tied = smoothing, share, excluded, tied
@@ -236,11 +236,11 @@ def _chunks(labels: Tensor, vocab: int) -> Iterator[slice]:
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return ``total + a b``, in place; ``a b`` where there is no total yet."""
+    """Add ``a b`` to the total in place and return it; without a total, return ``a b``."""
     if total is None:
         return multiply(a, b).to(dtype)
     if a.dtype == dtype:
-        return total.addmm_(a, b)  # without a matrix of its own for the product
+        return total.addmm_(a, b)  # needs no memory for the product
     return total.add_(multiply(a, b))
 
 

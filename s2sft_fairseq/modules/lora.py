@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA: Hu et al. 2021, arXiv 2106.09685): what a linear layer learns is a product of two thin ones.
+"""Low-rank adapters (LoRA: Hu et al. 2021, arXiv 2106.09685): a linear layer learns a product of two thin matrices.
 
 R: rank, I: inputs, O: outputs.
 """
@@ -16,13 +16,13 @@ ADAPTERS = ("lora_a", "lora_b")
 
 
 class LoRALinear(nn.Module):
-    """A linear layer that is frozen, and beside it a product of rank R: ``W x + b + (alpha / R) B A x`` (section 4.1).
+    """A frozen linear layer plus a trained product of rank R: ``W x + b + (alpha / R) B A x`` (section 4.1).
 
-    Weight and bias have the names that they have in the layer it was made of.
+    Weight and bias have the same names as in the linear layer.
     """
 
     def __init__(self, linear: nn.Linear, *, rank: int, alpha: float, dropout: float) -> None:
-        """Take over the weight (O, I) and the bias (O,) of a layer, and start from what it computes: B is zero."""
+        """Take over the weight (O, I) and the bias (O,) of a layer. B is zero, so at first the result is the same."""
         super().__init__()
         self.weight, self.bias = linear.weight.requires_grad_(False), linear.bias
         if self.bias is not None:
@@ -32,7 +32,7 @@ class LoRALinear(nn.Module):
         outputs, inputs = self.weight.shape
         self.lora_a = nn.Parameter(self.weight.new_empty(rank, inputs))
         self.lora_b = nn.Parameter(self.weight.new_zeros(outputs, rank))
-        # As in the authors' program; variance 1 / (3 I).
+        # As in the authors' program: variance 1 / (3 I).
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,12 +41,12 @@ class LoRALinear(nn.Module):
         Shape:
             (..., I) -> (..., O).
         """
-        # The scale goes where the numbers are few: (..., R).
+        # Scale (..., R), which has the fewest numbers.
         low = linear(self.dropout(x), self.lora_a) * self.scale
         return linear(x, self.weight, self.bias) + linear(low, self.lora_b)
 
     def merged(self) -> nn.Linear:
-        """Return the linear layer that computes the same without dropout."""
+        """Return a linear layer that computes the same, without dropout."""
         outputs, inputs = self.weight.shape
         merged = nn.Linear(inputs, outputs, bias=self.bias is not None, device="meta")
         weight = merged_weight(self.weight, self.lora_a, self.lora_b, self.scale)
@@ -56,13 +56,13 @@ class LoRALinear(nn.Module):
 
 @torch.no_grad()
 def merged_weight(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
-    """Return ``W + scale B A`` (O, I), worked out in float32 at least, in the type of ``W``."""
+    """Return ``W + scale B A`` (O, I) in the data type of ``W``, computed in float32 or wider."""
     precision = torch.promote_types(weight.dtype, torch.float32)
     return torch.addmm(weight.to(precision), lora_b.to(precision), lora_a.to(precision), alpha=scale).to(weight.dtype)
 
 
 def add_lora(model: nn.Module, names: Collection[str], *, rank: int, alpha: float, dropout: float) -> None:
-    """Give adapters to the linear layers within a model that are called one of ``names`` there; in place."""
+    """Add adapters to the linear layers within a model whose name is in ``names``; in place."""
     for name, child in model.named_children():
         if isinstance(child, nn.Linear) and name in names:
             setattr(model, name, LoRALinear(child, rank=rank, alpha=alpha, dropout=dropout))
@@ -71,7 +71,7 @@ def add_lora(model: nn.Module, names: Collection[str], *, rank: int, alpha: floa
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Replace each layer with adapters by the linear layer that computes the same, one by one; in place."""
+    """Replace each layer with adapters by a linear layer that computes the same, one by one; in place."""
     for name, child in model.named_children():
         if isinstance(child, LoRALinear):
             setattr(model, name, child.merged())

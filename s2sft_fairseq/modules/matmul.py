@@ -1,17 +1,17 @@
-"""Matrix products and linear layers of training on CPUs, by the fastest kernels that PyTorch ships for the machine.
+"""Matrix products and linear layers for training on CPUs, with the fastest kernels that PyTorch has for the machine.
 
-PyTorch multiplies float32 matrices with MKL where it has it. On some processors, such as AMD's with AVX-512, the
-kernels of oneDNN take half of the time; on others, or for other layouts and sizes, they are slower. So the kernels are
-timed once on a machine, for each kind of product, and what was found is kept in a file.
+PyTorch multiplies float32 matrices with MKL if it has MKL. On some processors, such as AMD's with AVX-512, the kernels
+of oneDNN take half of the time; on others, or for other layouts and sizes, they are slower. So the kernels are timed
+once on a machine for each kind of product, and the result is cached in a file.
 
-Under ``torch.autocast("cpu", torch.bfloat16)``, which ``--amp`` is, the factors are rounded to bfloat16.
+Under ``torch.autocast("cpu", torch.bfloat16)``, which ``--amp`` enables, the factors are rounded to bfloat16.
 
-A product is a (M, K) times b (K, N). The three of a linear layer have layouts of their own. R: rows, I: inputs,
+A product is a (M, K) times b (K, N). The three products of a linear layer have different layouts. R: rows, I: inputs,
 O: outputs.
 
-* its result: x (R, I) times the transposed weight (O, I)
-* the gradient of x: that of the result (R, O) times the weight (O, I)
-* the gradient of the weight: the transposed one of the result (R, O) times x (R, I)
+* the result: x (R, I) times the transposed weight (O, I)
+* the gradient of x: the gradient of the result (R, O) times the weight (O, I)
+* the gradient of the weight: the transposed gradient of the result (R, O) times x (R, I)
 """
 
 import functools
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 MATMULS = ("auto", "mkl", "onednn")
 """Values of ``--matmul``."""
 LEAST = 1 << 23
-"""Multiplications of the smallest product for which kernels are chosen: a smaller one takes less than 0.1 ms."""
+"""Multiplications of the smallest product for which a kernel is chosen: smaller products take less than 0.1 ms."""
 FEW_ROWS, MANY_OUTPUTS = 128, 8192
 MARGIN = 1.03
-"""How many times as fast as MKL's another kernel must be to be taken, because measured times vary."""
+"""A kernel replaces MKL only if it is this many times as fast, because measured times vary."""
 TRIALS = 5
 
 _settings = {"matmul": "auto"}
@@ -61,14 +61,14 @@ def _onednn_copied(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 KERNELS: dict[str, Callable[..., Tensor]] = {
     "mkl": _mkl,
     "onednn": _onednn,
-    "onednn_copied": _onednn_copied,  # factors are laid out first
+    "onednn_copied": _onednn_copied,  # copies the factors to contiguous layouts first
 }
-# Rows, inputs and outputs of the linear layers that stand for their kind.
+# Rows, inputs and outputs of the linear layer that is timed for each kind.
 _TRIED = {"few rows": (64, 768, 768), "layer": (1024, 768, 768), "vocabulary": (128, 384, 16384)}
 
 
 class Linear(nn.Linear):
-    """PyTorch's, with the fast way on CPUs."""
+    """PyTorch's linear layer, with the fastest kernels on CPUs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply, (..., I) -> (..., O)."""
@@ -76,7 +76,7 @@ class Linear(nn.Linear):
 
 
 def speed_up(model: nn.Module) -> None:
-    """Make a `Linear` of every linear layer of PyTorch's within a model, in place; its parameters stay."""
+    """Convert every linear layer of PyTorch within a model to a `Linear`, in place; the parameters do not change."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear
@@ -86,7 +86,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply with a weight and add a bias.
 
     Under autocast to bfloat16 the factors of the product and of its gradients are rounded, and so are these products;
-    sums, bias and result stay in float32. What is kept for the backward pass is half as large then.
+    sums, bias and result stay in float32. The tensors saved for the backward pass are then half as large.
 
     Shape:
         x (..., I), weight (O, I), bias (O,) -> (..., O).
@@ -122,11 +122,11 @@ class _Linear(torch.autograd.Function):
 
 
 def use_matmul(name: str) -> None:
-    """Choose what multiplies float32 matrices from now on, in this process.
+    """Choose the kernels that multiply float32 matrices from now on in this process.
 
     Args:
-        name: ``auto``: for each kind of product the kernel that is fastest on this machine; ``mkl``: what PyTorch takes
-            by itself; ``onednn``.
+        name: ``auto``: for each kind of product the fastest kernel on this machine; ``mkl``: PyTorch's default;
+            ``onednn``.
 
     Raises:
         ValueError: for any other name.
@@ -150,7 +150,7 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def operand_type(x: Tensor) -> torch.dtype:
-    """Return the data type in which a tensor is multiplied: that of autocast, within it, else its own."""
+    """Return the data type in which a tensor is multiplied: that of autocast if it is enabled, else its own."""
     return autocast_type(x.dtype, x.device)
 
 
@@ -164,14 +164,14 @@ def autocast_type(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 def _kernel(a: Tensor, b: Tensor) -> str:
     layout = _layout(a) + _layout(b)
     if "strided" in layout or _settings["matmul"] == "mkl" or not _has_onednn():
-        return "mkl"  # oneDNN takes a thousand times as long for a factor that has gaps
+        return "mkl"  # oneDNN is a thousand times slower if a factor has gaps
     if _settings["matmul"] == "onednn":
         return "onednn"
     return fastest_kernels(torch.get_num_threads()).get(f"{layout} {_kind(layout, a, b)}", "mkl")
 
 
 def _layout(x: Tensor) -> str:
-    """Return ``n`` for rows one after the other, ``t`` for columns, else ``strided``."""
+    """Return ``n`` for contiguous rows, ``t`` for contiguous columns, else ``strided``."""
     if x.is_contiguous():
         return "n"
     return "t" if x.t().is_contiguous() else "strided"
@@ -194,7 +194,7 @@ def _has_onednn() -> bool:
 
 @functools.cache
 def fastest_kernels(threads: int) -> dict[str, str]:
-    """Return the fastest kernel for each layout and kind of product: those of the cache file, or else measure them."""
+    """Return the fastest kernel for each layout and kind of product, from the cache file or else by timing them."""
     path, key = cache_path(), machine(threads)
     known = _read(path)
     if key in known:
@@ -214,13 +214,13 @@ def fastest_kernels(threads: int) -> dict[str, str]:
 
 
 def cache_path() -> Path:
-    """Return the file in which the fastest kernels of this machine are kept, in the user's cache folder."""
+    """Return the path of the file that caches the fastest kernels, in the user's cache folder."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(folder) / "s2sft_fairseq" / "matmul.json"
 
 
 def machine(threads: int) -> str:
-    """Name what the speed of a kernel depends on: processor, number of threads, versions and settings."""
+    """Return a key of everything that the speed of kernels depends on: processor, threads, version and settings."""
     limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")]
     return " | ".join([_processor(), f"{threads} threads", torch.__version__, *filter(None, limits)])
 
@@ -235,7 +235,7 @@ def _processor() -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:
-    """Return what the file has, without what this version would not have written."""
+    """Return the entries of the cache file, without those that name unknown kernels."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {key: found for key, found in content.items() if set(found.values()) <= set(KERNELS)}
@@ -251,14 +251,14 @@ def _rates(rows: int, inputs: int, outputs: int) -> dict[str, dict[str, float]]:
         layout: {
             name: _seconds(kernel, a, b)
             for name, kernel in KERNELS.items()
-            if layout != "nt" or name != "onednn_copied"  # there is nothing to copy
+            if layout != "nt" or name != "onednn_copied"  # in this layout nothing needs a copy
         }
         for layout, (a, b) in factors.items()
     }
 
 
 def _seconds(kernel: Callable[..., Tensor], a: Tensor, b: Tensor) -> float:
-    """Return the least time of several calls; the first one also plans."""
+    """Return the shortest time of several calls, after a first call that also plans."""
     kernel(a, b)
     times = []
     for _ in range(TRIALS):

@@ -1,7 +1,7 @@
-"""Multi-flow attention: how the layers of a model attend, to a packed batch and in a step of decoding.
+"""Multi-flow attention: the attention of a model's layers, over a packed batch and in a step of decoding.
 
-What layers of equal settings need is planned once for all of them. Context, content and placeholder flows of a packed
-batch attend in one pass. Decoding attends step by step.
+Layers with the same pattern share one plan. Context, content and placeholder flows of a packed batch attend in one
+pass. Decoding attends step by step.
 """
 
 from collections.abc import Sequence
@@ -29,48 +29,48 @@ from s2sft_fairseq.modules.visibility import (
 
 
 class PackedPlan(NamedTuple):
-    """What the layers of one pattern need to know of a packed batch."""
+    """The plan of a packed batch for the layers of one pattern."""
 
     attention: list[AttentionBlock] | PaddedPlan | FlashPlan | BlockMask
-    """Attend block by block, padded in one call, by flash attention, or by FlexAttention."""
+    """The plan of attention: block by block, padded in one call, flash attention, or FlexAttention."""
     rotation: Rotation | None
     at: Tensor | None = None
-    """Numbers of the tokens that attend (N,); None: all."""
+    """Indices of the tokens that attend (N,); None: all."""
     table: Tensor | None = None
-    """Of relative positions (R, H), which disentangled attention projects. R: its rows."""
+    """Table of relative positions (R, H), which disentangled attention projects. R: rows of the table."""
 
     def restricted(self, at: Tensor) -> "PackedPlan":
-        """Return the plan of a layer in which only these tokens attend: numbers, ascending (N,)."""
+        """Return the plan of a layer in which only some tokens attend, given by ascending indices (N,)."""
         attention = blocks_at(at, self.attention) if isinstance(self.attention, list) else self.attention
         return self._replace(attention=attention, at=at)
 
 
 class StepPlan(NamedTuple):
-    """What the layers of one pattern need to know of a step of decoding.
+    """The plan of a step of decoding for the layers of one pattern.
 
-    N: sentences, A: new tokens of each, S: slots that are read, those of the new tokens among them, h: heads.
+    N: sentences, A: new tokens of each, S: slots that are read, including those of the new tokens, h: heads.
     """
 
     bias: Tensor
-    """Added to the scores of the new tokens against the slots that are read (N, 1 or h, A, S)."""
+    """Added to the scores of the new tokens (N, 1 or h, A, S)."""
     slots: slice | Tensor
-    """Where the keys and values of the new tokens go (A,)."""
+    """Slots of the new tokens (A,)."""
     groups: Sequence[tuple[slice, int]]
     """Sentences that attend together, and the first slot that any of them sees."""
     rotation: Rotation | None
     table: Tensor | None = None
-    """Of relative positions (R, H), which disentangled attention projects. R: its rows."""
+    """Table of relative positions (R, H), which disentangled attention projects. R: rows of the table."""
     rows: Tensor | None = None
-    """Of the table, for each position that new tokens have, and each slot (N, positions, S)."""
+    """Rows of the table, for each position of new tokens and each slot (N, positions, S)."""
 
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """The settings of one kind of layer; what layers of equal patterns need is worked out once for all of them."""
+    """The settings of a layer's attention. Layers with equal patterns share one plan."""
 
     head_dim: int
     rotary_base: float
-    """0: no rotary positions."""
+    """Base of rotary positions; 0: no rotary positions."""
     window: int
     """A query sees keys at most ``window // 2`` positions away; 0: at any distance."""
 
@@ -85,10 +85,11 @@ class AttentionPattern:
         """Plan a packed batch.
 
         Args:
-            columns: of the batch.
-            relative: the model's relative position bias.
+            columns: the columns of the batch.
+            relative: the relative position bias of the model.
             dtype: the data type of the layers.
-            kind: of attention: ``loop`` over blocks, ``padded``, ``flash`` where there is no obstacle, or ``flex``.
+            kind: the kind of attention: ``loop`` over blocks, ``padded``, ``flash`` (only if there is no obstacle), or
+                ``flex``.
         """
         rotation = self._rotation(columns.positions, dtype)
         if kind == "flex":
@@ -111,17 +112,17 @@ class AttentionPattern:
         """Plan a step of decoding.
 
         Args:
-            state: the incremental state before it, with the positions of the new tokens.
+            state: the incremental state before the step, but with the positions of the new tokens.
             seen: which slots the new tokens see (N, A, S).
-            positions: their position ids (N, A).
-            slots: where they stand (A,).
-            relative: the model's relative position bias.
+            positions: position ids of the new tokens (N, A).
+            slots: slots of the new tokens (A,).
+            relative: the relative position bias of the model.
             dtype: the data type of the layers.
         """
         key_positions, groups = state.positions[:, : seen.size(-1)], state.groups
         if self.window:
             seen = seen & within_window(positions, key_positions, self.window)
-            if positions.device.type == "cpu":  # a GPU would be waited for, and a CUDA graph has fixed shapes
+            if positions.device.type == "cpu":  # not on a GPU: the host would wait, and a CUDA graph has fixed shapes
                 groups = [(rows, _first_seen(seen[rows])) for rows, _ in groups]
         # (N, A, S) -> (N, 1, A, S), for every head
         hidden = ~seen.unsqueeze(1)
@@ -135,7 +136,7 @@ class AttentionPattern:
 
 def _first_seen(seen: Tensor) -> int:
     """Return the first slot that any new token sees, (n, A, S) -> a number."""
-    # Of equal ones argmax finds the first.
+    # argmax returns the first of equal maxima.
     return int(seen.flatten(0, 1).any(dim=0).to(torch.uint8).argmax())
 
 
@@ -161,7 +162,7 @@ class MultiFlowAttention(nn.Module):
         """Attend as the plan says.
 
         Shape:
-            x (T, H) -> (N, H). N: tokens that attend by the plan, all T but in the last layer of a training.
+            x (T, H) -> (N, H). N: tokens that attend by the plan: all T, except in the last layer in training.
         """
         return self.prefill(x, plan)[0]
 
@@ -170,7 +171,7 @@ class MultiFlowAttention(nn.Module):
         return self._of_groups(self.project(x, plan.rotation))
 
     def prefill(self, x: Tensor, plan: PackedPlan) -> tuple[Tensor, Tensor]:
-        """Attend as :meth:`forward` does, and return the keys and values too.
+        """Attend as :meth:`forward` does, and return the keys and values, too.
 
         Shape:
             x (T, H) -> (N, H) and (T, 2, g, d).
@@ -190,19 +191,19 @@ class MultiFlowAttention(nn.Module):
         return self.output(attended.flatten(1)), self._of_groups(projected)
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
-        """Attend from new tokens to the source, to what was generated, and to each other.
+        """Attend from new tokens to the source, to generated tokens, and to each other.
 
-        All hypotheses of a sentence meet its slots in one product. The keys and values of a placeholder stand in the
-        cache only until the next step writes over them.
+        One product computes the scores of all hypotheses of a sentence with its slots. The keys and values of
+        placeholders stay in the cache only until the next step overwrites them.
 
         Args:
             x: states of the new tokens (N, A, H). N: sentences, A: new tokens of each.
-            plan: what is added to the scores, and the rotation of the new tokens.
-            cache: keys, rotated already, and values of this layer.
+            plan: the plan of the step.
+            cache: keys, already rotated, and values of this layer.
             queries: number of new tokens, the last ones, that attend.
 
         Returns:
-            (N, queries, H).
+            The result (N, queries, H).
         """
         # (N, A, 3, h, d) -> three times (N, h, A, d)
         query, key, value = self.project(x, plan.rotation).permute(2, 0, 3, 1, 4).unbind(0)
@@ -222,29 +223,29 @@ class MultiFlowAttention(nn.Module):
         return x
 
     def biased_blocks(self, projected: Tensor, plan: PackedPlan) -> Sequence[AttentionBlock]:
-        """Return the blocks of a plan, with what this layer adds to the scores in their biases.
+        """Return the blocks of a plan; a subclass may add biases of its own.
 
         Args:
             projected: queries, keys and values (T, 3, h, d).
-            plan: which attends block by block.
+            plan: a plan that attends block by block.
         """
         blocks: list[AttentionBlock] = plan.attention  # type: ignore[assignment]  # as the plan says
         return blocks
 
     def step_bias(self, query: Tensor, key: Tensor, plan: StepPlan) -> Tensor:
-        """Return what is added to the scores of a step (N, 1 or h, queries, S).
+        """Return the bias that is added to the scores of a step (N, 1 or h, queries, S).
 
         Args:
-            query: of the last new tokens (N, h, queries, d).
-            key: in the slots that are read (N, h, S, d).
-            plan: of all new tokens.
+            query: queries of the last new tokens (N, h, queries, d).
+            key: keys of the slots that are read (N, h, S, d).
+            plan: the plan of the step.
         """
         return plan.bias[:, :, -query.size(2) :]
 
     def project(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Project (..., H) to queries, keys and values (..., 3, h, d), the first two rotated by their positions.
+        """Project (..., H) to queries, keys and values (..., 3, h, d), and rotate queries and keys by their positions.
 
-        Those of a group stand there once for each of its heads.
+        The keys and values of a group are repeated for each of its heads.
         """
         projected: Tensor = self.qkv(x)
         if self.group_size == 1:
@@ -268,7 +269,7 @@ class MultiFlowAttention(nn.Module):
         return projected[:, 1:, :: self.group_size]
 
     def _gathered(self, x: Tensor) -> Tensor:
-        """Put the queries of a group's heads, or their biases, one behind the other, so that they share its keys.
+        """Concatenate the queries of a group's heads, or their biases, so that they share the keys of the group.
 
         Shape:
             (N, h or 1, A, ...) -> (N, g or 1, A h / g, ...).
@@ -283,6 +284,6 @@ class MultiFlowAttention(nn.Module):
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Put the heads side by side, (N, h, A, d) -> (N, A, H)."""
+    """Concatenate the heads, (N, h, A, d) -> (N, A, H)."""
     # (N, h, A, d) -> (N, A, h, d) -> (N, A, H)
     return x.transpose(1, 2).flatten(2)

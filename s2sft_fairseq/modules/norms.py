@@ -7,15 +7,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Norms:
-    """How the norms of a model are made."""
+    """A factory of the norms of a model."""
 
     eps: float
     bias: bool = True
-    """Of layer norms; RMSNorm has none."""
+    """Whether layer norms have a bias; RMSNorm never has one."""
     rms: bool = False
 
     def make(self, width: int) -> nn.Module:
-        """Make one that normalises states (..., width)."""
+        """Return a norm of states (..., width)."""
         if self.rms:
             return nn.RMSNorm(width, eps=self.eps)
         return nn.LayerNorm(width, eps=self.eps, bias=self.bias)

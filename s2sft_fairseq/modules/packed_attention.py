@@ -1,8 +1,8 @@
 """Attention over a packed batch: block by block, or in one call of FlexAttention.
 
-Block by block no score is computed between examples or for padding. FlexAttention (Dong et al., 2024, arXiv
-2412.05496), for CUDA, has the visibility rule as its ``mask_mod`` and leaves out every tile of scores in which nothing
-is visible, so that examples side by side cost no more than each alone. It has no dropout.
+Block by block, no scores are computed between examples or for padding. FlexAttention (Dong et al., 2024, arXiv
+2412.05496), for CUDA, takes the visibility rule as its ``mask_mod`` and skips each tile of scores in which nothing is
+visible, so that packed examples cost no more than separate ones. It has no dropout.
 
 T: tokens of the batch, h: heads, d: width of a head, Q, K: queries and keys of a tile.
 """
@@ -26,7 +26,7 @@ from s2sft_fairseq.modules.visibility import AttentionBlock, PackedColumns, is_n
 softmax_gradient = torch.ops.aten._softmax_backward_data.out
 
 TILE = 1 << 22
-"""Scores that are worked on at a time, all heads counted, so that each step finds them in a cache."""
+"""Number of scores in a tile, over all heads, so that they fit into the cache."""
 
 
 def packed_attention(
@@ -36,9 +36,9 @@ def packed_attention(
 
     Args:
         qkv: queries, keys and values (T, 3, h, d).
-        blocks: that have every query once.
-        dropout: of the attention weights.
-        at: numbers of the tokens that attend (N,), which the blocks' queries are runs of; None: all T.
+        blocks: blocks that have each query once.
+        dropout: dropout of the attention weights.
+        at: indices of the tokens that attend (N,); the queries of the blocks are slices of these. None: all T.
 
     Returns:
         (N, h, d).
@@ -73,12 +73,11 @@ def _by_head(qkv: Tensor) -> Tensor:
 
 
 class _TiledAttention(torch.autograd.Function):
-    """The same tile by tile, with a backward pass of its own, for CPUs.
+    """The same attention tile by tile, for training on CPUs, with a backward pass of its own.
 
-    PyTorch has there no fast attention with dropout, nor one that gives the gradient of a bias; and automatic
-    differentiation would make a gradient of the whole batch for each slice of it. No weight is kept for the backward
-    pass, which works them out again (FlashAttention, section 3.1): memory has a bit for each, which tells whether it
-    was dropped.
+    On CPUs PyTorch has no fast attention with dropout or with the gradient of a bias, and autograd would allocate a
+    gradient of the whole batch for each slice. The backward pass recomputes the weights (FlashAttention, section 3.1);
+    only one bit for each is kept, which tells whether it was dropped.
     """
 
     @staticmethod
@@ -102,7 +101,7 @@ class _TiledAttention(torch.autograd.Function):
                 bits.append(of_tile)
             _multiply(weights, value[:, tile.keys], out=by_head[:, tile.queries])
         if dropout:
-            # Not before, for there are fewer numbers here: d for each query, not K.
+            # Scale here, where there are fewer numbers: d for each query, not K.
             attended.mul_(1 / (1 - dropout))
         ctx.blocks, ctx.dropout, ctx.dtype = blocks, dropout, dtype
         ctx.save_for_backward(qkv, at, *biases, *bits)
@@ -141,12 +140,12 @@ class _TiledAttention(torch.autograd.Function):
             softmax_gradient(scores, weights, -1, scores.dtype, grad_input=scores)
             bias_gradient = bias_gradients[tile.block]
             if bias_gradient is not None:
-                # A bias of all heads has the sum of their gradients.
+                # The gradient of a bias that all heads share is the sum over heads.
                 bias_gradient[:, tile.rows] = scores.sum_to_size(len(bias_gradient), *scores.shape[1:])
             factor = scores.to(ctx.dtype)
             _multiply(factor, key[:, keys], out=query_gradient[:, queries])
             key_gradient[:, keys] += torch.bmm(factor.transpose(1, 2), query[:, queries])
-        # Not before, as with dropout.
+        # Scale here, where there are fewer numbers than in the tiles.
         query_gradient.mul_(tiles.scale)
         key_gradient.mul_(tiles.scale)
         if at is not None:
@@ -176,7 +175,7 @@ class _Tile(NamedTuple):
     keys: slice | Tensor
     block: int
     rows: slice
-    """Of the block's bias."""
+    """Rows of the block's bias."""
 
 
 class _Tiles:
@@ -190,7 +189,7 @@ class _Tiles:
         biases: Sequence[Tensor | None],
         dtype: torch.dtype,
     ) -> None:
-        """Take queries and keys (h, T, d), and the data type of the weights, which may be a wider one."""
+        """Take queries (h, N, d) and keys (h, T, d), and the data type of the weights, which may be wider."""
         self.query, self.key, self.biases = query, key, biases
         self.scale = 1 / math.sqrt(query.size(-1))
         heads = len(query)
@@ -200,7 +199,7 @@ class _Tiles:
         self._buffers = query.new_empty(2, max(sizes, default=0), dtype=dtype)
 
     def __iter__(self) -> Iterator[tuple[_Tile, Tensor]]:
-        """Yield each tile with its weights (h, Q, K), which are gone at the next one."""
+        """Yield each tile with its weights (h, Q, K), which the next tile overwrites."""
         for tile in self.tiles:
             query, key = self.query[:, tile.queries], self.key[:, tile.keys].transpose(1, 2)
             shape = (len(query), query.size(1), key.size(2))
@@ -210,7 +209,7 @@ class _Tiles:
             if query.dtype != scores.dtype:
                 torch.add(bias, torch.bmm(query, key), alpha=self.scale, out=scores)
             else:
-                # What the buffer holds does not matter where it counts nothing.
+                # beta=0 ignores the contents of the buffer.
                 torch.baddbmm(scores, query, key, beta=0, alpha=self.scale, out=scores)
                 if bias is not self._no_bias:
                     scores.add_(bias)
@@ -218,7 +217,7 @@ class _Tiles:
             yield tile, weights
 
     def scratch(self, shape: Sequence[int]) -> Tensor:
-        """Return a buffer that is free while a tile is worked on."""
+        """Return a buffer that is free to use until the next tile."""
         return self._view(0, shape)
 
     def _view(self, buffer: int, shape: Sequence[int]) -> Tensor:
@@ -226,7 +225,7 @@ class _Tiles:
 
 
 def _cut(blocks: Sequence[AttentionBlock], scores: int) -> Iterator[_Tile]:
-    """Cut the queries of each block so that a tile has so many scores of one head at most, or one query."""
+    """Cut the queries of each block into tiles of at most ``scores`` scores of one head, or of one query."""
     for index, block in enumerate(blocks):
         queries = block.queries
         count = queries.stop - queries.start
@@ -238,11 +237,11 @@ def _cut(blocks: Sequence[AttentionBlock], scores: int) -> Iterator[_Tile]:
 
 
 def flex_mask(columns: PackedColumns, *, window: int = 0) -> BlockMask:
-    """Work out what is visible, once for all layers of a kind.
+    """Compute the mask of FlexAttention, once for all layers with the same pattern.
 
     Args:
-        columns: of the batch.
-        window: of local attention; 0: none.
+        columns: the columns of the batch.
+        window: window of local attention; 0: no window.
     """
     positions, steps, groups = columns.positions, columns.steps, columns.groups
     lengths = upload([sum(blocks) for blocks in columns.lengths], positions.device)
@@ -274,7 +273,7 @@ def flexible_attention(qkv: Tensor, mask: BlockMask) -> Tensor:
 
 
 def _on(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of FlexAttention as a device runs it: on GPUs compiled, or all scores would be made."""
+    """Return a function of FlexAttention, compiled on GPUs: otherwise it would compute all scores."""
     return _compiled(function) if device.type == "cuda" else function
 
 

@@ -1,9 +1,8 @@
-"""Attention over a packed batch in one call, with the examples padded to one length: for GPUs, whose time goes by the
-number of kernels.
+"""Attention over a packed batch in one call, with the examples padded to one length.
 
-Only queries, keys and values are padded; all else in a layer works on the packed tokens. A mask from the visibility
-rule is made once for all layers of a kind. PyTorch's memory-efficient kernel takes it, with dropout, and gives the
-gradient of a relative position bias.
+This is for GPUs, where the number of kernels determines the time. Only queries, keys and values are padded; the rest of
+a layer works on the packed tokens. The mask from the visibility rule is computed once for all layers with the same
+pattern. PyTorch's memory-efficient kernel supports it with dropout, and with the gradient of a relative position bias.
 
 T: tokens of the batch, B: examples, L: length that they are padded to, h: heads, d: width of a head.
 """
@@ -21,18 +20,18 @@ from s2sft_fairseq.modules.upload import upload
 from s2sft_fairseq.modules.visibility import PackedColumns, visible, within_window
 
 MULTIPLE = 16
-"""Of L: what the kernels need of a mask in any data type."""
+"""L is a multiple of this: the kernels require it of a mask in any data type."""
 BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Flash attention takes no mask, and cuDNN's makes a plan for each shape, which takes longer than the product."""
+"""Flash attention supports no mask, and cuDNN plans each new shape, which takes longer than the attention itself."""
 
 
 class PaddedPlan(NamedTuple):
-    """What `padded_attention` needs to know of a packed batch."""
+    """The plan of `padded_attention` for a packed batch."""
 
     places: Tensor
-    """Of each token among the B * L padded ones (T,)."""
+    """Index of each token among the B * L padded places (T,)."""
     bias: Tensor
-    """Added to the scores (B, 1 or h, L, L), -inf where the rule forbids."""
+    """Added to the scores (B, 1 or h, L, L), -inf where the query does not see the key."""
 
 
 def padded_plan(
@@ -42,7 +41,7 @@ def padded_plan(
     relative_bias: Callable[[Tensor, Tensor], Tensor] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> PaddedPlan:
-    """Work out what is visible, once for all layers of a kind; arguments as for `visibility.attention_blocks`."""
+    """Plan a packed batch, once for all layers with the same pattern; see `visibility.attention_blocks`."""
     device = columns.positions.device
     totals = [sum(sections) for sections in columns.lengths] or [0]
     length = max(1, -(-max(totals) // MULTIPLE)) * MULTIPLE
@@ -61,7 +60,7 @@ def padded_plan(
         allowed &= within_window(positions, positions, window)
     inside = torch.arange(length, device=device) < lengths[:, None]
     allowed &= inside[:, None]
-    # A query that sees nothing would have NaN for its weights, and so would the gradient of all keys.
+    # A query that sees nothing would get NaN weights, and then the gradients of all keys would be NaN.
     allowed[:, :, 0] |= ~inside
     # (B, L, L) -> (B, 1, L, L), for every head
     forbidden = ~allowed.unsqueeze(1)
@@ -77,9 +76,9 @@ def padded_attention(qkv: Tensor, plan: PaddedPlan, dropout: float = 0.0, *, at:
 
     Args:
         qkv: queries, keys and values (T, 3, h, d).
-        plan: of the batch.
-        dropout: of the attention weights.
-        at: numbers of the tokens whose result is wanted (N,); None: all T.
+        plan: the plan of the batch.
+        dropout: dropout of the attention weights.
+        at: indices of the tokens whose result is wanted (N,); None: all T.
 
     Returns:
         (N, h, d).
@@ -97,7 +96,7 @@ def padded_attention(qkv: Tensor, plan: PaddedPlan, dropout: float = 0.0, *, at:
 
 
 class _Pad(torch.autograd.Function):
-    """Rows (T, ...) at their places among zeros (P, ...). No place comes twice, so the gradient is a lookup."""
+    """Copies rows (T, ...) to their places among zeros (P, ...). Places are unique, so the gradient is a lookup."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
@@ -112,7 +111,7 @@ class _Pad(torch.autograd.Function):
 
 
 class _Take(torch.autograd.Function):
-    """The rows (N, ...) at some places (N,) of (P, ...), none of them twice: the gradient of one is written once."""
+    """Selects the rows (N, ...) at some places (N,) of (P, ...). Places are unique: no gradients need adding."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:

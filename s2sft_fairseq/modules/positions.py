@@ -1,8 +1,8 @@
-"""Positions in the attention scores: relative position bias (T5's buckets, as UniLMv2 and s2s-ft use it), and rotary
-positions (RoFormer, arXiv 2104.09864).
+"""Positions in the attention scores: relative position bias and rotary positions.
 
-Rotary positions rotate queries and keys by an angle that grows with the position. The score of two of them then depends
-on the distance of their positions alone, so that there is no position table and no position that is too far.
+The relative position bias has T5's buckets, as in UniLMv2 and s2s-ft. Rotary positions (RoFormer, arXiv 2104.09864)
+rotate queries and keys by an angle that grows with the position. A score then depends only on the distance of query and
+key, so that there is no position table and no largest position.
 """
 
 import math
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 def relative_position_bucket(distance: Tensor, num_bins: int, max_distance: int) -> Tensor:
     """Map distances, position of the key minus position of the query, to bins.
 
-    The upper half of the bins is for keys behind the query. In each half the first ``num_bins // 4`` distances have a
-    bin of their own, further ones share bins of logarithmically growing width up to ``max_distance``.
+    The upper half of the bins is for keys after the query. In each half the first ``num_bins // 4`` distances have
+    their own bins; larger distances share bins of logarithmically growing width up to ``max_distance``.
 
     Shape:
-        any, integer -> the same.
+        any, integer -> the same shape.
     """
     half = num_bins // 2
     exact = half // 2
     magnitude = distance.abs()
     scale = (half - exact) / math.log(max_distance / exact)
-    # Clamped below so that the logarithm is never of 0; those distances take their own bin anyway.
+    # Clamp small distances to avoid log(0): they have their own bins anyway.
     coarse = exact + (torch.log(magnitude.clamp(min=exact).float() / exact) * scale).long()
     bin_of_magnitude = torch.where(magnitude < exact, magnitude, coarse.clamp(max=half - 1))
     return bin_of_magnitude + half * (distance > 0)
@@ -44,20 +44,20 @@ class RelativePositionBias(nn.Module):
         return relative_position_bucket(distance, self.num_bins, self.max_distance)
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Look the bias up, from position ids, so that a placeholder gets that of the token it stands for.
+        """Look up the bias from position ids, so that a placeholder has the bias of the token that it stands for.
 
         Shape:
             (..., Q), (..., K) -> (..., h, Q, K). Q: queries, K: keys, h: heads.
         """
         distance = key_positions.unsqueeze(-2) - query_positions.unsqueeze(-1)
-        # (h, bins) -> (bins, h), looked up -> (..., Q, K, h) -> (..., h, Q, K); copied, for every layer reads it
+        # (h, bins) -> (bins, h), looked up -> (..., Q, K, h) -> (..., h, Q, K); contiguous, as every layer reads it
         return nn.functional.embedding(self.bucket(distance), self.weight.t()).movedim(-1, -3).contiguous()
 
 
 class Rotation(NamedTuple):
     """The rotations at some positions, as the cosines and sines of their angles, each (..., 1, 1, d / 2).
 
-    d: width of a head. In float32 or wider, whatever the layers compute in.
+    d: width of a head. The data type is float32 or wider, independent of that of the layers.
     """
 
     cos: Tensor
@@ -65,7 +65,7 @@ class Rotation(NamedTuple):
 
 
 def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtype) -> Rotation:
-    """Work out the rotations: pair ``i`` of a head's dimensions by ``position / base ** (2 * i / d)``.
+    """Compute the rotations: pair ``i`` of a head's dimensions rotates by ``position / base ** (2 * i / d)``.
 
     Shape:
         positions (...).
@@ -78,10 +78,10 @@ def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtyp
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate queries or keys; dimensions ``i`` and ``i + d / 2`` of a head are a pair.
+    """Rotate queries and keys; dimensions ``i`` and ``i + d / 2`` of a head are a pair.
 
     Shape:
-        (..., 2, h, d) -> the same. h: heads.
+        (..., 2, h, d) -> (..., 2, h, d). h: heads.
     """
     first, second = x.chunk(2, dim=-1)
     cos, sin = rotation

@@ -1,4 +1,4 @@
-"""The layout of a step of decoding: new content of each hypothesis, placeholders behind it, and who sees whom."""
+"""The layout of a step of decoding: new content of each hypothesis, placeholders after it, and their visibility."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from s2sft_fairseq.modules.visibility import visible
 
 
 class StepLayout(NamedTuple):
-    """The new tokens of a step: content first, what is predicted from last.
+    """The new tokens of a step: content comes first, tokens to predict at come last.
 
     A: new tokens of a sentence, N: sentences.
     """
@@ -18,30 +18,30 @@ class StepLayout(NamedTuple):
     hypotheses: Tensor
     """Which hypothesis of the sentence each token continues (A,)."""
     offsets: Tensor
-    """How many positions behind the end of its hypothesis it stands (A,), or (N, A) where sentences differ."""
+    """Position of each token, counted from the end of its hypothesis (A,), or (N, A) if sentences differ."""
     visible: Tensor
-    """Which of the new tokens each of them sees (A, A), or (N, A, A) where sentences differ."""
+    """Which new tokens each new token sees (A, A), or (N, A, A) if sentences differ."""
     num_kept: int
-    """Number of content tokens. They come first, and their keys and values stay."""
+    """Number of content tokens. They come first, and their keys and values are kept."""
     num_predicted: int
-    """Number of tokens P, the last ones, at which the vocabulary can be scored."""
+    """Number of tokens, the last ones, at which the vocabulary can be scored, P."""
     wanted: Tensor | None = None
-    """At which of these it is scored (N, P); None: at all of them."""
+    """At which of these the vocabulary is scored (N, P); None: all."""
 
 
 @lru_cache(maxsize=64)
 def next_token_layout(hypotheses: int, new: int, *, placeholder: bool, device: torch.device) -> StepLayout:
-    """Lay out ``new`` tokens of each hypothesis, and a placeholder behind them.
+    """Lay out ``new`` tokens of each hypothesis, and a placeholder after them.
 
-    The order is that of the tokens, and the hypotheses side by side within it. Without a placeholder, as in a causal
-    model, the last tokens predict.
+    Tokens are in order of position; at each position the hypotheses are side by side. Without a placeholder, as in a
+    causal model, the last tokens predict.
     """
     count = new + placeholder
     # (A,)
     offsets = torch.arange(count, device=device).repeat_interleave(hypotheses)
     owners = torch.arange(hypotheses, device=device).repeat(count)
-    # Content is of group 0 and one factorization step later each; a placeholder of the last step sees itself alone
-    # beside it, for no other one continues its hypothesis.
+    # Content is of group 0, each token one factorization step after the last. A placeholder is of the last step and
+    # group 1; it sees content and itself, because no other placeholder continues its hypothesis.
     groups = (offsets == new).long()
     seen = visible(offsets, groups, offsets, groups) & (owners.unsqueeze(1) == owners)
     return StepLayout(owners, offsets, seen, num_kept=new * hypotheses, num_predicted=hypotheses)
@@ -58,24 +58,24 @@ def drafted_layout(
     in_block: bool,
     device: torch.device,
 ) -> StepLayout:
-    """Lay out tokens of one hypothesis of which the last ones are drafts, and placeholders behind each of them.
+    """Lay out pending tokens of one hypothesis, drafts that follow them, and a placeholder after each prefix of drafts.
 
-    What follows the pending tokens, and what follows each draft if it and those before it are right, is predicted as in
-    pseudo-masked training: a placeholder sees the content before its own position alone. So the predictions are those
-    of one token a step.
+    The placeholders predict the token after the pending tokens, and the token after each draft, provided that all
+    drafts up to it are right. As in pseudo-masked training, a placeholder sees only the content before its own
+    position. So the predictions equal those of decoding token by token.
 
     Args:
-        pending: tokens that no step has read yet; in a causal model at least one.
-        drafted: tokens behind them that may be wrong.
-        ahead: further placeholders, which draft what comes after the next token from a prefix alone.
-        behind: the prefixes that have them, by the number of drafts in them.
-        placeholder: whether a placeholder predicts, and not, as in a causal model, the last token of the prefix.
-        in_block: whether the further placeholders of a prefix see each other, and one more for the next token.
-        device: of the result.
+        pending: number of tokens that no step has read yet; at least one in a causal model.
+        drafted: number of tokens after them that may be wrong.
+        ahead: number of further placeholders after a prefix; they draft the tokens after the next one.
+        behind: the prefixes that have further placeholders, given by their number of drafts.
+        placeholder: whether placeholders predict; in a causal model the last token of the prefix does.
+        in_block: whether the further placeholders of a prefix, and one for the next token, see each other.
+        device: device of the result.
 
     Returns:
-        A layout whose predictions are first those of the next token behind each prefix, then, prefix by prefix, those
-        ahead.
+        A layout whose predictions are first the next token after each prefix, then, prefix by prefix, the further
+        tokens.
     """
     new = pending + drafted
     prefixes = torch.arange(pending, new + 1, device=device)
@@ -86,12 +86,12 @@ def drafted_layout(
     starts = pending + torch.tensor(behind, dtype=torch.long, device=device)
     steps = starts.repeat_interleave(ahead)
     offsets = steps + torch.arange(1, ahead + 1, device=device).repeat(len(behind))
-    # The numbers of the groups do not matter, as long as they differ.
+    # Any numbers of groups will do, as long as they differ.
     singles, others = prefixes + 1, new + 2 + torch.arange(len(steps), device=device)
     columns = [(content, content, torch.zeros_like(content)), (prefixes, prefixes, singles), (steps, offsets, others)]
     if in_block:
         columns[2] = (steps, offsets, steps + new + 2)
-        # Nothing is predicted from these: the next token has a placeholder that sees itself alone.
+        # Nothing is predicted here: the next token is predicted at a placeholder that sees no other one.
         columns.insert(1, (starts, starts, starts + new + 2))
     steps, offsets, groups = (torch.cat(column) for column in zip(*columns, strict=True))
     predicted = drafted + 1 + len(behind) * ahead
@@ -100,13 +100,14 @@ def drafted_layout(
 
 
 def block_layout(counts: Tensor, pending: int, room: Tensor, wanted: Tensor) -> StepLayout:
-    """Lay out what no step has read yet of the only hypothesis of each sentence, and a block of placeholders behind it.
+    """Lay out the pending tokens of each sentence, and a block of placeholders. Each sentence has one hypothesis.
 
     Args:
-        counts: of the tokens that are to be read (N,); what stands behind them is seen by none of them.
-        pending: room for them, the largest count at least.
-        room: how many placeholders there are (N,); those behind them are seen by none of these.
-        wanted: which placeholders of a block are scored (N, B). All B of them see each other.
+        counts: number of pending tokens of each sentence (N,); further tokens are padding, which is not seen.
+        pending: number of places for them, at least the largest count.
+        room: number of placeholders of each sentence (N,), which see each other; further placeholders are padding,
+            which these do not see.
+        wanted: which placeholders of the block are scored (N, B).
 
     Returns:
         A layout whose predictions are those of the block.
@@ -117,7 +118,7 @@ def block_layout(counts: Tensor, pending: int, room: Tensor, wanted: Tensor) -> 
     # (N, A)
     steps = torch.where(member >= 0, counts, places)
     groups = torch.where(member >= room.unsqueeze(1), 2, 1).masked_fill(member < 0, 0)
-    # What is seen by nobody stands somewhere, too: no position may be outside the table.
+    # Padding needs a valid position, too: positions must not exceed the position embedding.
     furthest = counts + room.unsqueeze(1) - 1
     offsets = torch.where(member >= 0, (counts + member).minimum(furthest), places.minimum(counts))
     seen = visible(steps, groups, steps, groups)

@@ -1,4 +1,4 @@
-"""Numbers that the host brings to a GPU without waiting for it."""
+"""Copy numbers to a GPU without waiting for it."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def upload(numbers: Sequence[int] | np.ndarray, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Return whole numbers (N,) on a device.
+    """Return integers (N,) on a device.
 
-    From memory that is not pinned CUDA copies only when the GPU has done all that it was asked to do before.
+    Memory is pinned first: from other memory CUDA copies only after the GPU has finished all earlier work.
     """
     tensor = torch.as_tensor(numbers).to(dtype)
     if device.type == "cuda":

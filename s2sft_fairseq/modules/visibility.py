@@ -1,4 +1,4 @@
-"""Who sees whom: the columns of a packed batch, the one visibility rule, and attention block by block."""
+"""Visibility: the columns of a packed batch, the one visibility rule, and the blocks of attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class PackedColumns(NamedTuple):
-    """A packed batch as the model reads it: the columns of `s2sft_fairseq.objectives.packing` without the labels.
+    """A packed batch as the model reads it: the columns of `s2sft_fairseq.objectives.packing`, without the labels.
 
-    Every column is an int64 tensor (T,). T: tokens of all examples.
+    Each column is an int64 tensor (T,). T: tokens of all examples.
     """
 
     tokens: Tensor
@@ -22,28 +22,29 @@ class PackedColumns(NamedTuple):
     lengths: Sequence[Sequence[int]]
     """The length of each section of each example."""
     first_step: int | None = None
-    """Of the placeholders, if the batch is in order (`s2sft_fairseq.objectives.packing.first_step`); else None."""
+    """First factorization step of the placeholders, if the batch is in order; see
+    `s2sft_fairseq.objectives.packing.first_step`."""
 
     @classmethod
     def given(cls, tokens: Tensor, positions: Tensor, segments: Tensor, lengths: Sequence[int]) -> "PackedColumns":
-        """Make the columns of examples that are given as a whole, without targets or placeholders."""
+        """Return the columns of examples whose tokens are all given, without targets or placeholders."""
         zeros = torch.zeros_like(tokens)
         return cls(tokens, positions, segments, zeros, zeros, [(length,) for length in lengths], first_step=1)
 
 
 def sees(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group: Tensor) -> Tensor:
-    """Tell whether a query sees a key: the rule of `s2sft_fairseq.objectives.packing`, for columns that broadcast."""
+    """Return whether a query sees a key, by the rule of `s2sft_fairseq.objectives.packing`. The columns broadcast."""
     earlier = torch.where(query_group > 0, key_step < query_step, key_step <= query_step)
     return torch.where(key_group == 0, earlier, key_group == query_group)
 
 
 def is_near(query_position: Tensor, key_position: Tensor, window: int) -> Tensor:
-    """Tell whether a key is at most ``window // 2`` positions away, for columns that broadcast."""
+    """Return whether a key is at most ``window // 2`` positions away from a query. The columns broadcast."""
     return (key_position - query_position).abs() <= window // 2
 
 
 def visible(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group: Tensor) -> Tensor:
-    """Tell which keys each query sees.
+    """Return which keys each query sees.
 
     Shape:
         query columns (..., Q), key columns (..., K) -> bool (..., Q, K). Q: queries, K: keys.
@@ -53,7 +54,7 @@ def visible(query_step: Tensor, query_group: Tensor, key_step: Tensor, key_group
 
 
 def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Tell which keys are near enough for local attention.
+    """Return which keys are near enough for local attention.
 
     Shape:
         (..., Q), (..., K) -> bool (..., Q, K).
@@ -62,19 +63,19 @@ def within_window(query_positions: Tensor, key_positions: Tensor, window: int) -
 
 
 class AttentionBlock(NamedTuple):
-    """A run of queries of a packed batch, and the keys that they meet, all of one example."""
+    """Consecutive queries of one example of a packed batch, and the keys that they attend to."""
 
     queries: slice
     keys: slice | Tensor
-    """Among the T tokens; numbers of them, ascending (K,), where they are not one run."""
+    """A slice of the T tokens, or the ascending indices of the keys (K,) if they are not consecutive."""
     bias: Tensor | None
-    """Added to the scores: (1 or h, Q, K), -inf where the rule forbids; None where all is visible."""
+    """Added to the scores: (1 or h, Q, K), -inf where the query does not see the key; None: all keys are visible."""
     rows: Tensor | None = None
-    """Of the table of relative positions (Q, K); None without disentangled attention."""
+    """Rows of the table of relative positions (Q, K); None without disentangled attention."""
 
     @property
     def num_keys(self) -> int:
-        """K."""
+        """The number of keys, K."""
         return self.keys.stop - self.keys.start if isinstance(self.keys, slice) else len(self.keys)
 
 
@@ -85,17 +86,17 @@ def attention_blocks(
     relative_bias: Callable[[Tensor, Tensor], Tensor] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[AttentionBlock]:
-    """Work out the attention of a packed batch, once for all layers of a kind.
+    """Compute the attention blocks of a packed batch, once for all layers with the same pattern.
 
-    Without a window there are two blocks for an example: its context meets itself, and everything in it is visible; all
-    that comes behind it meets the whole example. With a window a block has ``window // 2`` queries at most, and no key
-    that none of them sees: time and memory grow linearly with the length.
+    Without a window an example has two blocks: its context attends to itself, where everything is visible, and all
+    later tokens attend to the whole example. With a window a block has at most ``window // 2`` queries, and each of its
+    keys is visible to at least one of them: time and memory grow linearly with the length.
 
     Args:
-        columns: of the batch.
-        window: of local attention, on top of the rule; 0: none.
-        relative_bias: from positions of queries (Q,) and keys (K,) to their relative position bias (h, Q, K). h: heads.
-        dtype: of the biases, where there is no relative one.
+        columns: the columns of the batch.
+        window: window of local attention, in addition to the rule; 0: no window.
+        relative_bias: maps positions of queries (Q,) and keys (K,) to the relative position bias (h, Q, K). h: heads.
+        dtype: data type of the biases if there is no relative position bias.
     """
     positions, steps, groups = columns.positions, columns.steps, columns.groups
 
@@ -139,14 +140,14 @@ def attention_blocks(
 
 
 def blocks_at(queries: Tensor, blocks: Sequence[AttentionBlock]) -> list[AttentionBlock]:
-    """Leave some queries in the blocks only, and no block without any.
+    """Keep only some queries in the blocks, and drop blocks without any.
 
     Args:
-        queries: numbers of tokens, ascending (N,).
-        blocks: whose queries ascend too.
+        queries: indices of tokens, ascending (N,).
+        blocks: blocks in the order of their queries.
 
     Returns:
-        Blocks whose ``queries`` are runs of these N.
+        Blocks whose ``queries`` are slices of these N.
     """
     bounds = torch.tensor([(block.queries.start, block.queries.stop) for block in blocks], device=queries.device)
     left = []
@@ -161,7 +162,7 @@ def blocks_at(queries: Tensor, blocks: Sequence[AttentionBlock]) -> list[Attenti
 
 
 def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[list[slice]]:
-    """Yield where the sections of each example stand, the context first."""
+    """Yield the slices of the sections of each example, the context first."""
     start = 0
     for of_blocks in lengths:
         bounds = list(accumulate(of_blocks, initial=start))
@@ -170,32 +171,32 @@ def _examples(lengths: Sequence[Sequence[int]]) -> Iterator[list[slice]]:
 
 
 def _runs(block: slice, window: int) -> Iterator[slice]:
-    """Cut a block into runs of queries of local attention: the longer they are, the more keys each meets in vain."""
+    """Cut a slice into runs of queries for local attention. In longer runs a query scores more keys out of reach."""
     size = max(1, window // 2)
     for start in range(block.start, block.stop, size):
         yield slice(start, min(start + size, block.stop))
 
 
 def _windows(context: slice, window: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the queries and keys of local attention within a context, whose positions count on from one to the next."""
+    """Yield the queries and keys of local attention within a context, whose positions are consecutive."""
     reach = window // 2
     for run in _runs(context, window):
         yield run, slice(max(context.start, run.start - reach), min(context.stop, run.stop + reach))
 
 
 def _near(positions: Tensor, example: slice, runs: Sequence[slice], window: int) -> Iterator[Tensor]:
-    """Yield the tokens of an example that may be near enough to a query of each run: their numbers, ascending (K,)."""
+    """Yield the tokens of an example that are near enough to a query of each run, as ascending indices (K,)."""
     ordered, order = positions[example].sort()
     of_runs = [positions[run] for run in runs]
     first = torch.stack([each.min() for each in of_runs]) - window // 2
     last = torch.stack([each.max() for each in of_runs]) + window // 2
-    # Sorted once, so that no run looks at the whole example.
+    # The positions are sorted once, so that a run does not search the whole example.
     starts, stops = torch.searchsorted(ordered, first), torch.searchsorted(ordered, last, right=True)
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         yield example.start + order[start:stop].sort().values
 
 
 def _as_slice(numbers: Tensor) -> slice | Tensor:
-    """Return ascending numbers as a slice if they are one run, which can be read where it is."""
+    """Return ascending indices as a slice if they are consecutive: a slice is read without a copy."""
     start, stop = int(numbers[0]), int(numbers[-1]) + 1
     return slice(start, stop) if stop - start == len(numbers) else numbers

@@ -1,1 +1,1 @@
-"""Training objectives as pure functions: token ids in, columns of the packed format out."""
+"""Training objectives as pure functions, from token ids to columns of the packed format."""

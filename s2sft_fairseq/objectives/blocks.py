@@ -1,18 +1,19 @@
-"""Fine-tuning in blocks. Pseudo-masked fine-tuning has blocks of one token, masked diffusion one block for the target.
+"""Fine-tuning in blocks. Pseudo-masked fine-tuning has blocks of one token; masked diffusion has one block per target.
 
-A target is cut into blocks, one behind the other. The placeholders of a block see each other, the source, and the
-target before the block. Some of them hold the token that they stand for. The others hold the placeholder and are
-predicted, so that decoding can fill a block in any order, one token or several in a pass.
+A target is cut into consecutive blocks. The placeholders of a block see each other, the source, and the target before
+the block. Some placeholders hold the token that they stand for. The others hold the placeholder symbol and are
+predicted, so that decoding can fill a block in any order, one or several tokens in a pass.
 
-With one block for the target this is the masked diffusion of MDLM (Sahoo et al., 2024), with shorter ones the block
-diffusion of BD3-LM (Arriola et al., 2025). One thing differs from BD3-LM: the content of a target sees itself from left
-to right, whatever the blocks. So its keys and values are the same in every way of decoding.
+With one block per target this is the masked diffusion of MDLM (Sahoo et al., 2024), with shorter blocks the block
+diffusion of BD3-LM (Arriola et al., 2025). There is one difference to BD3-LM: the content of a target sees itself from
+left to right, independent of the blocks. So its keys and values are the same in all kinds of decoding.
 
-A word flow may be trained beside the blocks: every target token has a placeholder of its own too, as in pseudo-masked
-fine-tuning, so that decoding token by token is learned from each target.
+A word flow may be trained beside the blocks: each target token also has a placeholder of its own, as in pseudo-masked
+fine-tuning, so that every target teaches decoding token by token.
 
-What stands behind the ``[SEP]`` in the last block is ``[SEP]`` again, and predicted like all else: in decoding a block
-begins before it is known where the text ends.
+The last block is filled up with ``[SEP]`` after the first ``[SEP]``. These are predicted like other tokens, because in
+decoding a block begins before the end of the text is known.
+
 """
 
 from collections.abc import Callable, Mapping
@@ -27,27 +28,27 @@ from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 LENGTHS = "a number from 1 on, random, random:N or target"
-"""What ``--block-length`` may be."""
+"""Values of ``--block-length``, for messages."""
 LONGEST = 8
-"""Of random lengths, unless it is given."""
+"""Default of the largest random length."""
 WHOLE = 1 << 31
 """A length that no target exceeds."""
 
 
 class Schedule(NamedTuple):
-    """How much of a block is masked."""
+    """The distribution of the masked share of a block."""
 
     share: Callable[[np.ndarray], np.ndarray]
-    """From a uniform number u in (0, 1] to the masked share t in (0, 1], which grows with it."""
+    """Maps a uniform number u in (0, 1] to the masked share t in (0, 1]; increasing."""
     probability: Callable[[np.ndarray], np.ndarray] | None
-    """From t to the probability of a share of at most t, the inverse function; None if it has no inverse."""
+    """Maps t to the probability of a share of at most t, the inverse function; None if there is no inverse."""
 
 
 SCHEDULES: Mapping[str, Schedule] = {
     "uniform": Schedule(lambda u: u, lambda t: t),
-    # Large shares come more often (MaskGIT, Chang et al., 2022).
+    # Large shares are more frequent (MaskGIT, Chang et al., 2022).
     "cosine": Schedule(lambda u: np.sin(u * np.pi / 2), lambda t: np.arcsin(t) * 2 / np.pi),
-    # Only the first pass of each block is learned.
+    # Blocks are masked completely: only the first pass over a block is learned.
     "full": Schedule(np.ones_like, None),
 }
 WEIGHTS = ("even", "bound")
@@ -55,23 +56,24 @@ WEIGHTS = ("even", "bound")
 
 @dataclass(frozen=True)
 class Blocks:
-    """How targets are cut into blocks, and how these are masked."""
+    """How targets are cut into blocks, and how the blocks are masked."""
 
     least: int = 1
     """Fewest tokens of a block."""
     greatest: int = LONGEST
-    """Most tokens of a block; lengths between the two are equally likely."""
+    """Most tokens of a block; all lengths from ``least`` on are equally likely."""
     word_weight: float = 0.0
-    """Weight of the word flow in the loss, in which each target token has a placeholder of its own, as in decoding token
-    by token; 0: there is no such flow."""
+    """Weight of the word flow in the loss; 0: there is no word flow. In it each target token has a placeholder of its
+    own, as in decoding token by token."""
+
     schedule: str = "uniform"
-    """How much of a block is masked, one of `SCHEDULES`."""
+    """Name of the schedule of the masked share, one of `SCHEDULES`."""
     weight: str = "even"
-    """Weight of the labels. ``even``: all alike; ``bound``: so that the loss of a block is, on average, an upper bound
-    of the negative log-likelihood of its tokens."""
+    """Weights of the labels. ``even``: all 1; ``bound``: the expected loss of a block is an upper bound of the negative
+    log-likelihood of its tokens."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, a sentence each."""
+        """Return error messages for these values."""
         found = []
         if not 0 <= self.word_weight < 1:
             found.append(f"--word-flow-weight must be at least 0 and below 1, but is {self.word_weight:g}")
@@ -80,14 +82,14 @@ class Blocks:
         return found
 
     def whole(self, max_target: int) -> bool:
-        """Tell whether every target is one block and there are no words, so that no placeholder sees content."""
+        """Return whether every target is one block and there is no word flow, so that no placeholder sees content."""
         return self.least >= max_target and not self.word_weight
 
     def positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
-        """Return how many positions content and placeholders take at most.
+        """Return the most positions that content and placeholders take.
 
         Args:
-            lengths: of laid-out targets (B,).
+            lengths: lengths of laid-out targets (B,).
             max_target: most positions of a target.
         """
         if self.whole(max_target):
@@ -99,11 +101,11 @@ class Blocks:
         return positions
 
     def draw_lengths(self, lengths: np.ndarray, max_target: int, draws: Draws) -> Ragged:
-        """Draw the lengths of the blocks of each target; the last one may go beyond its end.
+        """Draw the lengths of the blocks of each target. The last block may extend beyond the end of the target.
 
         Args:
-            lengths: of laid-out targets (B,).
-            max_target: where the last block of a target ends at the latest.
+            lengths: lengths of laid-out targets (B,).
+            max_target: most positions of all blocks of a target.
             draws: random numbers for these targets.
         """
         bounds = min(self.least, max_target), min(self.greatest, max_target)
@@ -112,15 +114,17 @@ class Blocks:
     def weights(self, batch: PackedBatch, labelled: np.ndarray) -> tuple[np.ndarray | None, int]:
         """Return the weight of each label of a batch, and what the sum of their losses is divided by.
 
-        With ``bound``, of a block of N tokens k are predicted. With the uniform schedule each k is equally likely, and
-        the weight N / k makes the loss that of MDLM, whose integral over t is then a sum over k (Nie et al., 2025,
-        equation 6). With another schedule N / k is divided by N times the probability of k. The loss is divided by all
-        tokens of the blocks; with ``even`` by those that are predicted. If there is a word flow, the loss is the
-        weighted sum of the losses of both flows, each divided by its own number of tokens.
+        With ``bound``: in a block of N tokens, k are predicted. With the uniform schedule all k are equally likely, and
+        with the weight N / k the loss equals that of MDLM, whose integral over t becomes a sum over k (Nie et al.,
+        2025, equation 6). With another schedule, N / k is divided by N times the probability of k. The divisor is the
+        number of all tokens in blocks; with ``even`` it is the number of those that are predicted.
+
+        With a word flow the loss is the weighted sum of the losses of both flows, each divided by its own number.
+
 
         Args:
-            batch: packed examples (T tokens).
-            labelled: the numbers of its tokens that are predicted (L,).
+            batch: the packed batch of T tokens.
+            labelled: indices of the tokens that are predicted (L,).
 
         Returns:
             Weights (L,), or None where all are 1; and the divisor.
@@ -144,7 +148,7 @@ class Blocks:
 
 
 def _members(batch: PackedBatch, labelled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many tokens the block of each label has, and how many of them are predicted, both (L,)."""
+    """Return the number of tokens in the block of each label, and how many of them are predicted, both (L,)."""
     examples = np.repeat(np.arange(len(batch.lengths)), [sum(lengths) for lengths in batch.lengths])
     # Groups are numbered within an example.
     block = examples * (int(batch.group.max()) + 1) + batch.group
@@ -153,7 +157,7 @@ def _members(batch: PackedBatch, labelled: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def parse_block_length(text: str) -> tuple[int, int] | None:
-    """Read ``--block-length``: the fewest and the most tokens of a block; None if it is not one of `LENGTHS`."""
+    """Parse ``--block-length`` into the fewest and the most tokens of a block; None if the value is not allowed."""
     if text in ("target", "random"):
         return (WHOLE, WHOLE) if text == "target" else (1, LONGEST)
     number = text.removeprefix("random:")
@@ -165,19 +169,20 @@ def parse_block_length(text: str) -> tuple[int, int] | None:
 def draw_lengths(
     needed: np.ndarray, room: np.ndarray, bounds: tuple[int, int], block_prob: np.ndarray | float, draws: Draws
 ) -> Ragged:
-    """Draw lengths of blocks until there are enough tokens, for each of B texts.
+    """Draw lengths of blocks for each of B texts until they have enough tokens.
 
     Args:
-        needed: tokens (B,).
-        room: tokens (B,) that all blocks of a text may have at most, no fewer than are needed; the last block is cut.
+        needed: fewest tokens in all blocks of a text (B,).
+        room: most tokens in all blocks of a text, at least ``needed`` (B,); the last block is cut to fit.
         bounds: fewest and most tokens of a block; all lengths between them are equally likely.
-        block_prob: probability, of each text (B,) or all, that a length is drawn so; otherwise it is 1.
+        block_prob: probability, for each text (B,) or for all, that a length is drawn from ``bounds``; otherwise it
+            is 1.
         draws: random numbers for these texts.
 
     Returns:
-        The lengths of the blocks, a row for a text.
+        The lengths of the blocks, a row for each text.
     """
-    drawn = Ragged.of_lengths(needed)  # as many as there may be at most
+    drawn = Ragged.of_lengths(needed)  # the most blocks that a text may have
     least, greatest = bounds
     of_block = least + draws.integers(greatest - least + 1, drawn)
     probability = np.broadcast_to(block_prob, needed.shape)[drawn.row]
@@ -194,33 +199,38 @@ def draw_masked(lengths: Ragged, schedule: str, draws: Draws) -> np.ndarray:
     """Draw which tokens of blocks are masked: at least one of each block.
 
     Args:
-        lengths: of the blocks, a row for an example.
+        lengths: lengths of the blocks, a row for each example.
         schedule: one of `SCHEDULES`.
         draws: random numbers for these examples.
 
     Returns:
-        Boolean (N,), block after block. N: tokens of all blocks.
+        A mask, bool (N,), block after block. N: tokens of all blocks.
     """
     share = SCHEDULES[schedule].share(1 - draws.random(lengths))
     rank = Ragged(draws.random(members_of(lengths)), lengths.values).rank()
-    # What is above a whole number by a rounding error is that number.
+    # Ignore rounding errors just above an integer.
     count = np.ceil(share * lengths.values - 1e-9)
     masked: np.ndarray = rank < np.repeat(np.maximum(count, 1), lengths.values)
     return masked
 
 
 def members_of(lengths: Ragged) -> Ragged:
-    """Return rows with a value for each token of the blocks of an example, from the lengths of these."""
+    """Return a row for each example with a value for each token of its blocks, from the lengths of the blocks."""
     return Ragged.of_lengths(np.bincount(lengths.row, lengths.values, len(lengths.lengths)).astype(np.int64))
 
 
 def blocks(
     source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws, *, cut: Blocks
 ) -> PackedExamples:
-    """Fine-tuning in blocks. Arguments as for :func:`s2sft_fairseq.objectives.finetuning.causal`, and
+    """Fine-tuning in blocks: some tokens of each block are masked and predicted.
 
     Args:
-        cut: how targets are cut into blocks, and how these are masked.
+        source: as for :func:`s2sft_fairseq.objectives.finetuning.causal`.
+        target: as for :func:`s2sft_fairseq.objectives.finetuning.causal`.
+        form: as for :func:`s2sft_fairseq.objectives.finetuning.causal`.
+        corruption: as for :func:`s2sft_fairseq.objectives.finetuning.causal`.
+        draws: as for :func:`s2sft_fairseq.objectives.finetuning.causal`.
+        cut: how targets are cut into blocks, and how the blocks are masked.
     """
     context, content, words = pseudo_masked(source, target, form, corruption, draws)
     lengths = cut.draw_lengths(target.lengths, form.max_target, draws)

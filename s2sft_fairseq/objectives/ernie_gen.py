@@ -1,13 +1,13 @@
-"""The objectives of ERNIE-GEN in the packed format: infilling generation, and the fragments that it is pre-trained on.
+"""The objectives of ERNIE-GEN in the packed format: infilling generation, and fragments for pre-training.
 
-Infilling (section 3.3 of the paper, Figures 3 and 4): the content of a target begins with a ``[CLS]`` of its own and is
-noised; it is the contextual flow. Every token is predicted at a placeholder ``[ATTN]``: once in the word-by-word flow,
-from all content before it, and once in the span-by-span flow, from the content before its span. A placeholder sees
-itself alone beside that content (equations 3 and 4), where the placeholders of a span see each other in UniLMv2.
+Infilling (section 3.3 of the paper, Figures 3 and 4): the content of a target begins with its own ``[CLS]`` and gets
+noise; it is the contextual flow. Every token is predicted at a placeholder ``[ATTN]``: once in the word-by-word flow,
+from all content before it, and once in the span-by-span flow, from the content before its span. Besides that content a
+placeholder sees only itself (equations 3 and 4), while in UniLMv2 the placeholders of a span see each other.
 
-Multi-granularity fragments (section 3.1, Figure 1e): for each text one of several distributions of lengths is drawn,
-then fragments of such lengths, until a share of the text is spent. They are taken out of it and stitched together to
-the target; what is left is the source.
+Multi-granularity fragments (section 3.1, Figure 1e): for each text, one of several distributions of lengths is drawn,
+then fragments of such lengths, until they have a given share of the text. The fragments, concatenated, are the target;
+the rest of the text is the source.
 """
 
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ def infilling(
     *,
     spans: SpanSearch | None = None,
 ) -> PackedExamples:
-    """Return context, noised content and the placeholders of the word flow, then those of the span flow.
+    """Return context, content with noise, the placeholders of the word flow, and those of the span flow.
 
-    The content ends before the final ``[SEP]``, which no placeholder sees.
+    The content ends before the final ``[SEP]``, which no placeholder would see.
 
     Args:
         source: laid-out sources, ``[CLS] x [SEP]``.
         target: laid-out targets, ``y [SEP]``.
         form: special symbols and segments.
-        corruption: how likely tokens are noise.
+        corruption: the probability of noise.
         draws: random numbers for these examples.
-        spans: finds the spans of the span flow; None: there is no such flow.
+        spans: finds the spans of the span flow; None: no span flow.
     """
     context = corrupted_context(source, form, corruption, draws)
-    # One token on: the [SEP] that ends a target gives way to the [CLS] that begins it.
+    # Shift by one token: [CLS] at the beginning of a target replaces the [SEP] at its end.
     content = target.with_values(np.roll(target.values, 1))
     noised = corruption.add_noise(content, form, draws)
     sections = (
@@ -63,15 +63,17 @@ def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarr
     """Return a placeholder for each target token.
 
     Args:
-        source, target, form: as for :func:`infilling`.
-        first: the place of the first token of each token's span (N,).
-        number: of the flow; the groups of two flows must differ.
+        source: as for :func:`infilling`.
+        target: as for :func:`infilling`.
+        form: as for :func:`infilling`.
+        first: index of the first token of each token's span in its target (N,).
+        number: number of the flow, from 0; different flows have different groups.
     """
     return Section.of(
         target.with_values(np.full_like(target.values, form.placeholder)),
         first_position=source.lengths + 1,
         segment=form.placeholder_segment,
-        # The content before it are the start symbol, of step 1, and so many tokens.
+        # It sees the start symbol, of step 1, and the `first` tokens before its span, of steps 2 to first + 1.
         step=first + 2,
         group=number * target.lengths[target.row] + target.place + 1,
         label=target.values,
@@ -80,19 +82,19 @@ def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarr
 
 @dataclass(frozen=True)
 class Fragments:
-    """How fragments are drawn; the values are those of the paper."""
+    """How fragments are drawn. The defaults are those of the paper."""
 
     budget: float = 0.25
-    """Share of the tokens of a text that its fragments have together, gamma."""
+    """Share of a text's tokens that its fragments have together, gamma."""
     lengths: tuple[tuple[int, int], ...] = ((1, 4), (4, 32))
-    """Least and greatest length of each uniform distribution."""
+    """Minimum and maximum length of each uniform distribution."""
     shares: tuple[float, ...] = (0.4, 0.6)
     """Probability of each distribution."""
 
     def problems(self, lengths: str) -> list[str]:
-        """What is wrong with these values, a sentence each; the lengths are quoted as they were given."""
+        """Return error messages for these values; ``lengths`` is the option's text, which a message quotes."""
         found = []
-        # Of a text of n tokens n - budget + 1 places are left for as many fragments as the budget has tokens at most.
+        # A text of n tokens with a budget of b has n - b + 1 places for at most b fragments: b may be up to n / 2.
         if not 0 < self.budget <= 0.5:
             found.append(f"--fragment-budget must be above 0 and at most 0.5, but is {self.budget:g}")
         if any(not 1 <= least <= greatest for least, greatest in self.lengths):
@@ -109,43 +111,43 @@ class Fragments:
         return found
 
     def target_length(self, length: np.ndarray) -> np.ndarray:
-        """Return how many tokens the fragments of texts have, from the lengths of the texts (B,)."""
+        """Return the number of tokens in the fragments of each text, from the lengths of the texts (B,)."""
         return np.maximum(1, (self.budget * length + 0.5).astype(np.int64))
 
     def draw(self, text: Ragged, draws: Draws) -> np.ndarray:
-        """Draw which tokens go to the target.
+        """Draw which tokens belong to the target.
 
-        The last fragment of a text is cut to what is left of the budget. Where fragments lie is uniform over all ways
-        to place them with at least a token between two of them.
+        The last fragment of a text is cut to the rest of the budget. All ways to place the fragments with at least one
+        token between them are equally likely.
 
         Args:
             text: ids of the texts, at least two of each.
             draws: random numbers for these texts.
 
         Returns:
-            Boolean (N,).
+            A mask, bool (N,).
         """
         budgets = self.target_length(text.lengths)
         fragment = self._draw_lengths(budgets, draws)
-        # A text without its fragments has a place before each token and one behind the last; each holds one at most.
+        # The source has a place before each of its tokens and one after the last, each for at most one fragment.
         places = Ragged.of_lengths(text.lengths - budgets + 1)
         is_taken = places.with_values(draws.random(places)).rank() < fragment.lengths[places.row]
-        # The fragments in order of their places: a random order, for the last one that was drawn is short.
+        # Shuffle the fragments over the places, because the last one drawn tends to be short.
         order = np.lexsort((draws.random(fragment), fragment.row))
         before = np.zeros(len(places.values), dtype=np.int64)
         before[is_taken] = fragment.values[order]
-        # Place by place: the fragment that is there, then a token of the source, but for the last place of a text.
+        # For each place: its fragment, then a token of the source, except at the last place of a text.
         is_last = places.place == places.lengths[places.row] - 1
         runs = np.stack([before, np.where(is_last, 0, 1)], axis=1).ravel()
         return np.repeat(np.tile([True, False], len(before)), runs)
 
     def _draw_lengths(self, budgets: np.ndarray, draws: Draws) -> Ragged:
-        """Draw the lengths of the fragments of each text, which add up to its budget (B,)."""
+        """Draw the lengths of the fragments of each text, which sum to its budget (B,)."""
         one_each = Ragged.of_lengths(np.ones_like(budgets))
         bounds = np.cumsum(self.shares)
         kind = np.minimum(np.searchsorted(bounds, draws.random(one_each), side="right"), len(bounds) - 1)
         least, greatest = np.array(self.lengths, dtype=np.int64)[kind].T
-        # As many as there may be at most.
+        # The most fragments that a text may have: all of length 1.
         drawn = Ragged.of_lengths(budgets)
         width = (greatest - least + 1)[drawn.row]
         lengths = least[drawn.row] + (draws.random(drawn) * width).astype(np.int64)
@@ -157,11 +159,11 @@ class Fragments:
 
 
 def split(text: Ragged, is_target: np.ndarray) -> tuple[Ragged, Ragged]:
-    """Split texts into what is left and what was taken out, each in order.
+    """Split texts into sources and targets, each in the order of the text.
 
     Args:
         text: ids of the texts.
-        is_target: which of them are taken out (N,).
+        is_target: which tokens belong to the target (N,).
     """
     return text.only(~is_target), text.only(is_target)
 
@@ -175,15 +177,15 @@ def infilled_fragments(
     *,
     spans: SpanSearch | None = None,
 ) -> PackedExamples:
-    """Return what ERNIE-GEN is pre-trained on: infilling of the fragments of texts, from what is left of them.
+    """Return the packed examples of ERNIE-GEN's pre-training: infilling of fragments from the rest of their texts.
 
     Args:
         text: ids of the texts, without special symbols.
-        fragments: how they are drawn.
+        fragments: how fragments are drawn.
         form: special symbols and segments.
-        corruption: how likely tokens are noise.
+        corruption: the probability of noise.
         draws: random numbers for these texts.
-        spans: finds the spans of the span flow; None: there is no such flow.
+        spans: finds the spans of the span flow; None: no span flow.
     """
     source, target = split(text, fragments.draw(text, draws))
     laid_out = source.between([form.cls], [form.sep]), target.between([], [form.sep])
@@ -193,9 +195,10 @@ def infilled_fragments(
 def causal_fragments(
     text: Ragged, fragments: Fragments, form: SequenceForm, corruption: Corruption, draws: Draws
 ) -> PackedExamples:
-    """Return typical generation of the fragments (Table 8 of the paper): each token is predicted at the one before it.
+    """Return the typical generation of fragments (Table 8 of the paper): each token is predicted at the token before.
 
-    The layout is that of causal fine-tuning, ``[CLS] x`` and ``[SEP] y``; arguments as for :func:`infilled_fragments`.
+    The layout is that of causal fine-tuning, ``[CLS] x`` and ``[SEP] y``. The arguments are those of
+    :func:`infilled_fragments`.
     """
     source, target = split(text, fragments.draw(text, draws))
     laid_out = target.between([], [form.sep])

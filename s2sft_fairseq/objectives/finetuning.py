@@ -1,8 +1,8 @@
-"""The three fine-tuning methods of s2s-ft (section 2 of the paper, Figures 1 and 2) in the packed format.
+"""The three fine-tuning objectives of s2s-ft (section 2 of the paper, Figures 1 and 2) in the packed format.
 
-An objective is a function from the laid-out sources and targets of a batch to their sections. It treats all examples at
-once: ``Ragged`` rows of tokens, a row for an example, become columns of a `Section`. A `Corruption` says how tokens are
-corrupted before the model sees them; what is drawn for an example does not depend on the others.
+An objective is a function from the laid-out sources and targets of a batch to their sections. It processes all examples
+at once: ``Ragged`` rows of tokens, one for each example, become columns of a `Section`. A `Corruption` tells how tokens
+are corrupted before the model sees them. The random numbers of an example do not depend on other examples.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 Pack = Callable[..., PackedExamples]
-"""An objective: the arguments are those of `causal`; where it takes spans, ``spans`` too."""
+"""An objective. Its arguments are those of `causal`, and ``spans`` if the objective supports spans."""
 SpanSearch = Callable[[Ragged], np.ndarray]
-"""From laid-out targets to the place in its target of the first token of each token's span (N,)."""
+"""Maps laid-out targets to the index, in its target, of the first token of each token's span (N,)."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,20 @@ class Corruption:
     random_prob: float
     """Probability that a corrupted token becomes a random one, drawn uniformly from the whole vocabulary."""
     keep_prob: float
-    """Probability that a corrupted token stays as it is; what is left of 1 becomes the placeholder."""
+    """Probability that a corrupted token does not change; with the remaining probability it becomes the placeholder."""
     source_mask_prob: float = 0.0
-    """Probability that a source token, special symbols apart, is corrupted."""
+    """Probability that a source token is corrupted, except special symbols."""
     exact_count: bool = False
-    """Masked fine-tuning: corrupt exactly ``target_mask_prob`` of the target, in place of each token by chance."""
+    """Masked fine-tuning: corrupt exactly the share ``target_mask_prob`` of a target, not each token by chance."""
     max_masked_tokens: int = 0
-    """Masked fine-tuning: at most so many masked tokens in one target; 0 = no limit."""
+    """Masked fine-tuning: most masked tokens of a target; 0 = no limit."""
     noise_prob: float = 0.0
-    """Infilling: probability that a target token, as content, is replaced by noise (ERNIE-GEN, section 3.2)."""
+    """Infilling: probability that a content token of the target is replaced by noise (ERNIE-GEN, section 3.2)."""
     noise_symbol: int | None = None
-    """What it is replaced by; None: a random token, drawn uniformly from the whole vocabulary."""
+    """The id of the noise; None: a random token, drawn uniformly from the whole vocabulary."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, a sentence each."""
+        """Return error messages for these values."""
         found = [
             f"{as_option(name)} must be between 0 and 1, but is {value:g}"
             for name in ("target_mask_prob", "random_prob", "keep_prob", "source_mask_prob", "noise_prob")
@@ -59,22 +59,22 @@ class Corruption:
         return found
 
     def draw(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
-        """Corrupt every one of the tokens (N,): keep it, or replace it by a random token or by the placeholder."""
+        """Corrupt all tokens (N,): keep each, or replace it by a random token or the placeholder."""
         chance = draws.random(tokens)
         random_tokens = draws.integers(form.vocab_size, tokens)
         replaced = np.where(chance < self.keep_prob + self.random_prob, random_tokens, form.placeholder)
         return np.where(chance < self.keep_prob, tokens.values, replaced)
 
     def corrupt(self, tokens: Ragged, probability: float, form: SequenceForm, draws: Draws) -> np.ndarray:
-        """Corrupt each of the tokens (N,) with the given probability."""
+        """Corrupt each token (N,) with the given probability."""
         if probability <= 0:
             return tokens.values
         return np.where(draws.random(tokens) < probability, self.draw(tokens, form, draws), tokens.values)
 
     def add_noise(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
-        """Replace each of the tokens (N,) by noise with probability ``noise_prob``.
+        """Replace each token (N,) by noise with the probability ``noise_prob``.
 
-        A random token may be a special symbol, or the very token that it replaces, as in the program of ERNIE-GEN.
+        A random token may be a special symbol or the same as the replaced token, as in ERNIE-GEN's program.
         """
         if self.noise_prob <= 0:
             return tokens.values
@@ -82,7 +82,7 @@ class Corruption:
         return np.where(draws.random(tokens) < self.noise_prob, noise, tokens.values)
 
     def corrupt_source(self, source: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
-        """Corrupt laid-out sources (N,), never their special symbols."""
+        """Corrupt laid-out sources (N,), except their special symbols."""
         special = (source.values == form.cls) | (source.values == form.sep)
         return np.where(special, source.values, self.corrupt(source, self.source_mask_prob, form, draws))
 
@@ -91,33 +91,33 @@ NO_CORRUPTION = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0)
 
 
 def context_section(source: Ragged, form: SequenceForm) -> Section:
-    """Return laid-out sources as what is given from the start."""
+    """Return laid-out sources as the context."""
     return Section.of(source, first_position=0, segment=form.segment_column(source), label=form.pad)
 
 
 def corrupted_context(source: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> Section:
-    """Return laid-out sources, corrupted, as what is given from the start."""
-    # The segments are those of the clean source: a random token may be another [SEP].
+    """Return corrupted laid-out sources as the context."""
+    # Segments come from the clean source: a random token may be another [SEP].
     return context_section(source, form)._replace(token=corruption.corrupt_source(source, form, draws))
 
 
 def _steps(target: Ragged) -> np.ndarray:
-    """Return the factorization steps (N,), 1..m of each target, which is predicted from left to right."""
+    """Return the factorization steps (N,) of prediction from left to right, 1..m in each target."""
     return target.place + 1
 
 
 def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:
-    """Causal fine-tuning (section 2.1): each target token predicts the next one, the first stands on ``[SEP]``.
+    """Causal fine-tuning (section 2.1): each target token predicts the next one, and ``[SEP]`` predicts the first.
 
     Args:
-        source: sources as `SequenceForm.source` lays them out, ``[CLS] x``, or ``[CLS] x [SEP]`` for other methods.
+        source: sources as `SequenceForm.source` lays them out, ``[CLS] x``, or ``[CLS] x [SEP]`` for other objectives.
         target: targets as `SequenceForm.target` lays them out, ``y [SEP]``.
         form: special symbols and segments.
-        corruption: how likely tokens are corrupted.
+        corruption: the probabilities of corruption.
         draws: random numbers for these examples.
     """
     context = corrupted_context(source, form, corruption, draws)
-    # One token on: the [SEP] that ends a target begins the next one, and the last one's the first.
+    # Shift by one token: [SEP] at the beginning of a target replaces the [SEP] at its end.
     shifted = target.with_values(np.roll(target.values, 1))
     corrupted = corruption.corrupt(shifted, corruption.target_mask_prob, form, draws)
     return (
@@ -133,9 +133,10 @@ def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
 
 
 def masked(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:
-    """Masked fine-tuning (section 2.2): some target tokens, ``[SEP]`` among them, are masked and predicted in place.
+    """Masked fine-tuning (section 2.2): some target tokens, possibly ``[SEP]``, are masked and predicted in place.
 
-    At least one is, so that every example teaches something. Arguments as for :func:`causal`.
+    At least one token of each target is masked, so that every example contributes to the loss. The arguments are those
+    of :func:`causal`.
     """
     context = corrupted_context(source, form, corruption, draws)
     chosen = _choose_masked(target, corruption, draws)
@@ -152,7 +153,7 @@ def masked(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
 
 
 def _choose_masked(target: Ragged, corruption: Corruption, draws: Draws) -> np.ndarray:
-    """Choose the tokens to mask, boolean (N,): those with the smallest random numbers of their target."""
+    """Choose the tokens to mask, bool (N,): those with the smallest random numbers in each target."""
     chance = target.with_values(draws.random(target))
     if corruption.exact_count:
         count = (corruption.target_mask_prob * target.lengths).astype(np.int64)
@@ -174,15 +175,19 @@ def pseudo_masked(
     *,
     spans: SpanSearch | None = None,
 ) -> PackedExamples:
-    """Pseudo-masked fine-tuning (section 2.3): every target token is predicted at a placeholder [P] of its own.
+    """Pseudo-masked fine-tuning (section 2.3): every target token is predicted at its own placeholder [P].
 
-    The program of s2s-ft draws each placeholder through the 80/10/10 rule, and what it writes over a target token is
-    the very token that was drawn for its placeholder; the paper has [P] throughout. Arguments as for :func:`causal`,
-    and
+    The program of s2s-ft applies the 80/10/10 rule to each placeholder, and replaces a corrupted target token by the
+    token drawn for its placeholder. In the paper all placeholders are [P].
 
     Args:
-        spans: the tokens of a span are predicted from what stands before the span, as in UniLMv2, whose placeholders
-            of a span see each other; None: every token is a span.
+        source: as for :func:`causal`.
+        target: as for :func:`causal`.
+        form: as for :func:`causal`.
+        corruption: as for :func:`causal`.
+        draws: as for :func:`causal`.
+        spans: finds spans, whose tokens are predicted from the content before the span. As in UniLMv2, the placeholders
+            of a span see each other. None: every token is a span.
     """
     context = corrupted_context(source, form, corruption, draws)
     placeholder = corruption.draw(target, form, draws)

@@ -1,4 +1,4 @@
-"""The fine-tuning objectives: a record each, which holds everything that sets one apart from the others.
+"""The fine-tuning objectives. Each has a record of everything in which it differs from the others.
 
 ``--finetune-method`` takes their names. To add one, write its function and its record.
 """
@@ -27,13 +27,13 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 
 class Flow(NamedTuple):
-    """The labels of one section; its loss is a term of the whole loss."""
+    """The labels of one section. Its loss is a term of the total loss."""
 
     name: str
     section: int
-    """Number of the section, from 0."""
+    """Index of the section, from 0."""
     weight: float = 1.0
-    """Weight of its loss in the whole."""
+    """Weight of its loss in the total loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class Objective:
     """A fine-tuning objective."""
 
     pack: Pack
-    """From laid-out sources and targets to the sections that are trained on."""
+    """Maps laid-out sources and targets to the sections to train on."""
     decoded_as: Pack
-    """Likewise, to the sections whose placeholders see what they see in decoding."""
+    """Maps laid-out sources and targets to sections in which each prediction sees what it sees in decoding."""
     flows: tuple[Flow, ...]
     """The flows of labels, in order. If there are several, each has one label for every token of a target."""
     positions_per_target: int
@@ -51,31 +51,32 @@ class Objective:
     corruption: Mapping[str, Corruption]
     """The presets of ``--corruption``."""
     options: Mapping[str, Any]
-    """The options that only objectives which list them read, each with the value that asks for nothing."""
+    """Options that this objective reads and others may not, each with the value that disables it."""
     starts_with: Start = None
     """The symbol that the content of a target begins with; see `SequenceForm`."""
     placeholder: str | None = None
-    """The placeholder, where the dictionary has this symbol; otherwise it is the mask symbol."""
+    """The placeholder, if the dictionary has this symbol; otherwise the mask symbol is the placeholder."""
     learns_in_place: bool = False
-    """Only corrupted tokens are predicted, so that held-out targets have to be corrupted too."""
+    """Whether only corrupted tokens are predicted, so that held-out targets must be corrupted, too."""
     takes_spans: bool = False
     """Whether targets can be predicted span by span."""
     span_flow: str | None = None
-    """The flow that spans add; None: they change what the placeholders of the one flow see."""
+    """Name of the flow that spans add; None: spans change what the placeholders of the only flow see."""
     cut: Blocks | None = None
-    """How targets are cut into blocks, where they are."""
+    """How targets are cut into blocks; None: they are not."""
 
     @property
     def own_start(self) -> bool:
-        """Whether the content of a target begins with a symbol of its own, which takes one more position."""
+        """Whether the content of a target begins with its own start symbol, which takes one more position."""
         return self.starts_with == "cls"
 
     def with_spans(self, spans: SpanSearch, word_weight: float | None = None) -> "Objective":
-        """Return the objective with targets that are predicted span by span too.
+        """Return the objective with targets that are predicted span by span.
 
         Args:
             spans: finds the spans.
-            word_weight: weight of the word flow where there are two, the lambda of ERNIE-GEN's equation 7; None: 0.5.
+            word_weight: weight of the word flow if there is also a span flow, lambda in ERNIE-GEN's equation 7;
+                None: 0.5.
         """
         pack = partial(self.pack, spans=spans)
         if self.span_flow is None:
@@ -86,19 +87,19 @@ class Objective:
         return replace(self, pack=pack, flows=flows, positions_per_target=self.positions_per_target + 1)
 
     def with_blocks(self, cut: Blocks) -> "Objective":
-        """Return the objective with targets that are cut into blocks so."""
+        """Return the objective with targets that are cut into blocks in this way."""
         (word,) = self.flows
         flows = (word._replace(weight=cut.word_weight), Flow("block", word.section + 1, 1 - cut.word_weight))
         return replace(self, pack=partial(blocks, cut=cut), cut=cut, flows=flows if cut.word_weight else self.flows)
 
     def target_positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
-        """Return the packed positions of targets at most, from the lengths (B,) of laid-out ones."""
+        """Return the most packed positions that targets take, from their laid-out lengths (B,)."""
         if self.cut is not None:
             return self.cut.positions(lengths, max_target)
         return self.positions_per_target * lengths
 
     def reference(self, source: Ragged, target: Ragged, form: SequenceForm) -> PackedExamples:
-        """Return the pass that gives each target token the probability that decoding gives it: nothing is corrupted.
+        """Return uncorrupted sections that give each target token the same probability as in decoding.
 
         Args:
             source: laid-out sources.
@@ -108,14 +109,17 @@ class Objective:
         return self.decoded_as(source, target, form, NO_CORRUPTION, Draws(0, 0, np.arange(len(source.lengths))))
 
     def held_out(self, corruption: Corruption) -> Corruption:
-        """Return the corruption of held-out data: targets are clean, as decoding sees them, sources are not."""
+        """Return the corruption of held-out data: sources are corrupted; targets are clean, as in decoding.
+
+        If only corrupted tokens are predicted, targets are still masked, but get no noise.
+        """
         clean = replace(corruption, noise_prob=0.0)
         return clean if self.learns_in_place else replace(clean, target_mask_prob=0.0)
 
 
-# The s2s-ft program corrupts half of the target in every method, by the 80/10/10 rule, its pseudo tokens too.
+# In all objectives, the s2s-ft program corrupts half of the target by the 80/10/10 rule, and its pseudo tokens, too.
 _PROGRAM = Corruption(target_mask_prob=0.5, random_prob=0.1, keep_prob=0.1)
-# In the paper what is corrupted becomes [M], in 40 to 70 % of the target, searched for each task (Appendix A).
+# In the paper, corrupted tokens become [M], in 40 to 70 % of the target, tuned for each task (Appendix A).
 _HALF_MASKED = replace(NO_CORRUPTION, target_mask_prob=0.5)
 _MASKING = {"target_mask_prob": 0, "max_masked_tokens": 0}
 
@@ -126,13 +130,13 @@ OBJECTIVES: dict[str, Objective] = {
         flows=(Flow("word", 1),),
         positions_per_target=1,
         starts_with="sep",
-        # Section 2.1 of the paper corrupts nothing.
+        # In section 2.1 of the paper, nothing is corrupted.
         corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
         options=_MASKING,
     ),
     "masked": Objective(
         pack=masked,
-        # Decoding appends one [M] after the other, as pseudo-masked models do (section 2.4).
+        # Decoding appends an [M] in each step, as for pseudo-masked models (section 2.4).
         decoded_as=pseudo_masked,
         flows=(Flow("word", 1),),
         positions_per_target=1,
@@ -145,7 +149,7 @@ OBJECTIVES: dict[str, Objective] = {
         decoded_as=pseudo_masked,
         flows=(Flow("word", 2),),
         positions_per_target=2,
-        # All tokens are predicted; the corrupted ones are missing from the history of the others.
+        # All tokens are predicted; corrupted tokens are hidden from later ones.
         corruption={"paper": _HALF_MASKED, "original": _PROGRAM},
         options=_MASKING,
         takes_spans=True,
@@ -157,7 +161,7 @@ OBJECTIVES: dict[str, Objective] = {
         positions_per_target=2,
         starts_with="cls",
         placeholder="[ATTN]",
-        # ERNIE-GEN has noise in place of masks, at a rate that differs from task to task.
+        # ERNIE-GEN uses noise in place of masks, with a probability that depends on the task.
         corruption={"paper": NO_CORRUPTION, "original": NO_CORRUPTION},
         options={"noise_prob": 0, "noise_symbol": None, "word_flow_weight": None},
         takes_spans=True,
@@ -165,13 +169,16 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "blocks": Objective(
         pack=partial(blocks, cut=Blocks()),
-        # A token at a time; see `s2sft_fairseq.inference.block_search` for several.
+        # Decoding token by token; see `s2sft_fairseq.inference.block_search` for decoding in blocks.
         decoded_as=pseudo_masked,
         flows=(Flow("word", 2),),
         positions_per_target=2,
-        # As infilling, and other than pseudo-masked: the blocks are masked themselves.
+        # No corruption in "paper", unlike pseudo-masked fine-tuning: the blocks themselves are masked.
         corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
-        options={**_MASKING, **dict.fromkeys(("block_length", "noise_schedule", "block_loss_weight", "word_flow_weight"))},
+        options={
+            **_MASKING,
+            **dict.fromkeys(("block_length", "noise_schedule", "block_loss_weight", "word_flow_weight")),
+        },
         cut=Blocks(),
     ),
 }

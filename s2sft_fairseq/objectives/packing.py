@@ -1,26 +1,26 @@
-"""The packed format: every objective of the plugin is a choice of these columns.
+"""The packed format: each objective of the plugin is a choice of these columns.
 
-A packed example is one sequence for one encoder pass, and a packed batch is the tokens of its examples one after the
-other, without any padding. Each token has
+A packed sequence holds an example for one encoder pass. A packed batch is its packed sequences one after the other,
+without padding. Each token has
 
 ========  =================================================================================================
 token     vocabulary id
 position  position id; a placeholder has the position of the token that it stands for
 segment   segment (token type) id
-step      factorization step at which the content of this token becomes known; 0 = given from the start
+step      factorization step at which the content of this token becomes known; 0 = given
 group     0 = content, > 0 = placeholder ([M], [P], [ATTN] in the papers)
 label     the id to predict here, or the padding id
 ========  =================================================================================================
 
-A query ``q`` sees a key ``k`` of its own example exactly when
+A query ``q`` sees a key ``k`` of its own example if and only if
 
 * ``k`` is content and ``step[k] <= step[q]`` (``q`` is content) or ``step[k] < step[q]`` (``q`` is a placeholder), or
 * ``k`` is a placeholder and ``q`` is a placeholder of the same group.
 
-The tokens of an example stand in *sections*: first the context, then content that is predicted (step > 0), then
-placeholders. The context is content of step 0 whose positions count on from 0; it may be empty. Attention uses this:
-the context meets itself, without a mask, and what comes behind it meets the whole example; in local layers each run of
-queries meets what is near.
+The tokens of an example are in *sections*: first the context, then content that is predicted (step > 0), then
+placeholders. The context is content of step 0 with consecutive positions from 0; it may be empty. Attention relies on
+this: the context attends to itself without a mask, and all later tokens attend to the whole example; in local layers
+each run of queries attends to near keys.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ from s2sft_fairseq.objectives.ragged import Ragged
 
 
 class Section(NamedTuple):
-    """A run of tokens of one kind in each of some examples, one example after the other.
+    """The tokens of one kind of one or more examples, one example after the other.
 
-    Every column is an int64 array (N,). N: tokens of this section in all of its examples.
+    Each column is an int64 array (N,). N: tokens of this section in all its examples.
     """
 
     token: np.ndarray
@@ -45,7 +45,7 @@ class Section(NamedTuple):
     group: np.ndarray
     label: np.ndarray
     lengths: np.ndarray
-    """Tokens of this section in each example, int64 (B,). B: examples."""
+    """Number of tokens of this section in each example, int64 (B,). B: examples."""
 
     @classmethod
     def of(
@@ -58,12 +58,15 @@ class Section(NamedTuple):
         step: np.ndarray | int = 0,
         group: np.ndarray | int = 0,
     ) -> "Section":
-        """Make a section; single numbers hold for each of its tokens.
+        """Create a section. A single number holds for all tokens.
 
         Args:
-            token: vocabulary ids, a row for an example.
-            first_position: from where the positions of each example (B,) count on.
-            segment, label, step, group: columns (N,).
+            token: vocabulary ids, a row for each example.
+            first_position: first position of each example (B,).
+            segment: segment ids (N,).
+            label: labels (N,).
+            step: factorization steps (N,).
+            group: groups (N,).
         """
 
         def column(value: np.ndarray | int) -> np.ndarray:
@@ -81,9 +84,9 @@ PackedExamples = tuple[Section, ...]
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Packed examples one after the other, within an example section after section; there is no padding.
+    """Packed sequences one after the other, without padding; within each, section after section.
 
-    Every column is an int64 array (T,). T: tokens of all examples.
+    Each column is an int64 array (T,). T: tokens of all examples.
     """
 
     token: np.ndarray
@@ -96,14 +99,14 @@ class PackedBatch:
     """The length of each section of each example."""
 
     def section(self) -> np.ndarray:
-        """Return the number of the section in which each token stands, from 0 (T,)."""
+        """Return the index of each token's section, from 0 (T,)."""
         lengths = np.array(self.lengths, dtype=np.int64)
         numbers = np.broadcast_to(np.arange(lengths.shape[1]), lengths.shape)
         return np.repeat(numbers.ravel(), lengths.ravel())
 
 
 def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
-    """Join examples, whether they were packed one by one or many at once, to one batch.
+    """Join examples, which were packed one by one or many at once, into one batch.
 
     Raises:
         ValueError: if the examples do not all have the same number of sections.
@@ -111,7 +114,7 @@ def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
     if len(numbers := {len(sections) for sections in packed}) > 1:
         raise ValueError(f"examples of one batch need one number of sections, found {sorted(numbers)}")
     sections = [Section(*map(np.concatenate, zip(*run, strict=True))) for run in zip(*packed, strict=True)]
-    # From section after section to example after example; stable, so that an example keeps the order of its sections.
+    # Reorder from section after section to example after example. A stable sort keeps the order of the sections.
     example = np.concatenate([np.repeat(np.arange(len(section.lengths)), section.lengths) for section in sections])
     order = np.argsort(example, kind="stable")
     columns = zip(*(section[:-1] for section in sections), strict=True)
@@ -121,17 +124,18 @@ def collate(packed: Sequence[PackedExamples]) -> PackedBatch:
 
 
 def first_step(batch: PackedBatch) -> int | None:
-    """Return the step of the first placeholder of every example, 1 where there are none, if the batch is in order.
+    """Return the step of the first placeholder of all examples if the batch is in order, or else None.
 
-    In order means of every example:
+    The step is 1 if there are no placeholders. A batch is in order if in every example
 
     * there is a context; at most one section of content and one of placeholders follow it
-    * content becomes known from left to right, a token in each step from 1 on
-    * each placeholder is a group of its own, and they too stand one step after the other, from the same step on in all
-      examples; the content that the last one sees is there
-    * positions count on with the steps
+    * content becomes known from left to right, one token in each step from 1 on
+    * each placeholder is a group of its own; their steps are consecutive and begin with the same step in all examples;
+      all content that the last placeholder sees exists
+    * positions are consecutive, like the steps
 
-    Then the rule is causal attention, but for the context, which meets itself, and for each placeholder's own key.
+    The visibility rule is then causal attention, except that the context attends to itself without a mask, and each
+    placeholder also sees its own key.
     """
     if len(batch.lengths[0]) > 3:
         return None
@@ -145,7 +149,7 @@ def first_step(batch: PackedBatch) -> int | None:
     first = int(batch.step[is_placeholder][0]) if is_placeholder.any() else 1
     step = np.where(section == 0, 0, place + np.where(is_placeholder, first, 1))
     position = np.where(section == 0, place, context[example] + step - 1)
-    # Ascending ones differ, and all objectives number their groups so.
+    # Check that groups ascend: then they differ, and all objectives number them in this way.
     follows = is_placeholder[1:] & (place[1:] > 0)
     in_order = (
         context.all()

@@ -1,14 +1,14 @@
-"""The pseudo-masked language model: what UniLMv2 is pre-trained on (section 3 of the paper, Figures 3 to 5).
+"""The pseudo-masked language model, the pre-training objective of UniLMv2 (section 3 of the paper, Figures 3 to 5).
 
-The context of a text holds ``[M]`` in place of its masked tokens; behind it stand the masked tokens themselves, each
-known at its factorization step, and a placeholder ``[P]`` for each, all with the positions of the masked tokens. The
-``[M]`` predict all masked tokens at once (autoencoding, AE); the ``[P]`` of one factorization step predict its tokens
-from the context and the steps before it (partially autoregressive, PAR), in one and the same pass.
+The context of a text has ``[M]`` in place of its masked tokens. The masked tokens themselves follow, each known at its
+factorization step, and then a placeholder ``[P]`` for each; both have the positions of the masked tokens. In one pass,
+the ``[M]`` predict all masked tokens at once (autoencoding, AE), and the ``[P]`` of a factorization step predict its
+tokens from the context and the earlier steps (partially autoregressive, PAR).
 
-Which tokens are masked, and in which order, is blockwise masking and factorization (Algorithm 1). The algorithm draws a
-place and a length until enough is masked, and draws again where something is masked already, so that blocks come less
-often than it says. Here the lengths are drawn first; then every way to place them is equally likely, and every order,
-so that lengths and order are what the paper says they are.
+Blockwise masking and factorization (Algorithm 1) chooses the masked tokens and their order. The algorithm draws a place
+and a length until enough tokens are masked, and draws again if a token is masked already, so blocks are less frequent
+than it says. Here the lengths are drawn first; then all placements and all orders are equally likely, so that lengths
+and order have the distributions that the paper gives.
 """
 
 from dataclasses import dataclass, replace
@@ -26,17 +26,17 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 @dataclass(frozen=True)
 class BlockwiseMasking:
-    """How tokens are masked; the values are those of the paper."""
+    """How tokens are masked. The defaults are those of the paper."""
 
     ratio: float = 0.15
-    """Share of the tokens of a text that are masked at least: the last factorization step is not cut."""
+    """Smallest share of masked tokens in a text. It may be exceeded: the last factorization step is not cut."""
     block_prob: float = 0.4
     """Probability that a factorization step is a block of several tokens, and not one token."""
     block_lengths: tuple[int, int] = (2, 6)
-    """Least and greatest length of a block, uniform."""
+    """Minimum and maximum length of a block, drawn uniformly."""
 
     def problems(self, block_lengths: str) -> list[str]:
-        """What is wrong with these values, a sentence each; the lengths are quoted as they were given."""
+        """Return error messages for these values; ``block_lengths`` is the option's text, which a message quotes."""
         found = []
         if not 0 < self.ratio < 1:
             found.append(f"--mask-ratio must be above 0 and below 1, but is {self.ratio:g}")
@@ -48,11 +48,11 @@ class BlockwiseMasking:
         return found
 
     def least_masked(self, lengths: np.ndarray) -> np.ndarray:
-        """Return how many tokens are masked at least, from the lengths of the texts (B,)."""
+        """Return the fewest tokens that are masked, from the lengths of the texts (B,)."""
         return np.ceil(self.ratio * lengths).astype(np.int64)
 
     def most_masked(self, lengths: np.ndarray) -> np.ndarray:
-        """Return how many tokens are masked at most, from the lengths of the texts (B,)."""
+        """Return the most tokens that are masked, from the lengths of the texts (B,)."""
         longest = self.block_lengths[1] if self.block_prob else 1
         most: np.ndarray = np.minimum(self.least_masked(lengths) + longest - 1, lengths)
         return most
@@ -61,17 +61,17 @@ class BlockwiseMasking:
         """Draw the masked tokens and their factorization order.
 
         Args:
-            text: what may be masked, at least one token of each text.
+            text: the tokens that may be masked, at least one of each text.
             draws: random numbers for these texts.
 
         Returns:
-            The factorization step of each token, from 1, and 0 for those that are not masked; int64 (N,).
+            The factorization step of each masked token, from 1, and 0 for other tokens; int64 (N,).
         """
-        # A short text may have no room for the whole of the last one.
+        # In a short text the last block may be cut to fit.
         needed = self.least_masked(text.lengths)
         blocks = draw_lengths(needed, text.lengths, self.block_lengths, self.block_prob, draws)
         masked = np.bincount(blocks.row, weights=blocks.values, minlength=len(text.lengths)).astype(np.int64)
-        # A text is a row of units, each a block or a token that stays.
+        # A text is a row of units, each of which is a block or an unmasked token.
         units = Ragged.of_lengths(text.lengths - masked + blocks.lengths)
         rank = units.with_values(draws.random(units)).rank()
         is_block = rank < blocks.lengths[units.row]
@@ -82,22 +82,22 @@ class BlockwiseMasking:
 
 
 class LanguageModel(NamedTuple):
-    """What of the pseudo-masked language model is trained (Table 6 of the paper)."""
+    """A choice of flows of the pseudo-masked language model to train (Table 6 of the paper)."""
 
     flows: tuple[Flow, ...]
     token_by_token: bool = False
-    """Every masked token has a factorization step of its own, left to right in a block (AR)."""
+    """Every masked token has its own factorization step, from left to right within a block (AR)."""
     partly_masked: bool = False
     """A random number of the [P] of each factorization step hold their tokens, as in fine-tuning in blocks."""
 
     @property
     def autoencodes(self) -> bool:
-        """Whether the [M] predict."""
+        """Whether tokens are predicted at [M]."""
         return self.flows[0].section == 0
 
     @property
     def has_placeholders(self) -> bool:
-        """Whether there are [P], which predict."""
+        """Whether there are [P], at which tokens are predicted."""
         return self.flows[-1].section == 2
 
 
@@ -124,18 +124,18 @@ def pseudo_masked_lm(
     *,
     mask: int,
 ) -> PackedExamples:
-    """Return the context, and where there are placeholders the masked tokens and their placeholders.
+    """Return the context and, if there are placeholders, the masked tokens and their placeholders.
 
-    As a ``[M]``, and as a ``[P]``, a masked token may be itself or a random one (section 4.1: 80/10/10).
+    In place of ``[M]`` and ``[P]`` there may be the masked token itself or a random token (section 4.1: 80/10/10).
 
     Args:
-        text: laid-out texts, ``[CLS] S1 [SEP] S2 [SEP]``, which belong together; a block may go on from S1 to S2.
-        language_model: what is trained.
-        masking: what is masked.
+        text: laid-out texts, ``[CLS] S1 [SEP] S2 [SEP]``; a block may continue from S1 to S2.
+        language_model: the flows to train.
+        masking: how tokens are masked.
         form: special symbols and segments.
         corruption: how masked tokens are replaced.
         draws: random numbers for these texts.
-        mask: the symbol at ``[M]``; that at ``[P]`` is the placeholder of `form`.
+        mask: the id of ``[M]``; the id of ``[P]`` is the placeholder of `form`.
     """
     is_word = (text.values != form.cls) & (text.values != form.sep)
     words = text.only(is_word)
@@ -174,7 +174,7 @@ def pseudo_masked_lm(
 
 
 def _factorization_steps(step: Ragged) -> Ragged:
-    """Return how many tokens each factorization step has, in the order of the text, from the steps of masked tokens."""
+    """Return the number of tokens of each factorization step, in text order, from the steps of masked tokens."""
     is_first = (step.place == 0) | (step.values != np.roll(step.values, 1))
     starts = np.flatnonzero(is_first)
     return Ragged(np.diff(np.append(starts, len(is_first))), np.bincount(step.row[starts], minlength=len(step.lengths)))

@@ -1,10 +1,10 @@
-"""How a source and a target are laid out: special symbols, segments, limits, truncation.
+"""The layout of sources and targets: special symbols, segments, limits, truncation.
 
-The fields of a source, such as passage and answer or the turns of a dialogue, stand one behind the other with ``[SEP]``
-between them: ``f1 [SEP] f2 [SEP] f3``. A source without ``[SEP]`` is one field; two ``[SEP]`` side by side have an
-empty field between them.
+The fields of a source, such as passage and answer or the turns of a dialogue, are separated by ``[SEP]``:
+``f1 [SEP] f2 [SEP] f3``. A source without ``[SEP]`` is one field; two adjacent ``[SEP]`` have an empty field between
+them.
 
-A *dialogue* is one of a knowledge, such as a persona or a passage, and turns: ``knowledge [SEP] turn [SEP] turn``.
+A *dialogue* consists of knowledge, such as a persona or a passage, and turns: ``knowledge [SEP] turn [SEP] turn``.
 """
 
 from collections.abc import Sequence
@@ -17,26 +17,27 @@ from s2sft_fairseq.objectives.ragged import Ragged
 
 SIDES = ("left", "right")
 KNOWLEDGE_ROLE = 2
-"""Of a dialogue; the two who speak have 0 and 1."""
+"""Role of the knowledge in a dialogue; the two speakers have the roles 0 and 1."""
 Start = Literal["sep", "cls"] | None
-"""Where the content of a target begins: with the ``[SEP]`` of its source (causal), with a ``[CLS]`` of its own
-(ERNIE-GEN), or with its first token."""
+"""The first content token of a target: the ``[SEP]`` of its source (causal), a ``[CLS]`` of its own (ERNIE-GEN), or its
+first token (None)."""
 
 
 @dataclass(frozen=True)
 class SourceFields:
-    """The rules for the fields of a source; of values for each field the last one holds for all further fields."""
+    """The rules for the fields of a source. If there are fewer values than fields, the last one holds for the rest."""
 
     segments: tuple[int, ...] = (0,)
     """Segment id of each field."""
     alternate: bool = False
-    """The segment ids take turns instead, counted from the last field backwards, so that it always has the last id."""
+    """Repeat the segment ids cyclically instead, aligned to the end: the last field always has the last id."""
     truncation: tuple[str, ...] = ("right",)
-    """The side that is cut, ``left`` or ``right``. One: of the source as one run. Several: of each field on its own."""
+    """The side that is cut, ``left`` or ``right``. One value: the source is cut as a whole. Several values: each field
+    is cut on its own side."""
     limits: tuple[int, ...] = (0,)
-    """Most positions of each field, its ``[SEP]`` included; 0: no limit."""
+    """Most positions of each field, with its ``[SEP]``; 0: no limit."""
     dialogue: tuple[int, int] | None = None
-    """A dialogue, for a model of so many roles and turns, whose segments these are; None: it is none."""
+    """Numbers of roles and turns of the model, which determine the segments of a dialogue; None: not a dialogue."""
 
     @property
     def is_one_segment(self) -> bool:
@@ -44,15 +45,15 @@ class SourceFields:
         return len(self.segments) == 1 and self.dialogue is None
 
     def cut(self, tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
-        """Cut each field to its own limit, then all together to the room there is.
+        """Cut each field to its own limit, then all fields together to ``room``.
 
-        Cut as one run, a source may lose whole fields with their ``[SEP]``. Cut on the left it never begins with the
-        ``[SEP]`` of a field that is gone; cut on the right just behind a ``[SEP]`` it ends in an empty field. With a
-        side for each field the longest give way first, see :func:`_give_way`, and none is lost: a field that is cut to
-        nothing keeps its ``[SEP]``, unless there is no room for the ``[SEP]`` alone.
+        A source that is cut as a whole may lose complete fields with their ``[SEP]``. After a cut on the left it never
+        begins with the ``[SEP]`` of a lost field; after a cut on the right just after a ``[SEP]`` it ends in an empty
+        field. With a side for each field the longest fields are cut first, see :func:`_give_way`, and no field is lost:
+        a field that is cut to nothing keeps its ``[SEP]``, unless ``room`` is too small for the ``[SEP]`` of all.
 
         Args:
-            tokens: ids (n,), without special symbols but for the ``[SEP]`` between fields.
+            tokens: ids (n,), without special symbols except the ``[SEP]`` between fields.
             sep: id of ``[SEP]``.
             room: most ids to keep, at least 1.
         """
@@ -67,10 +68,10 @@ class SourceFields:
         return _last(tokens, sep, room) if of_the_end else tokens[:room]
 
     def _cut_dialogue(self, tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
-        """Cut a dialogue, whose knowledge keeps its ``[SEP]`` always.
+        """Cut a dialogue. The ``[SEP]`` after the knowledge always remains.
 
-        With one side, ``left``, it loses its left end, the knowledge first. With two, of the knowledge and ``left``,
-        turns are lost first, the oldest first; then the knowledge gives way, and at last the last turn.
+        With one side, ``left``, the dialogue is cut on the left: first the knowledge, then the turns. With two sides,
+        that of the knowledge and ``left``, the oldest turns are cut first, then the knowledge, and the last turn last.
         """
         end = int(np.flatnonzero(tokens == sep)[0])
         knowledge, turns = tokens[:end], tokens[end + 1 :]
@@ -86,7 +87,7 @@ class SourceFields:
         return np.concatenate([knowledge, [sep], turns])
 
     def _cut_fields(self, tokens: np.ndarray, sep: int, room: int | None) -> np.ndarray:
-        """Cut each field to its limit, and further, until all fit into the room, if there is one to fit into."""
+        """Cut each field to its limit, and further until all fields fit into ``room`` if that is given."""
         ends = [*np.flatnonzero(tokens == sep).tolist(), len(tokens)]
         starts = [0, *(end + 1 for end in ends[:-1])]
         whole = [end - start for start, end in zip(starts, ends, strict=True)]
@@ -103,11 +104,11 @@ class SourceFields:
         return np.concatenate(kept[1:])
 
     def segment_column(self, field: np.ndarray, num_fields: np.ndarray | int) -> np.ndarray:
-        """Return the segment ids of tokens, from the number of each one's field, 0 for the first, and of all fields.
+        """Return the segment ids of tokens, from the index of each token's field and the number of fields.
 
         In a dialogue segment ``s`` is role ``s % roles`` and turn ``s // roles``. The response is turn 0 of role 0, the
-        turn before it turn 1 of role 1, the one before that turn 2 of role 0 again; turns beyond the last row of the
-        table share it. The knowledge is turn 0 of role 2 (ERNIE-GEN's program).
+        turn before it is turn 1 of role 1, the turn before that is turn 2 of role 0, and so on; further turns share the
+        last row of the turn embedding. The knowledge is turn 0 of role 2 (ERNIE-GEN's program).
 
         Shape:
             field (..., S), num_fields (..., 1) -> (..., S).
@@ -123,22 +124,22 @@ class SourceFields:
 
 
 def _of(index: int, values: Sequence[Any]) -> Any:
-    """Return the value for a field; the last one holds for all further fields."""
+    """Return the value for a field; the last value holds for all further fields."""
     return values[min(index, len(values) - 1)]
 
 
 def _last(tokens: np.ndarray, sep: int, room: int) -> np.ndarray:
-    """Return the end of tokens that are too long, without the ``[SEP]`` of a field that is gone at its beginning."""
+    """Return the last ``room`` tokens, without a leading ``[SEP]`` whose field is lost."""
     excess = len(tokens) - room
     of_a_lost_field = room > 0 and tokens[excess] == sep and tokens[excess - 1] != sep
     return tokens[excess + int(of_a_lost_field) :]
 
 
 def _give_way(lengths: Sequence[int], room: int) -> list[int]:
-    """Shorten fields to a common length, so that they fit into the room together; those that are shorter stay whole.
+    """Shorten fields to a common length so that together they fit into ``room``. Shorter fields stay whole.
 
-    Where it does not come out even, one position more goes to the fields that were shorter, of equally long ones to the
-    first: as if each position in turn were taken from the field that is longest by then.
+    If ``room`` does not divide evenly, originally shorter fields keep one position more, and of equally long fields the
+    first: as if each position were removed from the field that is longest at that time.
     """
     kept = [0] * len(lengths)
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -151,10 +152,10 @@ def _give_way(lengths: Sequence[int], room: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SequenceForm:
-    """Everything that an objective and the decoder must agree on.
+    """The layout, on which objective and decoder must agree.
 
-    The limits count special tokens, as in s2s-ft: ``max_source`` positions for ``[CLS] source [SEP]`` and
-    ``max_target`` for ``target [SEP]``. A start symbol of the target's own is not counted.
+    The limits count special symbols, as in s2s-ft: ``max_source`` positions for ``[CLS] source [SEP]`` and
+    ``max_target`` for ``target [SEP]``. A ``[CLS]`` that begins the target is not counted.
     """
 
     cls: int
@@ -164,7 +165,7 @@ class SequenceForm:
     vocab_size: int
     starts_with: Start = None
     fields: SourceFields = SourceFields()
-    """How the fields of a source are cut and told apart."""
+    """How the fields of a source are cut, and their segments."""
     target_segment: int = 1
     placeholder_segment: int = 1
     max_source: int = 464
@@ -173,22 +174,22 @@ class SequenceForm:
     def source(self, tokens: np.ndarray) -> np.ndarray:
         """Lay out a source: ``[CLS] x [SEP]``, or ``[CLS] x`` for causal models, whose target begins with ``[SEP]``.
 
-        The ``[SEP]`` between the fields of ``x`` is part of it; how ``x`` is cut to fit is up to :class:`SourceFields`.
+        ``x`` contains the ``[SEP]`` between its fields. :class:`SourceFields` tells how ``x`` is cut to fit.
 
         Args:
-            tokens: ids (n,), without special symbols but for the ``[SEP]`` between fields.
+            tokens: ids (n,), without special symbols except the ``[SEP]`` between fields.
         """
         kept = self.fields.cut(tokens, self.sep, self.max_source - self.source_specials)
         laid_out = np.full(len(kept) + self.source_specials, self.sep, dtype=np.int64)
         laid_out[0] = self.cls
-        laid_out[1 : len(kept) + 1] = kept  # what is left is the final [SEP], if there is one
+        laid_out[1 : len(kept) + 1] = kept  # the final [SEP], if there is one, follows
         return laid_out
 
     def source_segments(self, source: np.ndarray) -> np.ndarray:
-        """Return the segment ids of laid-out sources (..., S); those of padding on the right mean nothing.
+        """Return the segment ids of laid-out sources (..., S); those of padding on the right are meaningless.
 
-        ``[CLS]`` has the segment of the first field, each ``[SEP]`` that of the field before it. What counts are the
-        fields that are left of a cut source, so that the segments can be told from the laid-out ids alone.
+        ``[CLS]`` has the segment of the first field, and each ``[SEP]`` that of the field before it. Fields are counted
+        after cutting, so that the segments follow from the laid-out ids.
         """
         separators = source == self.sep
         num_fields = separators.sum(axis=-1, keepdims=True) + (not self.has_placeholders)
@@ -202,7 +203,7 @@ class SequenceForm:
         return column
 
     def target(self, tokens: np.ndarray) -> np.ndarray:
-        """Lay out what is to be generated: ``y [SEP]``. A target that is cut still ends in ``[SEP]``, as in s2s-ft.
+        """Lay out a target: ``y [SEP]``. A target that is cut still ends in ``[SEP]``, as in s2s-ft.
 
         Args:
             tokens: ids without special symbols (m,).
@@ -216,7 +217,7 @@ class SequenceForm:
 
     @property
     def start(self) -> tuple[int, ...]:
-        """The ids that the content of a target begins with: one, or none."""
+        """The start symbol of the content of a target, as a tuple of one id, or of none."""
         return {"sep": (self.sep,), "cls": (self.cls,), None: ()}[self.starts_with]
 
     @property
@@ -225,16 +226,16 @@ class SequenceForm:
         return 1 + self.has_placeholders
 
     def source_length(self, num_tokens: np.ndarray) -> np.ndarray:
-        """Lengths of laid-out sources of ``num_tokens`` ids, as far as that number tells.
+        """Return upper bounds for the lengths of laid-out sources, from their numbers of ids before layout.
 
-        They are upper bounds: a cut on the left may leave one position less, and limits of single fields many less.
-        Otherwise they are exact.
+        A cut on the left may leave one position less, and limits of single fields many less. Otherwise the bounds are
+        exact.
         """
         length: np.ndarray = np.minimum(num_tokens + self.source_specials, self.max_source)
         return length
 
     def target_length(self, num_tokens: np.ndarray) -> np.ndarray:
-        """Lengths of laid-out targets of ``num_tokens`` ids."""
+        """Return the lengths of laid-out targets, from their numbers of ids before layout."""
         length: np.ndarray = np.minimum(num_tokens + 1, self.max_target)
         return length
 
@@ -244,10 +245,10 @@ _FIELDS = SourceFields(truncation=("right", "right"))
 
 @dataclass(frozen=True)
 class EncoderDecoderForm:
-    """Everything that training and decoding must agree on. The limits count special symbols."""
+    """The layout of encoder-decoders, on which training and decoding must agree. The limits count special symbols."""
 
     prefix: tuple[int, ...]
-    """What every source begins with: the token of a language, or nothing."""
+    """Ids that every source begins with: a language token, or none."""
     eos: int
     pad: int
     max_source: int
@@ -259,9 +260,9 @@ class EncoderDecoderForm:
         return len(self.prefix) + 1
 
     def source(self, tokens: np.ndarray) -> np.ndarray:
-        """Lay out a source: ``prefix x eos``; a long one loses its end, but not its eos.
+        """Lay out a source: ``prefix x eos``. A long source is cut at its end, before eos.
 
-        Of several fields, such as passage and answer with eos between them, the longest loses its end.
+        If there are several fields, such as passage and answer with eos between them, the longest is cut at its end.
 
         Args:
             tokens: ids without special symbols (n,).
@@ -270,7 +271,7 @@ class EncoderDecoderForm:
         return np.concatenate([self.prefix, kept, [self.eos]]).astype(int)
 
     def target(self, tokens: np.ndarray) -> np.ndarray:
-        """Lay out a target: ``y eos``, likewise.
+        """Lay out a target: ``y eos``. A long target is cut at its end, before eos.
 
         Args:
             tokens: ids without special symbols (m,).

@@ -1,10 +1,9 @@
-"""Span corruption, the pre-training objective of T5, mT5 and DeltaLM (section 2.3 of its paper, Figure 3).
+"""Span corruption, the pre-training objective of T5, mT5 and DeltaLM (section 2.3 of DeltaLM's paper, Figure 3).
 
-Spans of a text are replaced by sentinels, each by its own; the target is the spans, each behind its sentinel. Numbers
-and lengths of spans are those of T5's program: how many tokens are noise, and in how many spans, follows from the
-length of the text alone; what is drawn is how noise and the rest are cut into so many pieces. The text begins with a
-piece that is left, and ends with noise. Translation span corruption (mT6) is the same on a sentence followed by its
-translation.
+Each span of a text is replaced by its own sentinel; the target is the spans, each after its sentinel. Numbers and
+lengths of spans follow T5's program: the length of the text determines how many tokens are noise, and in how many
+spans; random is only how noise and the rest are cut into that number of pieces. A text begins with a piece of the rest
+and ends with noise. Translation span corruption (mT6) is the same for a sentence followed by its translation.
 """
 
 from collections.abc import Sequence
@@ -15,17 +14,17 @@ import numpy as np
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
 SENTINEL = "<extra_id_{}>"
-"""Symbol of the sentinel of a span, by the span's place in its text, from 0; mT5's."""
+"""Symbol of a span's sentinel, from the index of the span in its text, from 0; as in mT5."""
 
 
 def sentinel_symbols(number: int) -> list[str]:
-    """Return the symbols of so many sentinels."""
+    """Return the symbols of the first ``number`` sentinels."""
     return [SENTINEL.format(place) for place in range(number)]
 
 
 @dataclass(frozen=True)
 class SpanCorruption:
-    """How much of a text is noise. The defaults are those of span corruption; for translations it is half."""
+    """How much of a text is noise. The defaults are for span corruption; for translations, half of it is noise."""
 
     density: float = 0.15
     """Share of the tokens that are noise."""
@@ -33,7 +32,7 @@ class SpanCorruption:
     """Mean length of a span, in tokens."""
 
     def problems(self, option: str) -> list[str]:
-        """What is wrong with these values, a sentence each; ``option`` is the name of the option of the density."""
+        """Return error messages for these values; ``option`` is the name of the option for the density."""
         found = []
         if not 0 < self.density < 1:
             found.append(f"{option} must be above 0 and below 1, but is {self.density:g}")
@@ -42,18 +41,18 @@ class SpanCorruption:
         return found
 
     def counts(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many tokens of texts are noise, and in how many spans, from their lengths, at least 2 (B,)."""
+        """Return the numbers of noise tokens and of spans, from the lengths of the texts, which are at least 2 (B,)."""
         noise = np.clip(np.rint(lengths * self.density).astype(np.int64), 1, lengths - 1)
         spans = np.maximum(1, np.rint(noise / self.mean_length).astype(np.int64))
         return noise, np.minimum(spans, lengths - noise)
 
     def sizes(self, lengths: np.ndarray, *, target_sentinels: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lengths of sources and targets, from those of the texts (B,)."""
+        """Return the lengths of sources and targets, from the lengths of the texts (B,)."""
         noise, spans = self.counts(lengths)
         return lengths - noise + spans, noise + (spans if target_sentinels else 0)
 
     def draw(self, text: Ragged, draws: Draws) -> np.ndarray:
-        """Draw which tokens are noise, boolean (N,), in texts of at least two tokens each."""
+        """Draw which tokens are noise, bool (N,), in texts of at least two tokens each."""
         noise, spans = self.counts(text.lengths)
         left = _cut(text.lengths - noise, spans, draws)
         taken = _cut(noise, spans, draws)
@@ -67,13 +66,13 @@ class SpanCorruption:
 
         Args:
             text: ids of the texts, at least two of each.
-            sentinels: ids of the sentinels in order, as many as a text may have spans.
+            sentinels: ids of the sentinels in order, at least as many as a text may have spans.
             draws: random numbers for these texts.
-            target_sentinels: whether the targets have sentinels; they have none where a model is to learn, beside
-                another task, to write plain text (section 3.3 of the paper).
+            target_sentinels: whether the targets have sentinels. Without them a model learns, besides another task, to
+                write plain text (section 3.3 of the paper).
         """
         is_noise = self.draw(text, draws)
-        # No text begins with noise, so that the token before a span is of the same text.
+        # No text begins with noise, so the token before a span belongs to the same text.
         begins = is_noise & ~np.roll(is_noise, 1)
         _, spans = self.counts(text.lengths)
         place = np.arange(int(begins.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
@@ -84,7 +83,7 @@ class SpanCorruption:
         source = source[~is_noise | begins]
         if not target_sentinels:
             return Ragged(source, source_sizes), Ragged(text.values[is_noise], target_sizes)
-        # The first token of a span comes twice, and gives its first place to the sentinel.
+        # Repeat the first token of each span, and overwrite the first copy with the sentinel.
         noise_begins = begins[is_noise]
         target = np.repeat(text.values[is_noise], 1 + noise_begins)
         target[np.flatnonzero(noise_begins) + np.arange(len(of_span))] = of_span
@@ -92,11 +91,11 @@ class SpanCorruption:
 
 
 def _cut(totals: np.ndarray, pieces: np.ndarray, draws: Draws) -> np.ndarray:
-    """Cut rows of tokens into pieces, none of them empty; all ways to do so are equally likely.
+    """Cut rows of tokens into non-empty pieces. All ways to do so are equally likely.
 
     Args:
-        totals: tokens of each row (B,).
-        pieces: pieces of each row (B,), at least 1 and at most as many as tokens.
+        totals: number of tokens of each row (B,).
+        pieces: number of pieces of each row (B,), from 1 to the number of tokens.
         draws: random numbers for the rows.
 
     Returns:
