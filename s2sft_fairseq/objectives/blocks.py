@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sft_fairseq.objectives.finetuning import Corruption, pseudo_masked
-from s2sft_fairseq.objectives.packing import Section, PackedBatch, PackedExamples
+from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -121,7 +121,6 @@ class Blocks:
 
         With a word flow the loss is the weighted sum of the losses of both flows, each divided by its own number.
 
-
         Args:
             batch: the packed batch of T tokens.
             labelled: indices of the tokens that are predicted (L,).
@@ -167,7 +166,7 @@ def parse_block_length(text: str) -> tuple[int, int] | None:
 
 
 def draw_lengths(
-    needed: np.ndarray, room: np.ndarray, bounds: tuple[int, int], block_prob: np.ndarray | float, draws: Draws
+    needed: np.ndarray, room: np.ndarray, bounds: tuple[int, int], block_prob: float, draws: Draws
 ) -> Ragged:
     """Draw lengths of blocks for each of B texts until they have enough tokens.
 

@@ -55,7 +55,16 @@ def test_from_pairs_to_text(call_command, until_learned, length):
 @pytest.mark.usefixtures("data")
 def test_options_that_do_not_go(call_command):
     words = ("train", "data", "--pretrained", "encoder", *LEARNING, "--max-update", "1")
-    wrong = ("--block-length", "0", "--word-flow-weight", "2", "--noise-schedule", "full", "--block-loss-weight", "bound")
+    wrong = (
+        "--block-length",
+        "0",
+        "--word-flow-weight",
+        "2",
+        "--noise-schedule",
+        "full",
+        "--block-loss-weight",
+        "bound",
+    )
     error = call_command(*words, *wrong, status=2).stderr
     for found in (("--block-length", "'0'"), ("--word-flow-weight", "2"), ("--block-loss-weight", "full")):
         assert any(all(word in line for word in found) for line in error.splitlines()), found
