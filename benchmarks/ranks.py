@@ -32,7 +32,8 @@ def main() -> None:
         for ranks in options.ranks:
             fastest[ranks] = max(fastest[ranks], updates_per_second(options, ranks))
     records = [
-        {"ranks": ranks, "updates/s": speed, "efficiency": speed / fastest[1] / ranks} for ranks, speed in fastest.items()
+        {"ranks": ranks, "updates/s": speed, "efficiency": speed / fastest[1] / ranks}
+        for ranks, speed in fastest.items()
     ]
     write_records(options.output / "ranks.json", records)
     for record in records:

@@ -24,7 +24,7 @@ from s2sft_fairseq.models.convert import parameter_shapes
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.objective import OBJECTIVES
-from s2sft_fairseq.objectives.packing import Section, PackedBatch, collate
+from s2sft_fairseq.objectives.packing import PackedBatch, Section, collate
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, Start
 
 FOLDER = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).parent)
@@ -108,7 +108,9 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
 def real_places(lengths: Sequence[Sequence[int]], form: SequenceForm) -> np.ndarray:
     """Where the tokens of our sections stand in recorded rows, whose sections are padded to their maximum, bool (B, L)."""
     most = (form.max_source, form.max_target, form.max_target)
-    return np.concatenate([np.arange(most[i]) < section[:, None] for i, section in enumerate(np.array(lengths).T)], axis=1)
+    return np.concatenate(
+        [np.arange(most[i]) < section[:, None] for i, section in enumerate(np.array(lengths).T)], axis=1
+    )
 
 
 @dataclass(frozen=True)
