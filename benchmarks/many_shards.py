@@ -1,11 +1,10 @@
-"""Train on a corpus in many shards, and measure memory: it must not grow with the shards that were read.
+"""Train on a corpus in many shards, and measure memory: it must not grow with the number of shards that were read.
 
-    python benchmarks/many_shards.py --source train.src --target train.tgt --dictionary dict.txt \\
-        --shards 100 --output out
+    python benchmarks/many_shards.py --source train.src --target train.tgt --dictionary dict.txt --shards 100 --output out
 
-Each shard has its own folder of binarized data, which is one epoch: ``s2sft train shard0:shard1:...``. The files hold tokens, as ``s2sft tokenize`` writes them. The lines of the
-files are repeated until there are enough. The resident memory and the open files of the process are taken when an epoch
-begins; they count pages of the files that are mapped. What is there already is not made again.
+Each shard has its own folder of binarized data, and is one epoch: ``s2sft train shard0:shard1:...``. The files hold
+tokens, as ``s2sft tokenize`` writes them; their lines are repeated until there are enough. Resident memory and open
+files of the process are taken when an epoch begins; memory includes pages of mapped files. Shards that exist are kept.
 """
 
 import argparse

@@ -106,7 +106,7 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
 
 
 def real_places(lengths: Sequence[Sequence[int]], form: SequenceForm) -> np.ndarray:
-    """Where the tokens of our sections stand in recorded rows, whose sections are padded to their maximum, bool (B, L)."""
+    """Which places of recorded rows hold tokens, bool (B, L): recorded sections are padded to their maximum."""
     most = (form.max_source, form.max_target, form.max_target)
     return np.concatenate(
         [np.arange(most[i]) < section[:, None] for i, section in enumerate(np.array(lengths).T)], axis=1

@@ -69,7 +69,7 @@ def random_example(kinds, lengths, rng):
 
 
 def random_examples(kinds, seed, count=4):
-    """Contexts of which some are longer than several windows of local attention, and sections of which some are empty."""
+    """Random examples: some contexts are longer than several windows of local attention, some sections are empty."""
     rng = np.random.default_rng(seed)
     return [
         random_example(kinds, [rng.integers(1, 30) if kind == "context" else rng.integers(0, 8) for kind in kinds], rng)
