@@ -174,8 +174,7 @@ def draw_lengths(
         needed: fewest tokens in all blocks of a text (B,).
         room: most tokens in all blocks of a text, at least ``needed`` (B,); the last block is cut to fit.
         bounds: fewest and most tokens of a block; all lengths between them are equally likely.
-        block_prob: probability, for each text (B,) or for all, that a length is drawn from ``bounds``; otherwise it
-            is 1.
+        block_prob: probability that a length is drawn from ``bounds``; otherwise it is 1.
         draws: random numbers for these texts.
 
     Returns:
@@ -184,8 +183,7 @@ def draw_lengths(
     drawn = Ragged.of_lengths(needed)  # the most blocks that a text may have
     least, greatest = bounds
     of_block = least + draws.integers(greatest - least + 1, drawn)
-    probability = np.broadcast_to(block_prob, needed.shape)[drawn.row]
-    values = np.where(draws.random(drawn) < probability, of_block, 1)
+    values = np.where(draws.random(drawn) < block_prob, of_block, 1)
     totals = np.cumsum(values)
     starts = np.cumsum(needed) - needed
     before = totals - values - np.concatenate([[0], totals])[starts][drawn.row]

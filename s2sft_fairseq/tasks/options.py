@@ -147,8 +147,8 @@ class InfillingOptions(FairseqDataclass):
     word_flow_weight: Optional[float] = field(
         default=None,
         metadata={
-            "help": "infilling with --span-vocab, and blocks: weight W of the word flow in the loss; the other flow has "
-            "1 - W (default: 0.5; blocks of one length: 0, no word flow)"
+            "help": "infilling with --span-vocab, and blocks: weight W of the word flow in the loss; the other flow "
+            "has 1 - W (default: 0.5; blocks of one length: 0, no word flow)"
         },
     )
 
