@@ -23,7 +23,7 @@ from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPret
 
 GENERATIONS = ["infilling", "typical"]
 NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
-"""The paper's rates: with spans of section 4.1; without spans, which makes pre-training easier, of Table 7's caption."""
+"""The paper's rates: with spans of section 4.1; without spans, when pre-training is easier, of Table 7's caption."""
 
 
 @dataclass
