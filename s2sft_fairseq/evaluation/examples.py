@@ -86,14 +86,14 @@ class Example:
 def read_examples(
     hypotheses: Path | Lead, references: Sequence[Path], source: Path | None, settings: Settings
 ) -> list[Example]:
-    """Read and normalise the examples of one system.
+    """Read and normalize the examples of one system.
 
     Args:
         hypotheses: a file with one hypothesis per line, or the lead of each source.
         references: line-aligned files, one for each reference. A line may be empty if the example has fewer references.
             ``.jsonl`` files have objects with a list of texts as "refs", or one text as "tgt".
         source: the line-aligned file of sources, or None.
-        settings: how to normalise the texts, and whether to group examples by source.
+        settings: how to normalize the texts, and whether to group examples by source.
 
     Raises:
         UserError: a file is missing, empty or malformed, line counts differ, or an example has no reference.

@@ -1,4 +1,4 @@
-"""Normalise hypotheses and references before they are compared.
+"""Normalize hypotheses and references before they are compared.
 
 The steps follow the order of the evaluation scripts of s2s-ft and ERNIE-GEN: split into sentences, convert words, drop
 short and repeated sentences, truncate, replace digits, lower-case.
@@ -53,12 +53,12 @@ def normalise_reference(text: str, settings: Settings) -> str:
 
 
 def normalise_source(text: str, settings: Settings) -> str:
-    """Return the normalised source, by which examples are grouped."""
+    """Return the normalized source, by which examples are grouped."""
     return text.strip().lower() if settings.lowercase else text.strip()
 
 
 def signature(settings: Settings) -> str:
-    """Return the signature of the normalisation: always case, split and length, other steps only if they apply."""
+    """Return the signature of the normalization: always case, split and length, other steps only if they apply."""
     split = f"{settings.hyp_separator or 'line'}/{settings.ref_separator or 'line'}"
     told = {
         "case": "lower" if settings.lowercase else "kept",

@@ -1,8 +1,8 @@
-"""The settings of a score: normalisation, metrics and their variants, and the presets of benchmarks.
+"""The settings of a score: normalization, metrics and their variants, and the presets of benchmarks.
 
 A preset follows the papers of its benchmark. Where their scripts expect BERT's words, hypotheses are first split into
 them, so that a detokenized text scores as its original words do. The published references of CNN/DailyMail and XSum are
-tokenized, those of the raw data are not. Both are normalised as the hypotheses are, which does not change the ROUGE of
+tokenized, those of the raw data are not. Both are normalized as the hypotheses are, which does not change the ROUGE of
 tokenized text.
 
 The presets follow s2s-ft's evaluations/eval_for_{cnndm,xsum,gigaword}.py, ERNIE-GEN's eval/tasks/ and XNLG's

@@ -20,7 +20,7 @@ TEXTS = (
 )
 """The texts for the comparison, unless others are given."""
 SHOWN = 5
-"""How many texts with differing hypotheses are shown."""
+"""Maximum number of texts with differing hypotheses to show."""
 
 Search = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """A function from texts to the ids of the best hypothesis of each, without eos."""

@@ -75,7 +75,7 @@ class S2SFTConfig(PretrainedConfig):
         rotary_base: float = 0.0,  # of rotary positions; 0: a position embedding
         local_rotary_base: float = 0.0,  # of local layers; 0: `rotary_base`
         local_attention_window: int = 0,  # local layers see half as many positions on each side
-        global_attention_every: int = 1,  # one layer in so many is global, beginning with the first
+        global_attention_every: int = 1,  # period of the global layers, beginning with the first
         starts_with: str | None = None,  # first content of a target: "sep" (causal), "cls" or None
         placeholder_token_id: int = 103,
         source_segments: Sequence[int] = (0,),  # of the fields of a source; further fields have the last one
@@ -241,7 +241,7 @@ class Layer(nn.Module):
         self.pre_norm, self.gated = config.pre_norm, config.gated
         self.pattern = Pattern.of(config, index)
         self.attention = Attention(config)
-        # The embeddings, the input of the first layer, already are normalised.
+        # The embeddings, the input of the first layer, already are normalized.
         is_plain = config.pre_norm and index == 0
         norm = partial(nn.LayerNorm, width, eps=config.layer_norm_eps, bias=config.biases)
         self.attention_layer_norm = nn.Identity() if is_plain else norm()

@@ -1,4 +1,4 @@
-"""How ``s2sft finetune`` chooses a checkpoint and a search: the metrics, the searches to try, and the evaluation."""
+"""The choice of a checkpoint and a search in ``s2sft finetune``: metrics, searches to try, and evaluation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -112,7 +112,7 @@ def _help_printer() -> Callable[[argparse.ArgumentParser], None]:
 
 
 def _forget_default_arch(parser: argparse.ArgumentParser) -> None:
-    """Without ``--arch``, show the options of no model; fairseq would fail, or show those of one of its own models."""
+    """Without ``--arch``, show no model options; fairseq would fail, or show those of one of its own models."""
     for action in parser._actions:
         if action.dest == "arch":
             action.default = argparse.SUPPRESS

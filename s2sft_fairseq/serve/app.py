@@ -122,7 +122,7 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
 
     @app.post("/attention")
     async def attention(request: schemas.AttentionRequest) -> schemas.AttentionAnswer:
-        """Tell which tokens of the source each token of the target looks at."""
+        """Return the attention weights of the source tokens for each target token."""
         (source,) = schemas.sources_of(request.source, limits)
         schemas.check_length("target", len(request.target), limits)
 
@@ -140,7 +140,7 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
 def _add_state(app: FastAPI, batcher: Batcher, metrics: Metrics, name: str) -> None:
     @app.get("/health")
     async def health() -> schemas.HealthAnswer:
-        """Tell whether the model's thread runs."""
+        """Return the state of the server, if the model's thread runs."""
         if not batcher.is_alive():
             raise Refused(503, "the model's thread has ended")
         return schemas.HealthAnswer(status="ok", model=name, version=__version__, queue_length=batcher.queue_length())

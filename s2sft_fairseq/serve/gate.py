@@ -34,7 +34,7 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )
 READ_AND_DROPPED = 8
-"""How much of a too large body is read, as a multiple of the limit, so that its sender receives the answer."""
+"""A too large body is read up to this multiple of the limit, so that its sender receives the answer."""
 
 
 class ClientGoneError(Exception):

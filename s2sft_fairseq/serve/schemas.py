@@ -93,7 +93,7 @@ class AttentionAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """Whether the model's thread runs."""
+    """The state of a server whose model's thread runs."""
 
     status: str
     model: str
