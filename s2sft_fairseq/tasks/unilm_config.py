@@ -1,7 +1,7 @@
 """Options of the `unilm_seq2seq` task.
 
-The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
-What is None by default is taken from the checkpoint where one is loaded, else from the default named in its help.
+Types are written ``Optional[...]``, the only form that fairseq's command line supports. An option whose default is None
+has the value of the loaded checkpoint, if there is one, else the default in its help.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class UnilmSeq2SeqConfig(
     PrecisionOptions,
     UnilmSearchConfig,
 ):
-    """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""
+    """Options of data, layout, corruption, and of decoding beyond fairseq's."""
 
     source_lang: Optional[str] = field(
         default=None,
