@@ -132,7 +132,7 @@ def _damaged_members(path: Path) -> Iterator[str]:
                             pass
                 except zipfile.BadZipFile:
                     yield (
-                        f"{path} is damaged: its member {member.filename} has another CRC-32 than the archive says. "
+                        f"{path} is damaged: its member {member.filename} does not match its CRC-32 in the archive. "
                         f"Copy it again, or give an earlier checkpoint ({SKIP}=1 reads it all the same)"
                     )
     except Exception:  # not an archive, or a damaged one: loading it gives a better message

@@ -34,7 +34,7 @@ _REFUSED = {
     *(errno.ENOTDIR, errno.ENAMETOOLONG),
 }
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
-KEPT = "what was there before is unchanged"
+KEPT = "the old files are unchanged"
 
 
 class DiskError(UserError):

@@ -145,7 +145,7 @@ def _references(path: Path) -> list[tuple[str, ...]]:
     for number, line in enumerate(_lines(path), 1):
         texts = _json_references(line)
         if texts is None:
-            what = 'are no JSON object with a list of texts as "refs", or a text as "tgt"'
+            what = 'are not a JSON object with a list of texts as "refs" or a text as "tgt"'
             wrong.setdefault(what, []).append(number)
         else:
             found.append(texts)

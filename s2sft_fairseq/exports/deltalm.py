@@ -210,7 +210,7 @@ def _notes(model: DeltaLM) -> list[str]:
     """Return what the search of transformers does differently from ``s2sft generate``, a sentence each."""
     search, symbols, notes = model.search(), list(model.language_symbols.values()), []
     if ratio := search["max_len_a"]:
-        notes.append(f"--max-len-a {ratio:g}: transformers has one maximum length, here that of the longest source")
+        notes.append(f"--max-len-a {ratio:g}: transformers has one maximum length, that of the longest source")
     if (temperature := search["temperature"]) != 1 and not search["sampling"]:
         notes.append(f"--temperature {temperature:g} is left out: transformers' beam search has none")
     if len(symbols) > 1:

@@ -73,7 +73,7 @@ def export_self_contained(original: Original, destination: Path, texts: Sequence
         lacking = write_self_contained(original, staging)
     print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
     for each in lacking:
-        print(f"not so in transformers: {each}")
+        print(f"not supported by transformers: {each}")
     check_transformers(original.model, destination, texts, original.weight_file, load=_load)
 
 
@@ -92,7 +92,7 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     """
     form, options, weights = original.form, original.options, original.weights()
     if problems := [
-        f"--self-contained is for models with {as_option(name)} {needed}, but {original.folder} has {found}"
+        f"--self-contained needs {as_option(name)} {needed}, but {original.folder} has {found}"
         for name, needed in _REQUIRED.items()
         if str(found := getattr(original.cfg, name)) not in (str(needed), *_ALSO.get(name, ()))
     ]:
@@ -219,7 +219,7 @@ def _inexpressible_cuts(fields: SourceFields) -> Iterator[str]:
 def _inexpressible(options: SearchOptions) -> Iterator[str]:
     """Yield a sentence for each search option that transformers' `generate` does not support."""
     if options.rank_each_step:
-        yield "--rank-each-step: there an ended hypothesis takes no place in the beam"
+        yield "--rank-each-step: in transformers, ended hypotheses do not count for the beam"
     if options.length_penalty == "gnmt" and options.lenpen and options.beam > 1:
         yield "--length-penalty gnmt: there scores are divided by length ** lenpen"
     if options.max_len_a:
@@ -251,6 +251,6 @@ def _usage(lacking: list[str]) -> list[str]:
         "",
     ]
     if lacking:
-        lines += ["What the model has in s2sft_fairseq, and transformers has not:", ""]
+        lines += ["Options of the model that transformers does not support:", ""]
         lines += [*(f"* {each}" for each in lacking), ""]
     return lines

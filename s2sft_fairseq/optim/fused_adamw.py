@@ -183,7 +183,7 @@ class FusedAdamW(FairseqOptimizer):
                 (factored if cfg.factored_moments and is_large else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
             raise UserError(
-                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened: biases and layer norms "
+                "--optimizer fused_adamw needs --weight-decay 0 if parameters are flattened: biases and layer norms "
                 "cannot be left out of the decay then"
             )
         kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt, *factored)}

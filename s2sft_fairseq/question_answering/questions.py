@@ -133,7 +133,7 @@ def _parse(values: Any) -> Question:
         raise ValueError("other names than those of a question")
     values = {name: value for name, value in values.items() if value is not None or name in _MUST_HAVE}
     if not isinstance(values["id"], str) or not isinstance(values.get("passage", ""), str):
-        raise ValueError("what must be text is none")
+        raise ValueError("a value must be text, but is not")
     pairs = {name: [_pair(pair) for pair in _list(values[name])] for name in ("windows", "offsets") if name in values}
     if type(values["query"]) is not int or values["query"] < 0:
         raise ValueError("query is no number of tokens")
@@ -142,14 +142,14 @@ def _parse(values: Any) -> Question:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("what must be a list is none")
+        raise ValueError("a value must be a list, but is not")
     return value
 
 
 def _pair(value: Any) -> tuple[int, int]:
     first, second = _list(value)
     if not (type(first) is type(second) is int and first >= 0 and second >= 0):
-        raise ValueError("what must be two places is none")
+        raise ValueError("a value must be two numbers from 0 on, but is not")
     return first, second
 
 

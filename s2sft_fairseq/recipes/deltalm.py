@@ -19,7 +19,7 @@ def choose(settings: Settings, own: BySource) -> None:
     """
     if given := [name for name in _OF_ENCODERS if name in settings.given and getattr(settings, name)]:
         names = ", ".join(as_option(name) for name in given)
-        raise UserError(f"--method deltalm has no use for {names}: leave it out")
+        raise UserError(f"{names} cannot be used with --method deltalm: leave it out")
     settings.preset = ""
     settings.give(own)
     settings.give({"DeltaLM, section 3.1": {"lr": "3e-4", "label_smoothing": "0.1", "weight_decay": "0"}})

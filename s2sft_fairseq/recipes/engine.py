@@ -83,7 +83,7 @@ class Stages:
             if partial.is_symlink() or partial.is_file():
                 partial.unlink()
             shutil.rmtree(partial, ignore_errors=True)
-            with disk_errors(made, "what was done before is kept, and the next run goes on from it"):
+            with disk_errors(made, "finished work is kept, and the next run continues from it"):
                 work(partial)
                 if os.path.lexists(partial):
                     partial.rename(made)
@@ -111,7 +111,7 @@ class Stages:
         changed = [name for name in now | before if now.get(name, "") != before.get(name, "")]
         if changed:
             lines = [f"  {name}: before {before.get(name, '')}, now {now.get(name, '')}" for name in changed]
-            heading = f"{file.parent} holds files of other settings; name another folder, or remove it"
+            heading = f"{file.parent} holds files that were made with other settings; name another folder, or remove it"
             raise UserError("\n".join([heading, *lines]))
 
     def s2sft(self, command: str, /, *words: object, **named: object) -> None:

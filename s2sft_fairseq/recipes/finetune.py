@@ -233,7 +233,7 @@ class Finetuning(Trials):
         print(f"{'test' if is_test else 'validation'} set:")
         print((self.output / "scored.scores").read_text(encoding="utf-8"), end="")
         if not is_test:
-            print("checkpoint and search were chosen on a part of this set: only a test set tells how good they are")
+            print("checkpoint and search were chosen on a part of this set: use a test set for an unbiased score")
         seconds = sum(self.record["seconds"].values())
         self.say(f"{seconds:,.0f} s in all; settings, seconds and scores are in {self.output / 'finetune.json'}")
         self.say(f"the model is {self.model}")

@@ -20,7 +20,9 @@ SETTINGS: dict[str, Setting] = {
     "method": Setting("pseudo_masked", "of fine-tuning", choices=[name for name in METHODS if name != "deltalm"]),
     # The choice of checkpoint and search.
     "metric": Setting(
-        "rouge-l", "by which checkpoint and search are chosen; loss: without text", choices=list(METRICS)
+        "rouge-l",
+        "metric that chooses checkpoint and search; loss: the held-out loss, without generating",
+        choices=list(METRICS),
     ),
     "candidates": Setting(5, "checkpoints to choose from, evenly spread over the training", least=1),
     "chosen_on": Setting(200, "validation sources that each of these generates from, greedily", least=1),
@@ -28,8 +30,12 @@ SETTINGS: dict[str, Setting] = {
     "held_out": Setting(200, "validation pairs that the held-out loss is computed on", least=1),
     "beam": Setting(5, "of the search", least=1),
     # The defaults of these depend on data, encoder and machine, see `finetune_plan`.
-    "max_source": Setting(None, "positions of a source, special symbols included (that of 99 %%)", least=3),
-    "max_target": Setting(None, "positions of a target, special symbols included (that of 99 %%)", least=2),
+    "max_source": Setting(
+        None, "positions of a source, special symbols included (default: the length of 99 %% of the sources)", least=3
+    ),
+    "max_target": Setting(
+        None, "positions of a target, special symbols included (default: the length of 99 %% of the targets)", least=2
+    ),
     "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
     "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),
     "batch": Setting(None, "pairs of an update, of all GPUs (CPU 16, GPU 64)", least=1),

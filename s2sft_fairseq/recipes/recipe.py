@@ -178,7 +178,9 @@ class Recipe(Stages):
             UserError: the length of the training depends on a corpus that does not exist.
         """
         if self.settings.updates is None and not self.counted().exists():
-            raise UserError(f"--dry-run needs --updates, for {self.output} has no corpus whose epochs could be counted")
+            raise UserError(
+                f"--dry-run needs --updates: {self.output} has no corpus from which to count the updates of an epoch"
+            )
         self.plan()
         for words in self.commands():
             print(shlex.join(["s2sft", *words]))

@@ -167,7 +167,9 @@ TRAINING = {
     "lr": Setting("", "learning rate", "X"),
     "epochs": Setting(10, "passes over the training set", least=1),
     "updates": Setting(None, "updates, in place of epochs", least=1),
-    "warmup": Setting(0, "warm-up updates; a tenth of all where these are less than four times as many", least=0),
+    "warmup": Setting(
+        0, "warm-up updates; a tenth of all updates, if these are less than four times the default", least=0
+    ),
     "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
     "batch": Setting(64, "examples of an update, of all GPUs", least=1),
     "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
@@ -199,7 +201,7 @@ def use_preset(settings: Settings, name: str) -> None:
     row = next((row for row in rows if row["preset"] == settings.preset), None)
     if row is None:
         known = ", ".join(row["preset"] for row in rows) or "none"
-        raise UserError(f"--preset must be one of this recipe's, but is {settings.preset}: {known}")
+        raise UserError(f"--preset must be a preset of this recipe ({known}), but is {settings.preset}")
     is_infilling = row["method"] == "infilling"
     source = f"ERNIE-GEN, {row['source']}" if is_infilling else row["source"]
     settings.give({source: {"method": row["method"]}})

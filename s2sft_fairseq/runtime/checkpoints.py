@@ -213,7 +213,7 @@ def _rename_optimizer(last: dict[str, Any], cfg: Any) -> None:
     }
     name, saved = next(name for name, is_its in names.items() if is_its), last.get("optimizer_name")
     if saved in names and saved != name and cfg.optimizer._name == "fused_adamw" and not cfg.optimization.use_bmuf:
-        logger.info(f"the training goes on in another precision: with {name} in place of {saved}")
+        logger.info(f"the training continues in another precision: with {name} instead of {saved}")
         last["optimizer_name"] = name
 
 

@@ -57,7 +57,7 @@ def choose_precision(cfg: Any) -> None:
     capability = ".".join(map(str, torch.cuda.get_device_capability()))
     logger.info(
         f"--bf16 by default: this GPU (compute capability {capability}) has matrix units for bfloat16. A training that "
-        "is resumed goes on in it too, whatever it began with. Give --float32 for float32"
+        "is resumed also continues in bfloat16, even if it began in another precision. Give --float32 for float32"
     )
 
 

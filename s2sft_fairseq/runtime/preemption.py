@@ -153,5 +153,5 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, name: str) -> None:
     finally:
         cfg.no_last_checkpoints = unwanted
     updates = trainer.get_num_updates()
-    saved = "nothing is saved (--no-save)" if cfg.no_save else f"{cfg.save_dir} has it: the same command goes on"
+    saved = "nothing is saved (--no-save)" if cfg.no_save else f"saved in {cfg.save_dir}: the same command resumes it"
     logger.info(f"{name}: the training ends after {updates} updates; {saved}")

@@ -163,7 +163,9 @@ def shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> 
         fully_shard(module, mesh=mesh, mp_policy=policy)
     for name, parameter in model.named_parameters():
         vars(parameter).update(attributes[name])
-    logger.info(f"--ddp-backend {_BACKEND}: {len(layers)} layers, and what is around them, on {mesh.size()} ranks")
+    logger.info(
+        f"--ddp-backend {_BACKEND}: {len(layers)} layers and all other parameters are sharded on {mesh.size()} ranks"
+    )
 
 
 def gather(state: dict[str, Any], keep: bool) -> dict[str, Any]:

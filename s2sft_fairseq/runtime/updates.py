@@ -168,7 +168,7 @@ def _not_finite(trainer: Trainer) -> str:
     return (
         f"gradients of update {trainer.get_num_updates() + 1} are NaN or infinite, of "
         f"{', '.join(names[:_NAMED]) or 'no single parameter'}{more}. A lower --lr or --clip-norm or a longer "
-        "--warmup-updates may help; what was saved before is whole"
+        "--warmup-updates may help; saved checkpoints are not affected"
     )
 
 

@@ -45,7 +45,7 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
     if weight is not None and not 0 <= weight <= 1:
         problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
     if options.span_vocab is None and weight not in (None, 1):
-        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
+        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is only one flow")
     if options.span_vocab is not None and not objective.takes_spans:
         takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
         problems.append(f"--span-vocab is for --finetune-method {' or '.join(takers)}, but that is {name}")

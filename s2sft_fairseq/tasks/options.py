@@ -24,7 +24,7 @@ class DataOptions(FairseqDataclass):
     data: str = field(
         default=MISSING,
         metadata={
-            "help": "folder that s2sft preprocess wrote; several, separated by colons, are read in turn, one an epoch"
+            "help": "folder that s2sft preprocess wrote; with several, separated by colons, each epoch reads the next one in turn"
         },
     )
     seed: int = II("common.seed")
@@ -157,7 +157,7 @@ class BlockOptions(FairseqDataclass):
         default=None,
         metadata={
             "help": f"blocks: tokens of a block of the target: {LENGTHS}; random: up to {LONGEST} or N, each length "
-            "as likely; target: all of it (default: random)"
+            "equally likely; target: the whole target (default: random)"
         },
     )
     noise_schedule: Optional[ChoiceEnum(list(SCHEDULES))] = field(  # type: ignore[valid-type]

@@ -152,7 +152,9 @@ def _write_answers(task: UnilmQuestionAnsweringTask, logits: Sequence[np.ndarray
     print(f"{options.output}: {len(texts):,} answers, {empty:,} of them empty")
     if options.null_odds:
         _write_json(options.null_odds, {name: answers.null_odds for name, answers in found.items()})
-        print(f"{options.null_odds}: the odds that there is no answer; predicted where they are above {threshold:g}")
+        print(
+            f"{options.null_odds}: the odds that there is no answer; answers are empty if they are above {threshold:g}"
+        )
     if options.n_best_file:
         _write_json(options.n_best_file, {name: [asdict(a) for a in answers.best] for name, answers in found.items()})
         print(f"{options.n_best_file}: the best {options.n_best} spans of each question")

@@ -73,7 +73,7 @@ class UnilmSeq2SeqConfig(
         default=None, metadata={"help": "probability that a source token is corrupted (default: 0)"}
     )
     max_masked_tokens: int = field(
-        default=0, metadata={"help": "masked fine-tuning: at most so many masked tokens a target; 0: no limit"}
+        default=0, metadata={"help": "masked fine-tuning: maximum number of masked tokens of a target; 0: no limit"}
     )
     placeholder_segment: Optional[int] = field(
         default=None, metadata={"help": "segment id of placeholders (default: that of the target)"}
@@ -81,8 +81,7 @@ class UnilmSeq2SeqConfig(
     max_batch_memory: Optional[float] = field(
         default=None,
         metadata={
-            "help": "GiB that decoding a batch may take beyond the model, as far as that can be estimated "
-            "(default: 60 %% of what is free)"
+            "help": "estimated memory in GiB for decoding a batch, without the model (default: 60 %% of what is free)"
         },
     )
     quantize: ChoiceEnum(list(QUANTIZATIONS)) = field(  # type: ignore[valid-type]

@@ -125,9 +125,7 @@ def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str
     if (folder / DICTIONARY).is_file():
         return list(PretrainedDictionary.load(str(folder / DICTIONARY)).symbols)
     if scheme == "fastbpe" or "encoder.json" in files:
-        raise UserError(
-            f"{folder} must hold dict.txt beside {', '.join(files)}, which say nothing about the model's ids"
-        )
+        raise UserError(f"{folder} must hold dict.txt beside {', '.join(files)}, which do not have the model's ids")
     path = folder / files[0]
     if scheme == "sentencepiece":
         return _symbols_of_model(path)
@@ -248,7 +246,7 @@ def load_sentencepiece(path: Path) -> Any:
     try:
         model = SentencePieceProcessor(model_proto=path.read_bytes())
     except (OSError, RuntimeError):
-        raise UserError(f"{path} must be a SentencePiece model, but is none or damaged") from None
+        raise UserError(f"{path} must be a SentencePiece model, but is another file or damaged") from None
     if not 0 <= model.unk_id() < model.get_piece_size():
         raise UserError(
             f"{path} must have a piece for unknown text, but none of its {model.get_piece_size()} pieces is one"

@@ -26,7 +26,7 @@ SETTINGS: BySource = {
         "max_target": 32,
         "decoding": "--beam 8 --length-penalty gnmt --lenpen 1.3 --min-len 5",
     },
-    "a long passage loses its end; the answer behind it stays whole": {
+    "long passages are cut at the end; the answer after them is kept": {
         "separator": " [SEP] ",
         "layout": "--source-truncation right,right",
     },

@@ -147,7 +147,7 @@ SUMMARIZATION = {
         options={
             "size": Setting(
                 "full",
-                "10k: UniLM's train.src.10k where DIR has it, or else as many pairs drawn",
+                "10k: UniLM's train.src.10k if DIR has it, else 10,000 random pairs",
                 choices=("full", "10k"),
             )
         },
@@ -186,7 +186,7 @@ SUMMARIZATION = {
             "lang": Setting("fr", "of the test set", choices=XGIGA_LANGUAGES),
             "train_lang": Setting(
                 None,
-                "with --method deltalm: of the pairs to train on, en in the paper (that of --lang)",
+                "with --method deltalm: language of the training pairs, en in the paper (default: that of --lang)",
                 choices=XGIGA_LANGUAGES,
             ),
         },

@@ -111,7 +111,7 @@ def _only_deltalm(settings: Settings) -> None:
     if settings.method != "deltalm":
         raise UserError(f"--method must be deltalm, but is {settings.method}")
     if settings.hyp:
-        raise UserError("--hyp is of no use with several directions; s2sft evaluate scores one")
+        raise UserError("--hyp cannot be used with several directions; score each with s2sft evaluate")
 
 
 TRANSLATION = {
