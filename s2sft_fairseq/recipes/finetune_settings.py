@@ -31,10 +31,10 @@ SETTINGS: dict[str, Setting] = {
     "beam": Setting(5, "of the search", least=1),
     # The defaults of these depend on data, encoder and machine, see `finetune_plan`.
     "max_source": Setting(
-        None, "positions of a source, special symbols included (default: the length of 99 %% of the sources)", least=3
+        None, "positions of a source, special symbols included (default: fits 99 %% of them)", least=3
     ),
     "max_target": Setting(
-        None, "positions of a target, special symbols included (default: the length of 99 %% of the targets)", least=2
+        None, "positions of a target, special symbols included (default: fits 99 %% of them)", least=2
     ),
     "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
     "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),

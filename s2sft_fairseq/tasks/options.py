@@ -24,7 +24,7 @@ class DataOptions(FairseqDataclass):
     data: str = field(
         default=MISSING,
         metadata={
-            "help": "folder that s2sft preprocess wrote; with several, separated by colons, each epoch reads the next one in turn"
+            "help": "folder that s2sft preprocess wrote; of several, separated by colons, each epoch reads the next one"
         },
     )
     seed: int = II("common.seed")
