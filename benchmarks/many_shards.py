@@ -1,6 +1,6 @@
 """Train on a corpus in many shards, and measure memory: it must not grow with the number of shards that were read.
 
-    python benchmarks/many_shards.py --source train.src --target train.tgt --dictionary dict.txt --shards 100 --output out
+    python benchmarks/many_shards.py --source train.src --target train.tgt --dictionary dict.txt --output out
 
 Each shard has its own folder of binarized data, and is one epoch: ``s2sft train shard0:shard1:...``. The files hold
 tokens, as ``s2sft tokenize`` writes them; their lines are repeated until there are enough. Resident memory and open

@@ -1,9 +1,9 @@
 """A fairseq plugin that turns pretrained bidirectional encoders into text generators.
 
 Give this folder to fairseq's commands as ``--user-dir``, use the ``s2sft`` command, which does so itself, or use models
-in Python: ``from s2sft_fairseq import Seq2Seq``. `s2sft_fairseq.plugin` patches fairseq and registers tasks, models and
-criterions when it is imported. This package does so by itself where fairseq is imported before it, and else imports
-neither fairseq nor PyTorch, which take seconds, until one of its classes is asked for.
+in Python: ``from s2sft_fairseq import Seq2Seq``. Importing `s2sft_fairseq.plugin` patches fairseq and registers tasks,
+models and criterions. This package imports the plugin if fairseq is already imported. Otherwise it imports fairseq and
+PyTorch, which takes seconds, only when one of its classes is used.
 """
 
 import sys
@@ -25,12 +25,12 @@ _WHERE = {
     "finetune": "s2sft_fairseq.recipes.finetune",
 }
 
-if "fairseq" in sys.modules:  # which reads this folder as its --user-dir
+if "fairseq" in sys.modules:  # fairseq imports this folder as its --user-dir
     from s2sft_fairseq import plugin as plugin
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is exposed here when it is first used."""
+    """Import a class or function of `__all__` when it is first used."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)

@@ -1,11 +1,11 @@
-"""Checksums of what was written, so that a flipped bit is an error that names the file, and never a wrong text.
+"""Checksums of written files, so that a flipped bit is an error that names the file, not a wrong text.
 
-A folder has the SHA-256 of its files in ``SHA256SUMS``, in the format of ``sha256sum``, which checks them as well:
-``sha256sum -c SHA256SUMS``. A checkpoint is a zip archive, which has a CRC-32 of each of its members; PyTorch writes
-them and does not compare them.
+``SHA256SUMS`` in a folder has the SHA-256 of its files, in the format of ``sha256sum``, so that
+``sha256sum -c SHA256SUMS`` checks them, too. A checkpoint is a zip archive with a CRC-32 of each member, which PyTorch
+writes but does not check.
 
-What is read is compared first, once in a process. ``S2SFT_SKIP_CHECKSUMS=1`` in the environment skips that. Whoever
-changes a file on purpose writes them anew with ``s2sft doctor --accept``.
+Each process checks a file before it reads it for the first time. ``S2SFT_SKIP_CHECKSUMS=1`` in the environment turns
+the checks off. After an intended change of a file, update its checksum with ``s2sft doctor --accept``.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from s2sft_fairseq.errors import UserError
 
 CHECKSUMS = "SHA256SUMS"
 SKIP = "S2SFT_SKIP_CHECKSUMS"
-# What people edit, and what grows.
+# Files without a checksum: people edit them, or they grow.
 _WITHOUT = re.compile(r"README\.md|.*\.log|SHA256SUMS")
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 _CHUNK = 1 << 20
@@ -33,11 +33,11 @@ def sha256(path: Path) -> str:
 
 
 def write_checksums(folder: Path, others: Mapping[str, str] | None = None) -> None:
-    """Write the checksums of all files of a folder, but for model cards and logs.
+    """Write the checksums of all files of a folder, except model cards and logs.
 
     Args:
         folder: the folder.
-        others: checksums of files that are not there yet, by name.
+        others: checksums of files that are not in the folder yet, by name.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name))
     sums = dict(others or {}) | {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
@@ -46,10 +46,10 @@ def write_checksums(folder: Path, others: Mapping[str, str] | None = None) -> No
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
-    """Return the checksums of a folder by name; nothing where it has none.
+    """Return the checksums of a folder by file name; empty if it has none.
 
     Raises:
-        UserError: if a line is malformed, or names a file outside the folder.
+        UserError: a line is malformed, or names a file outside the folder.
     """
     path, sums = folder / CHECKSUMS, {}
     if not path.is_file():
@@ -63,10 +63,10 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 
 def check_files(*paths: Path) -> None:
-    """Compare files with the checksums of their folders, as far as these have any.
+    """Compare files with the checksums of their folders; files without a checksum are not checked.
 
     Raises:
-        UserError: naming every file that differs.
+        UserError: lists every file that differs.
     """
     if os.environ.get(SKIP, "0") != "0":
         return
@@ -80,10 +80,10 @@ def check_files(*paths: Path) -> None:
 
 
 def check_checkpoint(path: Path) -> None:
-    """Compare the members of a checkpoint with their CRC-32. Files that are no archives have none.
+    """Compare the members of a checkpoint with their CRC-32. Files that are not zip archives are not checked.
 
     Raises:
-        UserError: naming the first member that differs.
+        UserError: names the first member that differs.
     """
     if os.environ.get(SKIP, "0") == "0" and _is_new(path):
         if problem := next(_damaged_members(path), None):
@@ -92,7 +92,7 @@ def check_checkpoint(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> Iterator[str]:
-    """Tell what is wrong with the files of a folder and of those in it: other checksums, missing files."""
+    """Yield the problems of the files in a folder and its subfolders: other checksums, missing files."""
     for sums in sorted(folder.rglob(CHECKSUMS)):
         try:
             known = read_checksums(sums.parent)
@@ -123,7 +123,7 @@ def _damaged_members(path: Path) -> Iterator[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                # PyTorch stores, and may be told to leave the checksums out: they are 0 then.
+                # PyTorch does not compress members, and writes 0 if its checksums are turned off.
                 if member.compress_type != zipfile.ZIP_STORED or member.CRC == 0:
                     continue
                 try:
@@ -132,10 +132,10 @@ def _damaged_members(path: Path) -> Iterator[str]:
                             pass
                 except zipfile.BadZipFile:
                     yield (
-                        f"{path} is damaged: its member {member.filename} has another CRC-32 than the archive says. "
+                        f"{path} is damaged: its member {member.filename} does not match its CRC-32 in the archive. "
                         f"Copy it again, or give an earlier checkpoint ({SKIP}=1 reads it all the same)"
                     )
-    except Exception:  # no archive, or one that is damaged in any way whatever: who loads it says more
+    except Exception:  # not an archive, or a damaged one: loading it gives a better message
         return
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from s2sft_fairseq.errors import stated_by_fairseq, user_error_text
 from s2sft_fairseq.signals import INTERRUPTED
 
-# A line per subcommand: its help, and the module of `commands` and its function, `main` unless named. A module
-# is imported when its command runs, for most import PyTorch and fairseq.
+# For each subcommand, its help, and its module in `commands` with the function, by default `main`. A module is imported
+# only when its command runs, because most import PyTorch and fairseq.
 COMMANDS = {
     "prepare": ("turn a benchmark's raw files into text files", "prepare"),
     "tokenize": ("split raw text into symbols of a vocabulary", "tokenize"),
@@ -37,22 +37,22 @@ COMMANDS = {
     "hydra-train": ("fine-tune a model, configured by Hydra", "fairseq_command:hydra_train"),
 }
 
-# These have fairseq's options, and import it with them: it must be patched first.
+# These have fairseq's options and import fairseq, which must be patched first.
 _OPTIONS_OF_FAIRSEQ = ("preprocess", "train", "validate", "generate", "interactive", "hydra-train")
-# These print their results: the log goes to the other stream.
+# These print their results to standard output: their log goes to standard error.
 _LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score")
 
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
-"""Variables that tell OpenMP's threads how to wait for each other."""
+"""Environment variables that control how OpenMP's threads wait for each other."""
 SPINS = "2000"
-"""Rounds that a thread waits before it sleeps. OpenMP's 300,000 keep a core from whatever else needs it: see
+"""Rounds that a thread waits before it sleeps. OpenMP's default, 300,000, occupies cores that others need: see
 docs/training.md."""
 
 USER_ERROR = 2
 
 
 def usage() -> str:
-    """The help text of `s2sft` itself."""
+    """Return the help text of `s2sft` itself."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:{width}}  {text}" for name, (text, _) in COMMANDS.items())
     return (
@@ -64,7 +64,7 @@ def usage() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand; `arguments` are the process's own by default. Returns the exit status."""
+    """Run a subcommand and return the exit status. By default `arguments` are those of the process."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(usage())
@@ -72,26 +72,26 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"error: s2sft has no command {name}: {', '.join(COMMANDS)}", file=sys.stderr)
         return USER_ERROR
-    if not WAITING.intersection(os.environ):  # of the user, and read when PyTorch is imported
+    if not WAITING.intersection(os.environ):  # keep the user's settings; PyTorch reads them when it is imported
         os.environ["GOMP_SPINCOUNT"] = SPINS
     return guarded(name, partial(call, name, rest))
 
 
 def script(*words: str) -> None:
-    """Run a subcommand with these words before the process's own, for a script that stands for it."""
+    """Run a subcommand with `words` before the process's own arguments, for scripts of a subcommand."""
     if status := main([*words, *sys.argv[1:]]):
         sys.exit(status)
 
 
 def call(name: str, arguments: Sequence[str]) -> None:
-    """Run a subcommand; what it raises is up to the caller."""
+    """Run a subcommand without handling its exceptions."""
     sys.argv = [f"s2sft {name}", *arguments]  # argparse prints this name
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
         level=os.environ.get("LOGLEVEL", "INFO").upper(),
         stream=sys.stderr if name in _LOG_TO_STDERR else sys.stdout,
-        force=True,  # fairseq's tasks configure the log when they are imported
+        force=True,  # fairseq's tasks configure the log on import
     )
     if name in _OPTIONS_OF_FAIRSEQ:
         importlib.import_module("s2sft_fairseq.plugin")
@@ -100,8 +100,8 @@ def call(name: str, arguments: Sequence[str]) -> None:
 
 
 def guarded(name: str, work: Callable[[], object]) -> int:
-    """Do the work of a command and return its exit status; mistakes of the user's are printed without a traceback."""
-    # For whoever reads interactive's answers through a pipe.
+    """Do the work of a command and return its exit status. Print user errors without a traceback."""
+    # Flush each line, so that another program can read the answers of `interactive` through a pipe.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a TextIOWrapper
     try:
         work()
@@ -109,7 +109,7 @@ def guarded(name: str, work: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         print(f"s2sft {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe, such as head, has had enough
+    except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Mistakes of the user's, reported in full and without a traceback."""
+"""User errors, which are reported completely and without a traceback."""
 
 import importlib
 import re
@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-# A UserError within a traceback that reached this process as text, up to the next traceback of the chain.
+# A UserError in a traceback that this process received as text, up to the next traceback of the chain.
 _IN_TRACEBACK = re.compile(
     r"^(?:\w+\.)*UserError: (.*?)(?=\n\n(?:During handling|The above exception) |\Z)", re.M | re.S
 )
 
 
 class UserError(Exception):
-    """A mistake that the user can correct; its text names what was needed, what was found and where.
+    """A mistake that the user can correct. Its text names what was needed, what was found and where.
 
-    `problems` are the single mistakes that the text reports, for a caller that adds more.
+    `problems` are the single mistakes in the text, so that a caller can add others.
     """
 
     def __init__(self, text: str, problems: Iterable[str] = ()):
@@ -27,7 +27,7 @@ class UserError(Exception):
 
     @classmethod
     def of(cls, problems: Iterable[str], heading: str = "") -> "UserError":
-        """Join several problems found together into one error, a line each."""
+        """Return one error for several problems, with a line for each."""
         lines = list(problems)
         if len(lines) == 1 and not heading:
             return cls(lines[0])
@@ -35,10 +35,10 @@ class UserError(Exception):
 
 
 class _Shown(reprlib.Repr):
-    """Shows the beginning of a value.
+    """A `repr` that is cut to a short text.
 
-    Values of a pickle may refer to themselves, or to others so often that no memory holds their `repr`; and Python
-    refuses to write whole numbers of more than 4,300 digits.
+    Values of a pickle may refer to themselves, or repeat others so often that their full `repr` does not fit into
+    memory. Python also refuses to print integers of more than 4,300 digits.
     """
 
     def __init__(self) -> None:
@@ -57,20 +57,20 @@ _shown = _Shown()
 
 
 def shown(value: object) -> str:
-    """Return how a message shows a value that a file holds: in a short line, whatever it is."""
+    """Return the text of a value from a file for a message: always one short line."""
     return f"{_shown.repr(value):.120}"
 
 
 def as_option(name: str) -> str:
-    """Return an option as users write it, from the name that holds its value."""
+    """Return the option of an attribute name, such as ``--max-len`` for ``max_len``."""
     return f"--{name.replace('_', '-')}"
 
 
 def user_error_text(error: BaseException | None) -> str | None:
-    """The text of the `UserError` that lies behind `error`, or None where there is none.
+    """Return the text of the `UserError` that caused `error`, or None if there is none.
 
-    fairseq replaces exceptions by ones of its own ("Cannot load model parameters ..."), and spawned processes and data
-    loading workers hand over their traceback as text.
+    fairseq replaces exceptions by its own ("Cannot load model parameters ..."). Spawned processes and data loading
+    workers pass their traceback as text.
     """
     while error is not None:
         text = str(error)
@@ -83,10 +83,10 @@ def user_error_text(error: BaseException | None) -> str | None:
 
 
 def stated_by_fairseq(error: Exception) -> str | None:
-    """The text for the user where `error` is a mistake that fairseq found, or a file; None where it may be a bug.
+    """Return the text for the user if `error` is about a file, or a mistake that fairseq found; None for a bug.
 
-    Found are assertions, which fairseq makes about its options, and whatever its own code raises with a text
-    ("The dataset is empty. ..."); not what a library that it calls raises.
+    These are fairseq's assertions about its options, and exceptions with a text that fairseq's own code raises ("The
+    dataset is empty. ..."). Exceptions of the libraries that it calls do not count.
     """
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
@@ -100,9 +100,9 @@ def stated_by_fairseq(error: Exception) -> str | None:
 
 
 def install_excepthook() -> None:
-    """Print a `UserError` that nobody caught as its text alone; every other exception as before.
+    """Print only the text of an uncaught `UserError`; print other exceptions as before.
 
-    fairseq's own command lines know nothing of `UserError`: this is what keeps a traceback from them too.
+    fairseq's own commands do not catch `UserError`, and would print its traceback.
     """
     previous = sys.excepthook
     if getattr(previous, "prints_user_errors", False):
@@ -123,12 +123,12 @@ def package(name: str, wanted: str, installed_as: str | None = None) -> Any:
     """Import an optional package.
 
     Args:
-        name: of the package.
-        wanted: what needs it.
-        installed_as: what pip calls it, if not by its name.
+        name: the name of the package.
+        wanted: the option or feature that needs it, for the message.
+        installed_as: the name for pip, if it is different.
 
     Raises:
-        UserError: if it is not installed.
+        UserError: the package is not installed.
     """
     try:
         return importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""Files and folders that are there as a whole or not at all, and that one process alone writes.
+"""Atomic writing of files and folders, with locks against other writers.
 
-A process may be killed, a disk may be full and the power may fail at any moment. What is written here has another name
-until it is whole and on the disk; only then does it take the place of what was there before.
+A process may be killed, a disk may be full and the power may fail at any moment. So a file or folder is written under a
+temporary name. When it is complete and on the disk, it replaces the old one.
 """
 
 import contextlib
@@ -28,34 +28,34 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{8}\.tmp")
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
-# What the system says where a disk does not take what is written.
+# Errors of the system that mean that a file cannot be written.
 _REFUSED = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE),
     *(errno.ENOTDIR, errno.ENAMETOOLONG),
 }
-_NUMBER = re.compile(r"\(os error (\d+)\)")  # libraries in Rust tell it in their text
-KEPT = "what was there before is unchanged"
+_NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
+KEPT = "the old files are unchanged"
 
 
 class DiskError(UserError):
     """Something could not be written: the disk is full, a quota is reached, the folder is read-only or the like."""
 
     def __init__(self, path: Path, reason: str, kept: str = KEPT) -> None:
-        """Tell what could not be written, why, and what is still valid."""
+        """Compose the message: the path, the reason, and `kept`, which says what is still valid."""
         super().__init__(f"{path} could not be written: {reason}; {kept}")
         self.reason = reason
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path, kept: str = KEPT) -> Iterator[None]:
-    """Name the file or folder that the block writes, and what is still valid, where the disk does not take it.
+    """If the block cannot write to the disk, raise an error that names the file or folder and what is still valid.
 
     Raises:
-        DiskError: in place of the error of the system, or of a library. Other errors stay as they are.
+        DiskError: replaces the error of the system or of a library. Other errors are not changed.
     """
     try:
         yield
-    except DiskError as error:  # of a part, whose name is a temporary one
+    except DiskError as error:  # about a part of the folder, which has a temporary name
         raise DiskError(path, error.reason, kept) from error
     except Exception as error:
         reason = _reason(error, Path(os.path.abspath(path)))
@@ -65,13 +65,13 @@ def disk_errors(path: Path, kept: str = KEPT) -> Iterator[None]:
 
 
 def _reason(error: BaseException | None, path: Path) -> str | None:
-    """Return what the system said where an error comes from writing a path."""
+    """Return the system's reason if an error comes from writing `path`, else None."""
     while error is not None:
         number = getattr(error, "errno", None)
         if number is None and (found := _NUMBER.search(str(error))):
             number = int(found[1])
-        # Neither where the file was open already. What is being written has the name of the path in its own; other
-        # files are inputs that cannot be read.
+        # There are no names if the file was already open. The name of a temporary file contains that of the path; other
+        # names are of inputs that cannot be read.
         names = [os.fsdecode(name) for key in ("filename", "filename2") if (name := getattr(error, key, None))]
         is_ours = any(path.name in name or Path(os.path.abspath(name)) in path.parents for name in names)
         if number in _REFUSED and (is_ours or not names):
@@ -86,9 +86,9 @@ def _reason(error: BaseException | None, path: Path) -> str | None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the name to write a file under; it becomes `path` at the end, unless something is raised.
+    """Yield a temporary path to write to, and rename it to `path` at the end, unless the block raises an exception.
 
-    A pipe or a device is written into directly.
+    For a pipe or a device, yield `path` itself.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -106,22 +106,24 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file, `write` under the name that it is given; see `whole_file`."""
+    """Call `write` with a temporary path, and rename the file to `path`; see `whole_file`."""
     with whole_file(path) as temporary:
         write(temporary)
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a folder to write into; it becomes `folder` at the end, with checksums, unless something is raised.
+    """Yield a temporary folder to write into, and rename it to `folder` at the end, with checksums.
+
+    If the block raises an exception, `folder` does not change.
 
     Args:
-        folder: must not exist or be empty, or hold only what may be replaced: it is replaced as a whole then.
-        option: that names it, for messages.
+        folder: must not exist, or be empty, or hold only replaceable files. It is replaced as a whole.
+        option: the option that names the folder, for messages.
         replaceable: names of files in `folder` that may be replaced.
 
     Raises:
-        UserError: if the folder holds anything else, is no folder but a link or a file, or another process writes it.
+        UserError: the folder holds anything else, is a link or a file, or another process is writing it.
     """
     place = Path(os.path.abspath(folder))  # messages name the folder as the user did
     with locked(folder, place.with_name(f".{place.name}{LOCK}")):
@@ -144,13 +146,13 @@ def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> 
 
 @contextlib.contextmanager
 def added_files(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write files into; all of them go to `folder` at the end, unless something is raised.
+    """Yield a temporary folder to write files into, and move them to `folder` at the end.
 
-    Files of the same names in `folder` are removed before: old and new ones, which may belong together, never mix. The
-    checksums of the folder get theirs.
+    If the block raises an exception, `folder` does not change. Old files of all the new names are removed first, so
+    that old and new files never mix. The checksums of `folder` are updated.
 
     Raises:
-        UserError: if another process writes `folder`.
+        UserError: another process is writing `folder`.
     """
     with locked(folder):
         remove_temporary(folder, _ADDED.__eq__)
@@ -161,7 +163,7 @@ def added_files(folder: Path) -> Iterator[Path]:
                 yield temporary
                 write_checksums(temporary, read_checksums(folder))
                 names = sorted(path.name for path in temporary.iterdir())
-                names.append(names.pop(names.index(CHECKSUMS)))  # last: they are true when all files are there
+                names.append(names.pop(names.index(CHECKSUMS)))  # last: they are valid when all files are there
                 for name in names:
                     sync(temporary / name)
                 for name in names:
@@ -177,7 +179,7 @@ def check_replaceable(folder: Path, option: str, replaceable: Collection[str] = 
     """Check that `new_folder` may write a folder.
 
     Raises:
-        UserError: if not.
+        UserError: it is a link or a file, or holds files that may not be replaced.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{option} {folder} must be a folder, but is a link or a file")
@@ -191,7 +193,7 @@ def check_replaceable(folder: Path, option: str, replaceable: Collection[str] = 
 
 
 def _move(new: Path, folder: Path) -> None:
-    """Give a folder its name; what had the name before is found under the other one, if it was not empty."""
+    """Rename the folder `new` to `folder`. If `folder` exists and is not empty, it gets the name `new`."""
     try:
         new.rename(folder)
     except OSError as error:
@@ -205,7 +207,7 @@ def _move(new: Path, folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step, where system and file system can do that."""
+    """Exchange two names atomically, and return whether the system and the file system can do that."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     names = (_CURRENT_FOLDER, os.fsencode(one), _CURRENT_FOLDER, os.fsencode(other))
     return rename is not None and rename(*names, _EXCHANGE) == 0
@@ -213,17 +215,17 @@ def _exchange(one: Path, other: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path, lock: Path | None = None) -> Iterator[None]:
-    """Keep other processes from writing a folder until the end of the block, or of this process.
+    """Lock a folder against other writers until the end of the block or of this process.
 
-    Processes that this one starts do not hold the lock: what is killed leaves nothing locked. Network file systems have
-    locks where their lock service runs; a warning tells where locks do not work.
+    Child processes do not inherit the lock, so that nothing stays locked when this process is killed. Network file
+    systems need a running lock service; if locks do not work, a warning is logged.
 
     Args:
         folder: the folder.
-        lock: the file to lock, which is removed at the end; ``.lock`` in the folder if None.
+        lock: the file to lock, which is removed at the end; None: ``.lock`` in the folder.
 
     Raises:
-        UserError: if another process has locked it.
+        UserError: another process has locked the folder.
     """
     lock = lock or folder / LOCK
     is_new = not lock.parent.exists()
@@ -234,7 +236,7 @@ def locked(folder: Path, lock: Path | None = None) -> Iterator[None]:
     finally:
         _remove(lock)
         if is_new:
-            with contextlib.suppress(OSError):  # it is not there, or no longer empty
+            with contextlib.suppress(OSError):  # it does not exist, or is not empty
                 lock.parent.rmdir()
         os.close(descriptor)
 
@@ -257,15 +259,15 @@ def _open_lock(lock: Path, folder: Path) -> int:
                 "%s cannot be locked (%s): make sure that no other process writes it", folder, error.strerror
             )
             return descriptor
-        os.close(descriptor)  # of a process that has just ended, and removed it
+        os.close(descriptor)  # another process has just ended and removed this file
 
 
 def remove_temporary(folder: Path, is_ours: Callable[[str], object]) -> None:
-    """Remove what killed processes left of files and folders that this process alone may write now.
+    """Remove temporary files and folders of killed processes.
 
     Args:
-        folder: where they are.
-        is_ours: tells of the name of a file or folder whether it is one of those.
+        folder: the folder that holds them.
+        is_ours: returns whether a name is that of a file or folder that only this process may write.
     """
     for path in folder.iterdir():
         if (found := _TEMPORARY.fullmatch(path.name)) and is_ours(found["name"]):
@@ -276,28 +278,28 @@ def remove_temporary(folder: Path, is_ours: Callable[[str], object]) -> None:
 
 
 def temporary_files(path: Path) -> list[Path]:
-    """Return what is being written of a file, and what killed processes left of it."""
+    """Return the temporary files of a file, of running and of killed processes."""
     names = path.parent.glob(f".{glob.escape(path.name)}.*.tmp")
     return [each for each in names if (found := _TEMPORARY.fullmatch(each.name)) and found["name"] == path.name]
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of folders on some network file systems
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # for folders on some network file systems
             raise
     finally:
         os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # what the disk said before matters more
+    with contextlib.suppress(OSError):  # an earlier error matters more
         path.unlink(missing_ok=True)
 
 
 def _temporary(path: Path) -> Path:
-    """A new name beside `path`, which `remove_temporary` knows again."""
+    """Return a new temporary path beside `path`, in the form that `remove_temporary` recognizes."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")

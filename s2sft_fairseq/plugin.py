@@ -1,7 +1,7 @@
-"""Patch fairseq, and register tasks, models, criterions and optimisers with it, by being imported.
+"""Importing this module patches fairseq, and registers tasks, models, criterions and optimizers with it.
 
-fairseq looks for them in the folders ``tasks`` and ``models`` of a ``--user-dir`` only, and not even there where the
-package is imported already: everything that registers itself is therefore imported here.
+fairseq only imports the folders ``tasks`` and ``models`` of a ``--user-dir``, and not even these if the package is
+already imported. So this module imports everything that registers itself.
 """
 
 import gc
@@ -10,8 +10,8 @@ import sys
 
 from s2sft_fairseq import errors, runtime
 
-# What is imported stays. To look for garbage among it takes half a second, so commands leave it out of every later
-# search. Other programs may have made objects of their own before, whose garbage must be found.
+# Imported objects are never freed, and a garbage collection over them takes half a second. So commands exclude them
+# from later collections. Other programs may have objects of their own, which must still be collected.
 _collects = gc.isenabled()
 _is_command = os.path.basename(sys.argv[0]).startswith(("fairseq-", "s2sft"))
 gc.disable()

@@ -1,4 +1,4 @@
-"""Signals with which schedulers and people ask a command to end, and the status that it then ends with."""
+"""The signals with which schedulers and users ask a command to end, and its exit status."""
 
 import os
 import signal
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 STATUS = os.EX_TEMPFAIL
-"""The exit status of a command that was asked to end and has kept what was done (75): schedulers may queue it again."""
+"""The exit status (75) of a command that a signal ended and that can be resumed: schedulers may queue it again."""
 INTERRUPTED = 130
-"""That of one that Ctrl-C has ended, as shells have it."""
+"""The exit status of a command that Ctrl-C ended, as in shells."""
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let a function handle the signals within the block; in other threads than the main one, do nothing."""
+    """Let a function handle the signals within the block. Outside of the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,5 +29,5 @@ def handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None
 
 
 def end(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: end at once, by an exception that lets what was done be kept."""
+    """Handle a signal: end at once by an exception, so that cleanup code runs."""
     raise SystemExit(STATUS) if number != signal.SIGINT else KeyboardInterrupt

@@ -158,7 +158,7 @@ def configuration(task: str, words: Sequence[str]) -> DictConfig:
 
 def _problems(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize: Any) -> Iterator[str]:
     if not isinstance(path, str | os.PathLike):
-        yield f"path must be that of a model folder or of a checkpoint, but is {path!r:.60}"
+        yield f"path must name a model folder or a checkpoint, but is {path!r:.60}"
     elif os.pathsep in str(path):
         yield f"path must not contain '{os.pathsep}', which separates models in fairseq's options, but is {path}"
     elif not Path(path).exists():

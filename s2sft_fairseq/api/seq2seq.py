@@ -172,7 +172,7 @@ class Seq2Seq:
         """
         sources, targets = listed(sources), listed(targets)
         if len(sources) != len(targets):
-            raise UserError(f"targets must be as many as sources, {len(sources)}, but are {len(targets)}")
+            raise UserError(f"there must be as many targets as sources ({len(sources)}), but there are {len(targets)}")
         one_pass = self._one_pass(target_lang)
         source_ids = self._source_ids(sources, one_pass.form)
         target_ids = self._target_ids(targets, one_pass.form, "targets")
@@ -198,7 +198,7 @@ class Seq2Seq:
         """
         self._require_pytorch()
         if self._is_encoder_decoder:
-            raise UserError("stream is for encoder-only models, but this one is an encoder-decoder: generate takes it")
+            raise UserError("stream is for encoder-only models, but this is an encoder-decoder: use generate")
         problems = _seed_problems(seed)
         for name in ("beam", "num_return"):
             if options.get(name) not in (None, 1):
@@ -301,7 +301,7 @@ class Seq2Seq:
         """
         ids, most = self._ids(targets, argument), form.max_target - 1
         if long := max((len(each) for each in ids if len(each) > most), default=0):
-            raise UserError(f"{argument} must have at most {most} tokens, as what this model writes, but have {long}")
+            raise UserError(f"{argument} must have at most {most} tokens, the limit of this model, but have {long}")
         return [form.target(each) for each in ids]
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
@@ -341,8 +341,7 @@ class Seq2Seq:
     def _require_pytorch(self) -> None:
         if self._engine is not None:
             raise UserError(
-                f"this is a model for {self._engine}, which generates and nothing else: use the one that it was "
-                "exported from"
+                f"this is a model for {self._engine}, which can only generate: use the model that it was exported from"
             )
 
     def _language_problems(self, language: Any) -> list[str]:

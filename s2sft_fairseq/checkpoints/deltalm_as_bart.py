@@ -239,5 +239,5 @@ def _positive(value: Any) -> float | None:
 def _refusal(kind: str, reason: str) -> UserError:
     return UserError(
         f"this is a {kind.upper() if kind == 'bart' else kind.capitalize()} whose decoder is not that of a DeltaLM "
-        f"({reason}): of such models only those that s2sft export made of a DeltaLM can be converted"
+        f"({reason}): only those that s2sft export made from a DeltaLM can be converted"
     )

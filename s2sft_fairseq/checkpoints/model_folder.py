@@ -163,8 +163,8 @@ def read_model(weights: Path) -> dict[str, Any]:
     config = read_config(weights.parent)
     if engine := config.get("engine"):
         raise UserError(
-            f"{weights.parent} holds a model for {engine}, which s2sft generate --input and Seq2Seq run and nothing "
-            "else reads: give the model that it was exported from"
+            f"{weights.parent} holds a model for {engine}, which only s2sft generate --input and Seq2Seq can "
+            "run: give the model that it was exported from"
         )
     check_files(weights, weights.parent / CONFIG)
     model = read_safetensors(weights)

@@ -34,7 +34,7 @@ def check_archive(path: str) -> None:
     if sum(member.file_size for member in members) > size:
         largest = max(members, key=lambda member: member.file_size)
         raise UserError(
-            f"{path}: refused, its {size:,} bytes unpack to more, as nothing does that PyTorch saved: "
+            f"{path}: refused, as its {size:,} bytes unpack to more, unlike files that PyTorch saves: "
             f"{shown(largest.filename)} to {largest.file_size:,} bytes"
         )
 

@@ -90,20 +90,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--finetune-method",
         choices=sorted(OBJECTIVES),
-        help="how a checkpoint that is fine-tuned already is to be decoded (default for s2s-ft's: pseudo_masked)",
+        help="how to decode a checkpoint that is already fine-tuned (default for s2s-ft's: pseudo_masked)",
     )
     parser.add_argument(
         "--fit-head",
         type=Path,
         metavar="FILE",
-        help="tokenized sources: the head's dense layer, where the encoder has none, is fitted by least squares to "
-        "read each token off its final state",
+        help="tokenized sources: fit the head's dense layer, if the encoder has none, by least squares to "
+        "predict each token from its final state",
     )
     parser.add_argument(
         "--output-prior",
         type=Path,
         metavar="FILE",
-        help="tokenized targets: the frequencies of their symbols become the output bias, where the encoder has none",
+        help="tokenized targets: use the frequencies of their symbols as the output bias, if the encoder has none",
     )
     options = vars(parser.parse_args(arguments))
     from s2sft_fairseq.models.convert import ConvertOptions, convert  # imports PyTorch, which --help does not need

@@ -119,13 +119,13 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         required=True,
         metavar="FILE",
-        help="hypotheses, one a line; a file for each system. Of labels a table of s2sft predict (.tsv), too, of SQuAD "
+        help="hypotheses, one a line; a file for each system. For labels also a .tsv of s2sft predict, for SQuAD "
         "its JSON",
     )
     parser.add_argument(
         "--ref", type=Path, nargs="+", required=True, metavar="FILE",
-        help="references, one a line; several files are several references, where an empty line is none. Of .jsonl "
-        'files, the list of texts "refs", or the text "tgt". Of SQuAD its own file of the questions',
+        help="references, one a line; several files give several references, and empty lines none. In .jsonl "
+        'files, the list of texts "refs", or the text "tgt". For SQuAD, its own file of questions',
     )  # fmt: skip
     parser.add_argument(
         "--null-odds", type=Path, metavar="FILE",
@@ -177,8 +177,8 @@ def _add_metrics(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_texts(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--hyp-separator", metavar="TEXT", help="what stands between the sentences of a hypothesis")
-    group.add_argument("--ref-separator", metavar="TEXT", help="what stands between the sentences of a reference")
+    group.add_argument("--hyp-separator", metavar="TEXT", help="separator of the sentences of a hypothesis")
+    group.add_argument("--ref-separator", metavar="TEXT", help="separator of the sentences of a reference")
     group.add_argument(
         "--pretokenize",
         choices=PRETOKENIZERS,
@@ -186,7 +186,7 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--bert-words", action=BooleanOptionalAction,
-        help="hypotheses: every punctuation mark is a word, as BERT's tokenizer has it, before the next three steps",
+        help="hypotheses: split off every punctuation mark, as BERT's tokenizer does, before the next three steps",
     )  # fmt: skip
     group.add_argument("--contractions", choices=CONTRACTIONS, help="join hypotheses at apostrophes, as that task does")
     group.add_argument(
@@ -197,7 +197,7 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--brackets", choices=BRACKETS, help="brackets of hypotheses become -LRB- and so on")
     group.add_argument(
         "--normalise-references", action=BooleanOptionalAction,
-        help="take these four steps with references, too, which are plain text and not tokenized",
+        help="apply these four steps to references, too, if they are plain text and not tokenized",
     )  # fmt: skip
     group.add_argument("--digits", choices=DIGITS, help="the digit 1, or all digits, of hypotheses become #")
     group.add_argument(
@@ -205,7 +205,7 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--duplicate-rate", type=float, metavar="X",
-        help="drop sentences of hypotheses of which a larger share of the words stands in earlier ones (1: none)",
+        help="drop sentences of hypotheses if a larger share of their words occurs in earlier ones (1: none)",
     )  # fmt: skip
     group.add_argument("--truncate", type=int, metavar="N", help="words of a hypothesis to keep (0: all)")
     group.add_argument("--lowercase", action=BooleanOptionalAction, help="lower-case all texts")

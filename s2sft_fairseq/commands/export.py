@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--pretrained",
         type=Path,
         metavar="DIR",
-        help="the encoder of a checkpoint with adapters (--lora-rank), where it is no longer where it was",
+        help="the encoder of a checkpoint with adapters (--lora-rank), if it has been moved",
     )
     parser.add_argument(
         "--quantize",
@@ -48,15 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--self-contained",
         action="store_true",
-        help="for hugging_face, of an encoder that generates: with the code that generates, which transformers runs "
+        help="for hugging_face and encoder-only generators: include the code that generates, which transformers runs "
         "with trust_remote_code=True",
     )
     parser.add_argument(
         "--verify",
         type=Path,
         metavar="FILE",
-        help="of what generates in another program's format: texts, one a line, on which it is compared with the "
-        "model; the README of the folder tells what was found (default: a few built-in texts)",
+        help="for generators in another program's format: texts, one per line, to compare the export with the "
+        "model; the README of the folder has the result (default: a few built-in texts)",
     )
     options = parser.parse_args(arguments)
     # The imports below load PyTorch, which --help does not need.
@@ -103,7 +103,7 @@ def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator
     elif options.quantize and options.quantize not in (known := QUANTIZATIONS[options.format]):
         yield f"--quantize must be {' or '.join(known)} with --format {options.format}, but is {options.quantize}"
     if options.verify and not (is_encoder_decoder or options.self_contained or options.format == ONNX):
-        yield f"--verify is for what generates in another program's format, but --format is {options.format}"
+        yield f"--verify is for generators in another program's format, but --format is {options.format}"
     if options.pretrained and is_encoder_decoder:
         yield f"--pretrained is for checkpoints with adapters (--lora-rank), but {options.checkpoint} is a deltalm"
 

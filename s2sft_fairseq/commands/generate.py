@@ -34,7 +34,7 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "what is generated, in the order of the input: the best text of each source, or where the name ends in "
         ".jsonl a JSON object with --nbest hypotheses and their scores (natural logarithms); with --engine ray the "
-        "folder of a file for each of --input",
+        "folder for one output file per input file",
     },
     "overwrite": {
         "action": "store_true",
@@ -69,8 +69,8 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
         "type": int,
         "default": 1024,
         "metavar": "N",
-        "help": "lines that are read, sorted by length, generated from and written together: what a run that is killed "
-        "loses at most (default: 1024)",
+        "help": "lines that are read, sorted by length, generated from and written together; a killed run "
+        "loses at most these (default: 1024)",
     },
 }
 # Options of fairseq-generate that do not apply to raw text, with the value that each has if it is not given.

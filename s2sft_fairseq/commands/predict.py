@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--null-odds",
         type=Path,
         metavar="FILE",
-        help="questions may have no answer, as in SQuAD v2.0: write the odds of that, score of [CLS] less score of the "
+        help="questions may have no answer, as in SQuAD v2.0: write the odds of it, score of [CLS] minus score of the "
         "best answer",
     )
     answers.add_argument(
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_dictionary,
         default={},
         metavar="DICT",
-        help="other options of the model than those of the checkpoint, such as \"{'pretrained': 'DIR'}\"",
+        help="options of the model that replace those of the checkpoint, such as \"{'pretrained': 'DIR'}\"",
     )
     parser.set_defaults(n_best=N_BEST)
     return parser

@@ -106,7 +106,7 @@ def _dictionaries(args: argparse.Namespace) -> Iterator[str]:
 
 def _making_a_dictionary(args: argparse.Namespace) -> Iterator[str]:
     if not args.trainpref:
-        yield "--trainpref is needed where --srcdict or --tgtdict is not given: a dictionary is made from its text"
+        yield "--trainpref is needed if --srcdict or --tgtdict is not given, to make a dictionary from its text"
     try:
         get_task(args.task).build_dictionary([])  # from no text: raises if this task does not make dictionaries
     except UserError as error:

@@ -134,12 +134,12 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         metavar="GIB",
-        help="GiB for text and n-grams, of all processes together (default: 1); what is more goes to temporary files",
+        help="GiB of memory for text and n-grams in all processes (default: 1); the rest goes to temporary files",
     )
     parser.add_argument(
         "--temporary-dir",
         type=Path,
         metavar="DIR",
-        help="where these are (default: as the system has it); they take up to 32 bytes a word, and vanish at the end",
+        help="folder of temporary files (default: the system's); up to 32 bytes per word, removed at the end",
     )
     return parser

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.workers < 1:
         problems.append(f"--workers must be at least 1, but is {options.workers}")
     problems += [
-        f"--input {path}: its output needs a name, and a pipe has none; make one with mkfifo, or write a file first"
+        f"--input {path}: an unnamed pipe gives no name for the output; use a named pipe (mkfifo) or a file"
         for path in options.input
         if path.parent in _NAMELESS
     ]

@@ -142,7 +142,7 @@ def read_line_aligned(folder: Path, layouts: Sequence[Layout], malformed: Malfor
     for candidate in layouts:
         names = [name for files in candidate.splits.values() for name in files]
         if missing := [name for name in names if find(folder, name) is None]:
-            lacks.append(f"one layout has {', '.join(names)}, of which the folder lacks {', '.join(missing)}")
+            lacks.append(f"one layout needs {', '.join(names)}, but the folder lacks {', '.join(missing)}")
             continue
         further = {name: files for name, files in candidate.further.items() if all(find(folder, f) for f in files)}
         return {split: _read(folder, files, malformed) for split, files in {**candidate.splits, **further}.items()}

@@ -167,7 +167,7 @@ def write_labelled(
                 texts.append(text)
                 labels += label
             if skip_malformed and split.startswith("test") and malformed.records.total() > before:
-                heading = f"--skip-malformed cannot leave rows of the {split} set out, whose predictions are numbered:"
+                heading = f"--skip-malformed cannot skip rows of the {split} set, as predictions are numbered by row:"
                 raise UserError.of(malformed.shown[shown:] or malformed.lines(), heading)
             lines[split] = write_lines(partial / f"{split}.txt", texts)
             if labels:

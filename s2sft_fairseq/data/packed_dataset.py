@@ -178,8 +178,8 @@ class PackedDataset(FairseqDataset):
             self._batches_logged = True
             padding = self.share_of_padding(indices, starts)
             logger.info(
-                f"{self.name}: {len(starts):,} batches of {sizes.sum() / len(starts):,.0f} positions on average, none "
-                f"of them padding; padded to the longest of their batch {padding:.1%} would be"
+                f"{self.name}: {len(starts):,} batches of {sizes.sum() / len(starts):,.0f} positions on average, no "
+                f"padding; if padded to the longest of a batch, {padding:.1%} would be padding"
             )
         ends = [*starts[1:].tolist(), len(indices)]
         return [indices[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]

@@ -160,7 +160,7 @@ def has_fields(path: Path) -> bool:
 def _carriage_return_problem(text: bytes, allow_crlf: bool) -> str:
     if not allow_crlf and text.endswith(b"\r") and text.count(b"\r") == 1:
         return "end in \\r\\n where \\n alone is needed (fairseq-preprocess misreads them with several workers)"
-    return "hold a carriage return that ends no line (fairseq-preprocess would break the line there)"
+    return "have a carriage return within the line (fairseq-preprocess would break the line there)"
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Scores of generated text that mean the same as the published ones, each with a signature of how it was computed."""
+"""Scores of generated text, comparable to the published ones. A signature tells how each score is computed."""

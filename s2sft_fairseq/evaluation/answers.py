@@ -1,11 +1,11 @@
 """F1 and exact match of answers, as the official evaluations of CoQA and of SQuAD v1.1 and v2.0 compute them.
 
-Texts are lower-cased; punctuation and then the articles a, an, the are taken out. Of several references of SQuAD the
-best score counts. Of CoQA (Reddy et al. 2019), each in turn is left out, the best score against the others is taken,
-and the mean of these: human answers are scored against one reference fewer as well.
+Texts are lower-cased, then punctuation is removed, then the articles a, an, the. With several references, SQuAD takes
+the best score. CoQA (Reddy et al. 2019) leaves out one reference at a time, takes the best score against the others,
+and averages these scores, because human answers are scored against one reference fewer, too.
 
-Of SQuAD v2.0, questions without an answer are scored too: nothing is the right answer to them, and anything else is
-wrong; with odds that there is no answer, the threshold for them that is best on these very questions is found as well.
+SQuAD v2.0 also scores questions without an answer: an empty prediction is right, any other is wrong. If the odds that
+there is no answer are given, the threshold of the odds that is best on these very questions is computed, too.
 """
 
 import re
@@ -34,12 +34,15 @@ def coqa(examples: Sequence[Example], settings: Settings) -> Measured:
 
 
 def answer_words(text: str) -> list[str]:
-    """Return the words that count."""
+    """Return the words of a text that are compared."""
     return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def word_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
-    """Return the harmonic mean of precision and recall of words; with no words on one side, whether both have none."""
+    """Return the harmonic mean of precision and recall of words.
+
+    If one side is empty, the result is 1 if both are, else 0.
+    """
     if not answer or not reference:
         return float(answer == reference)
     common = (Counter(answer) & Counter(reference)).total()
@@ -67,22 +70,25 @@ def squad_v1(examples: Sequence[Example], settings: Settings) -> Measured:
 
 
 def squad_v2(examples: Sequence[Example], settings: Settings) -> Measured:
-    """Compute the same over all questions, over those with an answer and those without, and with the best threshold."""
+    """Compute mean exact match and F1 over all questions, those with and those without an answer.
+
+    With odds that there is no answer, compute the scores at the best threshold of the odds, too.
+    """
     thresholds = "" if settings.null_threshold is None else f"|null:{settings.null_threshold:g}"
     return Measured(SquadScores(examples, settings.null_threshold), f"tool:s2sft|norm:squad_v2.0{thresholds}")
 
 
 class SquadScores(Statistics):
-    """The scores of each question."""
+    """The scores of each question of SQuAD v2.0."""
 
     def __init__(self, examples: Sequence[Example], threshold: float | None) -> None:
-        """Score.
+        """Score all questions.
 
         Args:
-            examples: a question without an answer has an empty reference.
-            threshold: of odds above which nothing is predicted; None: predictions are taken as they are.
+            examples: the questions; one without an answer has an empty reference.
+            threshold: odds above which the prediction is taken to be empty; None: use the predictions as they are.
         """
-        # What only normalises to nothing is no reference.
+        # A reference without words, such as "the", does not count.
         references = [[text for text in example.references if answer_words(text)] for example in examples]
         scores = [_scores(e.hypothesis, r or [""], of_nothing=None) for e, r in zip(examples, references, strict=True)]
         self.raw = np.array(scores)  # exact match and F1 (N, 2)
@@ -96,6 +102,7 @@ class SquadScores(Statistics):
             self.scores = np.where(is_null[:, np.newaxis], ~self.has_answer[:, np.newaxis], self.raw).astype(float)
 
     def over(self, chosen: np.ndarray) -> dict[str, float]:
+        """Return the scores over the chosen questions, see `Statistics.over`."""
         scores, has_answer = self.scores[chosen], self.has_answer[chosen]
         found = {"EM": _percent(scores[:, 0]), "F1": _percent(scores[:, 1])}
         for name, which, exist in (
@@ -113,7 +120,7 @@ class SquadScores(Statistics):
     def _best(self, odds: np.ndarray, chosen: np.ndarray, column: int) -> tuple[float, float]:
         """Return the best score over all thresholds, in percent, and the least threshold that gives it.
 
-        At first nothing is predicted. Then one question after the other is answered, in the order of their odds.
+        Start with empty predictions for all questions, then answer one after the other in the order of their odds.
         """
         order = chosen[np.argsort(odds[chosen], kind="stable")]
         gains = np.where(self.has_answer[order], self.raw[order, column], -self.says_something[order].astype(float))
@@ -127,7 +134,9 @@ def _scores(answer: str, references: Sequence[str], *, of_nothing: float | None)
     """Return exact match and F1 with the best reference.
 
     Args:
-        of_nothing: F1 where answer or reference has no words; None: whether both have none.
+        answer: the prediction.
+        references: the right answers.
+        of_nothing: F1 if answer or reference has no words; None: 1 if both have no words, else 0.
     """
     words = answer_words(answer)
     exact, f1 = 0.0, 0.0

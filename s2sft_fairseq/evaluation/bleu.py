@@ -1,9 +1,9 @@
 """BLEU by sacreBLEU, and as fairseq prints it; BLEU and Distinct of dialogue, as ERNIE-GEN and PLATO compute them.
 
-BLEU-1 and BLEU-2 of dialogue are the mean over sentences of NLTK's, smoothed by its method 7 (Chen and Cherry 2014).
-They are not to be compared with a corpus BLEU, and are no shares: the smoothing gives 4/3 to BLEU-1 of an answer that
-equals its reference. Distinct-1 and Distinct-2 (Li et al. 2016) are the number of different n-grams in all hypotheses
-as a share of all their n-grams. Words are what stands between spaces.
+BLEU-1 and BLEU-2 of dialogue are means of NLTK's sentence BLEU with its smoothing method 7 (Chen and Cherry 2014). They
+are not comparable to a corpus BLEU, and can exceed 1: an answer that equals its reference has a BLEU-1 of 4/3.
+Distinct-1 and Distinct-2 (Li et al. 2016) are the number of different n-grams in all hypotheses, divided by the number
+of all their n-grams. Spaces separate words.
 """
 
 import math
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def corpus_bleu(examples: Sequence[Example], settings: Settings) -> tuple["BLEUScore", str]:
-    """Return sacreBLEU's score, against all references of an example at once, and its signature.
+    """Return sacreBLEU's score, with all references of each example, and its signature.
 
     Raises:
         UserError: `sacrebleu` is not installed, or has no such tokenizer.
@@ -43,7 +43,7 @@ def sacrebleu(examples: Sequence[Example], settings: Settings) -> Measured:
         UserError: `sacrebleu` is not installed, or has no such tokenizer.
     """
     corpus, signature = corpus_bleu(examples, settings)
-    bleu = _metric(settings, effective_order=True)  # lengths and matches of a sentence are the same without
+    bleu = _metric(settings, effective_order=True)  # changes neither the lengths nor the matches
     sentences = [bleu.sentence_score(example.hypothesis, list(example.references)) for example in examples]
     counts = [(one.sys_len, one.ref_len, *one.counts, *one.totals) for one in sentences]
     orders = len(corpus.counts)
@@ -59,14 +59,14 @@ def sacrebleu(examples: Sequence[Example], settings: Settings) -> Measured:
 def fairseq_bleu(hypotheses: Sequence[str], references: Sequence[str], order: int = 4, *, smooth: bool = False) -> str:
     """Return the line that ``fairseq-score`` prints: the score, its precisions and lengths in words.
 
-    Words stand between spaces. As in fairseq/scoring/bleu.py, an unknown word of a reference matches nothing, and an
+    Spaces separate words. As in fairseq/scoring/bleu.py, an unknown word of a reference matches nothing, and an
     empty text is one word.
 
     Args:
         hypotheses: one for each reference.
         references: one for each hypothesis.
-        order: of the longest n-grams, 1 to 4.
-        smooth: add a match to each order but the first, as fairseq does for single sentences.
+        order: length of the longest n-grams, 1 to 4.
+        smooth: add one match to each order but the first, as fairseq does for single sentences.
 
     Raises:
         UserError: if `sacrebleu` is not installed.
@@ -93,7 +93,8 @@ def _metric(settings: Settings, *, effective_order: bool = False) -> "BLEU":
     tokenizer = settings.bleu_tokenize
     if tokenizer not in bleu.TOKENIZERS:
         raise UserError(f"--bleu-tokenize must be one of {', '.join(bleu.TOKENIZERS)}, but is {tokenizer}")
-    # `lowercase`, of texts that are lower-cased already too, for the signature; `force`: no warning of tokenized text
+    # `lowercase` is set even though the texts already are in lower case: it is part of the signature.
+    # `force` turns off the warning that texts look tokenized.
     return bleu(
         lowercase=settings.lowercase, tokenize=tokenizer, effective_order=effective_order, force=tokenizer == "none"
     )
@@ -128,7 +129,7 @@ def distinct(examples: Sequence[Example], settings: Settings) -> Measured:
 class Distinct(Statistics):
     """The n-grams of each example.
 
-    A resample repeats examples, and with them n-grams: its Distinct is lower, and says nothing about the score.
+    A bootstrap resample repeats examples and so n-grams: its Distinct is lower, and gives no interval of the score.
     """
 
     resampling = False
@@ -137,6 +138,7 @@ class Distinct(Statistics):
         self.ngrams = {"Distinct-1": texts, "Distinct-2": [list(pairwise(words)) for words in texts]}
 
     def over(self, chosen: np.ndarray) -> dict[str, float]:
+        """Return Distinct-1 and Distinct-2 over the chosen examples, see `Statistics.over`."""
         shares = {}
         for name, of_examples in self.ngrams.items():
             ngrams = list(chain.from_iterable(of_examples[number] for number in chosen.tolist()))

@@ -1,9 +1,9 @@
-"""BLEU-4, METEOR 1.5 and ROUGE-L as question generation is scored: the code of the COCO caption evaluation.
+"""BLEU-4, METEOR 1.5 and ROUGE-L of question generation, by the code of the COCO caption evaluation.
 
-qgevalcap (Du et al. 2017), which UniLM, s2s-ft, ERNIE-GEN and, through nlg-eval, XNLG use, is this code;
-`pycocoevalcap` is its Python 3 version. Words are what stands between spaces. It differs from the other metrics of this
-package: BLEU is not smoothed, and ROUGE-L weighs recall 1.44 times as much as precision, takes the best of each over
-the references, and is not stemmed.
+qgevalcap (Du et al. 2017) is this code. UniLM, s2s-ft and ERNIE-GEN use it, XNLG does through nlg-eval. `pycocoevalcap`
+is its Python 3 version. Spaces separate words. Unlike the other metrics of this package, BLEU is not smoothed, and
+ROUGE-L weights recall 1.44 times as much as precision, takes the best precision and the best recall over the
+references, and does not stem.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.evaluation.statistics import Means, Measured, Sums, optional_module, tool
 
 _PACKAGE = "pycocoevalcap"
-# Of what METEOR counts in a segment: the words of hypothesis and reference, the chunks, and the words that match.
+# Indices into METEOR's counts of a segment: words of hypothesis and reference, chunks, words that match.
 _LENGTHS, _CHUNKS, _MATCHES = slice(0, 2), 20, slice(21, 23)
 
 
@@ -81,16 +81,16 @@ def meteor(examples: Sequence[Example], settings: Settings) -> Measured:
 
 
 class _Meteor:
-    """pycocoevalcap's process of METEOR."""
+    """The METEOR process of `pycocoevalcap`."""
 
     def __init__(self, meteor: Any) -> None:
         self.meteor = meteor
         self.process = meteor.meteor_p
 
     def counts(self, example: Example) -> list[float]:
-        """Return what METEOR adds up over a corpus [23].
+        """Return the counts [23] that METEOR adds up over a corpus.
 
-        A segment of one chunk that matches as a whole has no fragmentation: METEOR counts no chunk of it.
+        If hypothesis and reference match as one chunk, METEOR counts no chunk: the segment is not fragmented.
         """
         texts = [*example.references, example.hypothesis]
         counts = [float(word) for word in self._answer("SCORE", *map(_line, texts)).split()]
@@ -99,14 +99,14 @@ class _Meteor:
         return counts
 
     def score(self, sums: np.ndarray) -> float:
-        """Return the score that belongs to sums of counts."""
+        """Return the score of summed counts."""
         self._answer("EVAL", " ".join(map(str, sums.tolist())))
-        return float(self._line())  # of the corpus; the line before was of its one segment
+        return float(self._line())  # the corpus score; the line before has the score of its only segment
 
     def _answer(self, command: str, *fields: str) -> str:
-        # The separator of fields must not be within one.
+        # A field must not contain the separator of fields.
         line = " ||| ".join([command, *(field.replace("|||", "").replace("  ", " ") for field in fields)])
-        with suppress(BrokenPipeError):  # it stopped; what it says is read below
+        with suppress(BrokenPipeError):  # the process stopped; `_line` reads its message
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()
         return self._line()
@@ -114,12 +114,12 @@ class _Meteor:
     def _line(self) -> str:
         line = self.process.stdout.readline().decode()
         if not line:
-            with suppress(BrokenPipeError):  # what it did not read, which would be written at the end
+            with suppress(BrokenPipeError):  # else Python writes the unread rest when it exits, and fails
                 self.process.stdin.close()
             raise UserError(f"METEOR stopped: {self.process.stderr.read().decode(errors='replace').strip()}")
         return line
 
 
 def _line(text: str) -> str:
-    """A text of several sentences as one."""
+    """Return a text of several sentences on one line."""
     return text.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""Every metric by its name; from examples of one or two systems to scores, and to tables of these."""
+"""All metrics by name, the scores of a system with an optional baseline, and tables of these scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,16 +27,16 @@ METRICS: dict[str, Callable[[Sequence[Example], Settings], Measured]] = {
 
 @dataclass(frozen=True)
 class Score:
-    """One figure."""
+    """One score of a system."""
 
     name: str
     value: float
-    """In percent, as papers write it."""
+    """In percent, as in papers."""
     signature: str
     interval: Interval | None = None
     """The 95 % confidence interval."""
     difference: Difference | None = None
-    """To the baseline."""
+    """The difference to the baseline."""
 
 
 def evaluate(
@@ -50,11 +50,11 @@ def evaluate(
     """Score a system.
 
     Args:
-        examples: with at least one reference each.
-        settings: those that the examples were read with.
-        baseline: of another system, with the same references in the same order.
-        resamples: for confidence intervals and the comparison with the baseline; 0 for neither.
-        seed: of the resamples.
+        examples: the examples, each with at least one reference.
+        settings: the settings that the examples were read with.
+        baseline: the examples of another system, with the same references in the same order.
+        resamples: number of resamples for confidence intervals and the comparison with the baseline; 0: neither.
+        seed: seed of the resamples.
 
     Raises:
         UserError: a package that a metric needs is not installed.
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _references(examples: Sequence[Example], settings: Settings) -> str:
-    """The part of the signature on the references: how many an example has, which ones, and how examples came about."""
+    """Return the part of the signature on references: their number, their variant, and how examples are grouped."""
     counts = [len(example.references) for example in examples]
     told = f"refs:{min(counts)}" + (f"-{max(counts)}" if min(counts) < max(counts) else "")
     told += f"|variant:{settings.reference_variant}" if settings.reference_variant else ""
@@ -87,7 +87,7 @@ Systems = Mapping[str, Sequence[Score]]
 
 
 def as_table(systems: Systems) -> str:
-    """Return a row a system, and below it what the intervals, differences and signatures are."""
+    """Return a table with a row for each system; the differences to the baseline and the signatures follow."""
     names = _names(systems)
     rows = [["", *names], *([system, *map(_cell, scores)] for system, scores in systems.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -104,14 +104,14 @@ def as_table(systems: Systems) -> str:
 
 
 def as_latex(systems: Systems) -> str:
-    """Return a row a system; what the columns are is in comments."""
+    """Return a LaTeX row for each system, after comments with the names and signatures of the columns."""
     rows = [f"{_escaped(system)} & " + " & ".join(f"{score.value:.2f}" for score in scores) + r" \\"
             for system, scores in systems.items()]  # fmt: skip
     return "\n".join([*(f"% {line}" for line in [" & ".join(_names(systems)), *_signatures(systems)]), *rows])
 
 
 def as_json(systems: Systems, sizes: Mapping[str, int], settings: Settings) -> dict[str, Any]:
-    """Return everything, with `sizes` the numbers of examples."""
+    """Return settings, scores and `sizes`, the number of examples of each system."""
     return {
         "settings": asdict(settings),
         "systems": {
@@ -130,7 +130,7 @@ def _cell(score: Score) -> str:
 
 
 def _signatures(systems: Systems) -> list[str]:
-    """A line for the scores that share a signature."""
+    """Return a line for each signature, with the names of the scores that share it."""
     shared: dict[str, list[str]] = {}
     for scores in systems.values():
         for score in scores:

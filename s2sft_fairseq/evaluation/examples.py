@@ -1,8 +1,8 @@
-"""Hypotheses, their references and sources, read from line-aligned files and from what ``s2sft predict`` writes.
+"""Read hypotheses, references and sources from line-aligned files, GLUE tables or SQuAD JSON.
 
-The latter are GLUE's tables and SQuAD's JSON. A hypothesis may be the beginning of its source, too: the baseline that
-summarization is compared with. Usual are the first three sentences on CNN/DailyMail (See et al. 2017), the first one on
-XSum (Narayan et al. 2018) and about the first eight words for headlines (Rush et al. 2015, who take 75 characters).
+``s2sft predict`` writes the tables and the JSON. A hypothesis may also be the beginning of its source, the usual
+baseline of summarization: the first three sentences for CNN/DailyMail (See et al. 2017), the first one for XSum
+(Narayan et al. 2018) and about the first eight words for headlines (Rush et al. 2015, who take 75 characters).
 """
 
 import re
@@ -21,19 +21,20 @@ from s2sft_fairseq.evaluation.settings import Settings
 UNITS = ("sentences", "words")
 _SPECIFICATION = re.compile(rf"([1-9][0-9]*)-({'|'.join(UNITS)})")
 
-# The end of a sentence: a mark, maybe closing quotes and brackets, white space, and what a sentence begins with.
+# The end of a sentence: a mark, optional closing quotes and brackets, and white space before an upper-case letter or a
+# digit, with optional opening quotes and brackets.
 _END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]*[A-Z0-9])""")
-# After these a stop ends no sentence. Single capitals are initials, or U.S.
+# A full stop after one of these does not end a sentence. Single capitals are initials, or parts of U.S.
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'.])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|St|Jr|Sr|No|vs|Inc|Co|Corp|Ltd|"
     r"Jan|Feb|Aug|Sept|Oct|Nov|Dec|e\.g|i\.e)$"
 )
-_LONGEST_ABBREVIATION = 5  # with what stands before it
+_LONGEST_ABBREVIATION = 5  # with the character before it
 
 
 @dataclass(frozen=True)
 class Lead:
-    """So many sentences or words."""
+    """The length of a lead, the beginning of a source: a number of sentences or words."""
 
     count: int
     unit: str
@@ -43,14 +44,14 @@ class Lead:
         """Read ``3-sentences`` or ``8-words``.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: the text has neither form.
         """
         if (found := _SPECIFICATION.fullmatch(text)) is None:
             raise ValueError(f"must be a number of sentences or words, such as 3-sentences, but is {text}")
         return cls(int(found[1]), found[2])
 
     def of(self, text: str, separator: str = "") -> str:
-        """Return the beginning of a text, with `separator` between its sentences."""
+        """Return the lead of a text, with `separator` between its sentences."""
         if self.unit == "words":
             return " ".join(text.split()[: self.count])
         return f" {separator} ".join(split_sentences(text)[: self.count]).replace("  ", " ")
@@ -60,7 +61,7 @@ class Lead:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split English text, without data or a model: a few abbreviations are known, others end a sentence."""
+    """Split English text by rules, with a short list of abbreviations: the full stop of any other ends a sentence."""
     sentences, start = [], 0
     for end in _END.finditer(text):
         stop = end.start()
@@ -73,26 +74,26 @@ def split_sentences(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Example:
-    """What a system wrote, and what people wrote; sentences have a line end between them."""
+    """A hypothesis and its references. Line ends separate sentences."""
 
     hypothesis: str
     references: tuple[str, ...]
     source: str = ""
     null_odds: float | None = None
-    """SQuAD v2.0: how much likelier it is that there is no answer."""
+    """SQuAD v2.0: the odds that the question has no answer."""
 
 
 def read_examples(
     hypotheses: Path | Lead, references: Sequence[Path], source: Path | None, settings: Settings
 ) -> list[Example]:
-    """Read and normalise the examples of one system.
+    """Read and normalize the examples of one system.
 
     Args:
-        hypotheses: a text a line; or the beginning of each source.
-        references: line-aligned with it, one file for each reference, which may be empty where an example has fewer of
-            them; in ``.jsonl`` files, objects with a list of texts as "refs", or one text as "tgt".
-        source: line-aligned as well, or None.
-        settings: what is done to the texts, and whether examples with the same source are one.
+        hypotheses: a file with one hypothesis per line, or the lead of each source.
+        references: line-aligned files, one for each reference. A line may be empty if the example has fewer references.
+            ``.jsonl`` files have objects with a list of texts as "refs", or one text as "tgt".
+        source: the line-aligned file of sources, or None.
+        settings: how to normalize the texts, and whether to group examples by source.
 
     Raises:
         UserError: a file is missing, empty or malformed, line counts differ, or an example has no reference.
@@ -118,9 +119,9 @@ def read_examples(
 
 
 def group_by_source(examples: Sequence[Example]) -> list[Example]:
-    """Make one example of those with the same source, with the references of all and the hypothesis of the last.
+    """Merge the examples of each source into one, with the references of all and the hypothesis of the last.
 
-    So does qgevalcap, the evaluation of Du et al. (2017) that is used for question generation since.
+    qgevalcap does so, the usual evaluation of question generation since Du et al. (2017).
     """
     groups: dict[str, Example] = {}
     for example in examples:
@@ -136,7 +137,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _references(path: Path) -> list[tuple[str, ...]]:
-    """The references of each line."""
+    """Return the references of each line."""
     if not is_json_lines(path):
         return [(line,) for line in _lines(path)]
     found: list[tuple[str, ...]] = []
@@ -144,7 +145,7 @@ def _references(path: Path) -> list[tuple[str, ...]]:
     for number, line in enumerate(_lines(path), 1):
         texts = _json_references(line)
         if texts is None:
-            what = 'are no JSON object with a list of texts as "refs", or a text as "tgt"'
+            what = 'are not a JSON object with a list of texts as "refs" or a text as "tgt"'
             wrong.setdefault(what, []).append(number)
         else:
             found.append(texts)
@@ -169,10 +170,10 @@ _SHOWN = 5
 
 
 def read_table(predictions: Path, labels: Path) -> list[Example]:
-    """Read a table of GLUE's server, and a label a line.
+    """Read predictions in the format of GLUE's server, and a file with one label per line.
 
     Raises:
-        UserError: a file is missing or malformed, or they have different numbers of labels.
+        UserError: a file is missing or malformed, or the numbers of predictions and labels differ.
     """
     check_texts([[predictions], [labels]], allow_crlf=True)
     head, *rows = (line.removesuffix("\r") for line in read_lines(predictions))
@@ -189,7 +190,7 @@ def read_table(predictions: Path, labels: Path) -> list[Example]:
 
 
 def read_answers(predictions: Path, data: Path, null_odds: Path | None = None) -> list[Example]:
-    """Read answers ``{id: text}``, SQuAD's own file, and maybe the odds that there is no answer, ``{id: number}``.
+    """Read answers ``{id: text}``, SQuAD's own file, and optionally the odds of no answer, ``{id: number}``.
 
     Raises:
         UserError: a file is missing or malformed, or a question lacks an answer or odds.

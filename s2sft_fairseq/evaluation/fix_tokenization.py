@@ -1,8 +1,8 @@
-"""Words of BERT's tokenizer to words of the Penn Treebank, in which the references of several benchmarks are written.
+"""Convert the words of BERT's tokenizer to words of the Penn Treebank, the form of the references of some benchmarks.
 
-The published figures of UniLM, s2s-ft and ERNIE-GEN on CNN/DailyMail, XSum, Gigaword and SQuAD question generation were
-computed after this step (`fix_tokenization` in their evaluation scripts). The rules are theirs, oddities included: a
-score after other rules would not be comparable.
+UniLM, s2s-ft and ERNIE-GEN apply this step (`fix_tokenization` in their evaluation scripts) before they score
+CNN/DailyMail, XSum, Gigaword and SQuAD question generation. The rules here are theirs, oddities included: scores after
+other rules would not be comparable.
 """
 
 import string
@@ -17,20 +17,20 @@ _LOWER = {
 
 @dataclass(frozen=True)
 class Style:
-    """Which of the rules apply."""
+    """The rules that apply to a benchmark."""
 
     replaced: Mapping[str, str] = field(default_factory=dict)
-    """Words that others stand for."""
+    """Words to replace, each with its replacement."""
     quotes: bool = False
-    """Opening and closing quotes become different words."""
+    """Make opening and closing quotes different words."""
     hyphens: bool = False
-    """Hyphenated words become one, two hyphens a dash."""
+    """Join hyphenated words, and make two hyphens a dash."""
 
 
 STYLES = {
     # CNN/DailyMail
     "cased": Style({mark: word.upper() for mark, word in _LOWER.items() if word.endswith("b-")}, True, True),
-    # Gigaword, and question generation against the references of Du et al. (2017)
+    # Gigaword, and question generation with the references of Du et al. (2017)
     "lower": Style(_LOWER, True, True),
     # XSum
     "contractions": Style(),
@@ -38,18 +38,18 @@ STYLES = {
 
 
 def fix_tokenization(text: str, style: Style) -> str:
-    """Rewrite a text of words between spaces."""
+    """Apply the rules of a style to a text whose words are separated by spaces."""
     return " ".join(_Fixer(text.split(), style).run())
 
 
 class _Fixer:
-    """One text on its way: each rule looks at the word at a position and tells how many words it has dealt with."""
+    """The state of one text. Each rule handles the word at a position, and returns the number of words it consumed."""
 
     def __init__(self, words: list[str], style: Style) -> None:
         self.words, self.style = words, style
         self.fixed: list[str] = []
         self.opened = {'"': False, "'": False}
-        self.hyphenated = -1  # position of a word whose first half was just written
+        self.hyphenated = -1  # position of the word that is the second half of a hyphenated word
 
     def run(self) -> list[str]:
         rules = (
@@ -62,12 +62,12 @@ class _Fixer:
         return self.fixed
 
     def _next(self, at: int, ahead: int = 1) -> str:
-        """The word further on, or nothing."""
+        """Return the word `ahead` positions later, or the empty string at the end."""
         return self.words[at + ahead] if at + ahead < len(self.words) else ""
 
     @property
     def _last(self) -> str:
-        """The last word written, or nothing."""
+        """The last word written, or the empty string."""
         return self.fixed[-1] if self.fixed else ""
 
     def _replaced(self, word: str, at: int) -> int:
@@ -123,9 +123,9 @@ class _Fixer:
         return 2
 
     def _abbreviation(self, word: str, at: int) -> int:
-        """U . N . -> U.N. . and not U.N.
+        """U . N . -> U.N. . (not U.N.).
 
-        As in the original, which looks for further letters one word too far ahead, and goes on after the second letter.
+        The original looks for further letters one word too far ahead, and continues after the second letter.
         """
         if word != "." or not _is_capital(self._last) or not self._is_initial(at):
             return 0

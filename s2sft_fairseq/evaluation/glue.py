@@ -1,4 +1,4 @@
-"""The metrics of GLUE, over labels: accuracy, F1 of the class 1, Matthews' correlation, Pearson's and Spearman's."""
+"""The metrics of GLUE: accuracy, F1 of the class 1, and the correlations of Matthews, Pearson and Spearman."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,22 +11,23 @@ from s2sft_fairseq.evaluation.statistics import Measured, Statistics, optional_m
 
 POSITIVE = "1"
 Score = Callable[[np.ndarray, np.ndarray], dict[str, float]]
-"""From labels and predictions (N,) to shares by name."""
+"""A function from labels and predictions (N,) to scores by name, as fractions of 1."""
 
 
 class Labels(Statistics):
-    """Labels and predictions of each example."""
+    """The labels and predictions of the examples."""
 
     def __init__(self, labels: np.ndarray, predictions: np.ndarray, score: Score) -> None:
         self.labels, self.predictions, self.score = labels, predictions, score
 
     def over(self, chosen: np.ndarray) -> dict[str, float]:
+        """Return the scores over the chosen examples, see `Statistics.over`."""
         shares = self.score(self.labels[chosen], self.predictions[chosen])
         return {name: 100 * float(share) for name, share in shares.items()}
 
 
 def accuracy(examples: Sequence[Example], settings: Settings) -> Measured:
-    """Compute the share of labels that were predicted.
+    """Compute the share of right predictions.
 
     Raises:
         UserError: scikit-learn is not installed.
@@ -42,7 +43,7 @@ def f1(examples: Sequence[Example], settings: Settings) -> Measured:
     """Compute F1 of the class 1.
 
     Raises:
-        UserError: scikit-learn is not installed, or the classes are others than 0 and 1.
+        UserError: scikit-learn is not installed, or there are classes other than 0 and 1.
     """
     sklearn = optional_module("sklearn.metrics", "scikit-learn", "f1")
     texts = _texts(examples)
@@ -70,10 +71,10 @@ def matthews(examples: Sequence[Example], settings: Settings) -> Measured:
 
 
 def correlation(examples: Sequence[Example], settings: Settings) -> Measured:
-    """Compute Pearson's and Spearman's correlation coefficients, 0 where one side is constant.
+    """Compute Pearson's and Spearman's correlation coefficients; 0 if labels or predictions are constant.
 
     Raises:
-        UserError: scipy is not installed, or a label or prediction is no number.
+        UserError: scipy is not installed, or a label or prediction is not a number.
     """
     stats = optional_module("scipy.stats", "scipy", "correlation")
     labels, predictions = (_numbers(texts) for texts in _texts(examples))

@@ -1,7 +1,7 @@
-"""What is done to hypotheses and references before they are compared.
+"""Normalize hypotheses and references before they are compared.
 
-The order is that of the evaluation scripts of s2s-ft and ERNIE-GEN: sentences, words, short and repeated sentences,
-length, digits, case.
+The steps follow the order of the evaluation scripts of s2s-ft and ERNIE-GEN: split into sentences, convert words, drop
+short and repeated sentences, truncate, replace digits, lower-case.
 """
 
 import re
@@ -16,7 +16,7 @@ from s2sft_fairseq.evaluation.statistics import optional_module
 _BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-"}
 _REPLACED_BRACKETS = {"none": "", "round": "()", "all": "()[]"}
 
-# In this order. ERNIE-GEN's eval/tasks/coqa/gen_format.py and eval/tasks/persona_chat/clean.py.
+# Applied in this order. From ERNIE-GEN's eval/tasks/coqa/gen_format.py and eval/tasks/persona_chat/clean.py.
 _CONTRACTIONS = {
     "none": (),
     "coqa": ((" ' s ", " 's "), (" ' ll ", " 'll "), (" ' re ", " 're "), ("n ' t ", " n't ")),
@@ -25,7 +25,7 @@ _CONTRACTIONS = {
         *((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
     ),
 }
-# Symbols with brackets of their own, which are no punctuation.
+# Special symbols, whose brackets are not punctuation.
 _SYMBOL = re.compile(r"(\[[A-Z_]+\]|<unk>)")
 _IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _DIGITS = {"keep": None, "one": re.compile("1"), "all": re.compile(r"\d")}
@@ -53,12 +53,12 @@ def normalise_reference(text: str, settings: Settings) -> str:
 
 
 def normalise_source(text: str, settings: Settings) -> str:
-    """Return what equal sources have in common."""
+    """Return the normalized source, by which examples are grouped."""
     return text.strip().lower() if settings.lowercase else text.strip()
 
 
 def signature(settings: Settings) -> str:
-    """Tell what is done to the texts: case, split and length always, other steps where they are taken."""
+    """Return the signature of the normalization: always case, split and length, other steps only if they apply."""
     split = f"{settings.hyp_separator or 'line'}/{settings.ref_separator or 'line'}"
     told = {
         "case": "lower" if settings.lowercase else "kept",
@@ -79,10 +79,10 @@ def signature(settings: Settings) -> str:
 
 
 def bert_words(text: str) -> str:
-    """Split a text as BERT's tokenizer does before it looks for pieces.
+    """Split a text into words as BERT's tokenizer does before it splits words into pieces.
 
-    Every punctuation mark and every Chinese character is a word. Text that was detokenized becomes the words again that
-    it was made of, and words stay as they are.
+    Every punctuation mark and every Chinese character is a word. This restores the words of a detokenized text, and
+    does not change a text that is already split.
     """
     parts = _SYMBOL.split(text)
     parts[::2] = ["".join(f" {letter} " if _is_word(letter) else letter for letter in part) for part in parts[::2]]
@@ -91,7 +91,7 @@ def bert_words(text: str) -> str:
 
 @cache
 def _is_word(letter: str) -> bool:
-    """Say whether a character is a word by itself. BERT takes all of ASCII's signs for punctuation, such as $ and ^."""
+    """Return whether a character is a word by itself. For BERT all ASCII signs are punctuation, also $ and ^."""
     sign = letter.isascii() and letter.isprintable() and not letter.isalnum()
     return sign or unicodedata.category(letter).startswith("P") or bool(_IDEOGRAPH.match(letter))
 
@@ -104,7 +104,7 @@ def _sentences(text: str, separator: str, settings: Settings) -> list[str]:
     elif settings.pretokenize == "nltk":
         from nltk.tokenize import word_tokenize
 
-        # preserve_line: sentences are not looked for, which would need data that is not part of the package.
+        # preserve_line: do not split into sentences, which needs data that is not part of the package.
         sentences = [" ".join(word_tokenize(sentence, preserve_line=True)) for sentence in sentences]
     return [" ".join(sentence.split()) for sentence in sentences]
 
@@ -122,9 +122,9 @@ def _fixed(sentence: str, settings: Settings) -> str:
 
 
 def _without_duplicates(sentences: Iterable[str], rate: float) -> list[str]:
-    """Leave out sentences of which a larger share of the different words than `rate` was there before.
+    """Drop each sentence if the share of its distinct words that occurred in earlier sentences exceeds `rate`.
 
-    Words of sentences that are left out count as well (s2s-ft's `remove_duplicate`).
+    Words of dropped sentences count as earlier words, too (s2s-ft's `remove_duplicate`).
     """
     kept, seen = [], set[str]()
     for sentence in sentences:

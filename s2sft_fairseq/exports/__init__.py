@@ -1,1 +1,1 @@
-"""Models for other engines than this package: folders that run without it, and what they are compared with."""
+"""Export models for other engines, to folders that run without this package, and compare them with the original."""

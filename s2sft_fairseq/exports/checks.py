@@ -1,4 +1,4 @@
-"""Run an exported model beside the one that it was made from: what ``s2sft export`` does at once."""
+"""Compare an exported model with the original, as ``s2sft export`` does after each export."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,15 +21,17 @@ def check_transformers(
     prefix: str = "",
     load: Callable[[Path], Any] | None = None,
 ) -> Comparison | None:
-    """Compare a model of transformers, with its own tokenizer and search, and write what was found into its README.
+    """Compare a model for transformers with the original, and write the result into its README.
+
+    The exported model uses the tokenizer and the search of transformers.
 
     Args:
-        model: that was exported.
+        model: the original.
         folder: the exported model.
-        texts: to generate from.
-        source: the weights that were exported.
-        prefix: what a text must begin with for the language that the model writes.
-        load: gives the exported model, if it is of a class that transformers lacks.
+        texts: the texts to generate from.
+        source: the file of the original's weights.
+        prefix: the symbol that chooses the target language, put before each text.
+        load: loads the exported model, if transformers lacks its class.
 
     Returns:
         None if transformers is not installed.
@@ -42,7 +44,7 @@ def check_transformers(
     transformers.utils.logging.disable_progress_bar()
     theirs = load(folder) if load else transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
     theirs.eval()
-    # Without the configuration it would look for the class of that.
+    # Without `config`, transformers would try to load the configuration's class itself.
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=theirs.config)
     special = {theirs.config.pad_token_id, theirs.config.eos_token_id, theirs.config.decoder_start_token_id}
 
@@ -55,7 +57,7 @@ def check_transformers(
         found = []
         for batch in _batches(given):
             rows = theirs.generate(**laid_out(batch)).tolist()
-            rows = rows[:: len(rows) // len(batch)]  # the best one of each
+            rows = rows[:: len(rows) // len(batch)]  # the best hypothesis of each text
             found += [[number for number in row if number not in special] for row in rows]
         return found
 
@@ -72,15 +74,15 @@ def check_transformers(
 def check_engine(
     model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path, program: str, logits: Logits | None = None
 ) -> Comparison:
-    """Compare the folder of an engine, through `Seq2Seq`, and write what was found into its README.
+    """Run an engine's folder with `Seq2Seq`, compare it with the original, and write the result into its README.
 
     Args:
-        model: that was exported.
+        model: the original.
         folder: the exported model.
-        texts: to generate from.
-        source: the weights that were exported.
+        texts: the texts to generate from.
+        source: the file of the original's weights.
         program: the engine, with its version.
-        logits: of the exported model, if the engine tells them.
+        logits: the exported model's logits, if the engine returns them.
     """
     theirs = Seq2Seq.from_pretrained(folder)
     searches = _search_of(model), _search_of(theirs)
@@ -89,7 +91,7 @@ def check_engine(
 
 
 def _search_of(model: Seq2Seq) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return the search with the defaults of a model, in ids without eos."""
+    """Return a function that searches with a model's default options, and returns ids without eos."""
     return lambda texts: [model.ids(best[0].tokens)[:-1] if best else [] for best in model.hypotheses(list(texts))]
 
 

@@ -1,4 +1,4 @@
-"""Compare an exported model with the one that it was made from, on texts, and write what was found into its card."""
+"""Compare an exported model with the original on texts, and write the result into the model card."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,31 +18,32 @@ TEXTS = (
     "Zwei Kinder spielen im Garten hinter dem Haus mit einem kleinen Hund.",
     "yes",
 )
-"""What is compared where no texts are given."""
+"""The texts for the comparison, unless others are given."""
 SHOWN = 5
-"""Differing hypotheses that are shown."""
+"""Maximum number of texts with differing hypotheses to show."""
 
 Search = Callable[[Sequence[str]], Sequence[Sequence[int]]]
-"""From texts to the ids of the best hypothesis of each, without eos."""
+"""A function from texts to the ids of the best hypothesis of each, without eos."""
 Logits = Callable[[str, Sequence[int]], Tensor]
-"""From a text and the ids of a target without eos to the logits (T, V) that predict its T - 1 ids and eos, in float32.
+"""A function from a text and T - 1 target ids without eos to the logits (T, V) of these ids and eos, in float32.
 
-V: symbols; further columns, of rows that belong to no symbol, are not compared."""
+V: the number of symbols. If one side has more columns, the additional ones are not compared."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two programs make of the same texts."""
+    """The result of comparing two models on the same texts."""
 
     program: str
-    """That runs the exported model, such as ``transformers 5.23.0``."""
+    """The program that runs the exported model, such as ``transformers 5.23.0``."""
     texts: int
+    """Number of texts."""
     equal: int
-    """Hypotheses that are the same, token by token."""
+    """Number of hypotheses that are equal token by token."""
     largest_difference: float | None
-    """Of two logits, along our hypotheses; None where the program does not tell them."""
+    """Largest difference of logits along the original's hypotheses; None if the program does not return logits."""
     differing: Sequence[str] = ()
-    """The texts of some hypotheses that differ."""
+    """The first texts whose hypotheses differ."""
 
     def __str__(self) -> str:
         """Return a sentence for a terminal."""
@@ -51,7 +52,7 @@ class Comparison:
 
 
 def read_texts(path: Path | None) -> Sequence[str]:
-    """Return the texts of ``--verify``, one a line, or the built-in ones.
+    """Return the texts of the file of ``--verify``, one per line, or the built-in ones.
 
     Raises:
         UserError: if the file cannot be read or is empty.
@@ -75,15 +76,15 @@ def compare(
     our_logits: Logits | None = None,
     their_logits: Logits | None = None,
 ) -> Comparison:
-    """Search both models, and compare their logits along our hypotheses.
+    """Generate with both models, and compare the hypotheses, and the logits along the original's hypotheses.
 
     Args:
-        program: that runs the exported model, with its version.
-        texts: to generate from.
-        ours: the search of the model that was exported.
-        theirs: that of the exported one.
-        our_logits: of the model that was exported; None, for both, where the program does not tell its own.
-        their_logits: of the exported one.
+        program: the program that runs the exported model, with its version.
+        texts: the texts to generate from.
+        ours: the search of the original.
+        theirs: the search of the exported model.
+        our_logits: the logits of the original; None: do not compare logits.
+        their_logits: the logits of the exported model; None if its program does not return them.
     """
     our_hypotheses = [list(map(int, ids)) for ids in ours(texts)]
     their_hypotheses = [list(map(int, ids)) for ids in theirs(texts)]
@@ -96,12 +97,12 @@ def compare(
 
 
 def write_comparison(folder: Path, comparison: Comparison, source_bytes: int) -> None:
-    """Append to the ``README.md`` of a folder what was compared, and how large the weights of both models are.
+    """Append a comparison and the sizes of both models to the ``README.md`` of a folder.
 
     Args:
-        folder: of the exported model, with its README.
-        comparison: what was found.
-        source_bytes: of the weights of the model that was exported.
+        folder: the exported model, with its README.
+        comparison: the result of the comparison.
+        source_bytes: size of the original's weights.
     """
     exported = sum(path.stat().st_size for path in folder.iterdir() if path.name != CARD)
     lines = [

@@ -1,4 +1,4 @@
-"""Write a DeltaLM for CTranslate2, as the BART of twice the decoder layers that it is."""
+"""Write a DeltaLM for CTranslate2, as an equivalent BART with twice as many decoder layers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,15 +22,15 @@ _ACTIVATIONS = {"gelu": "GELU", "gelu_tanh": "GELUTanh", "relu": "RELU"}
 def export_to_ctranslate2(model: DeltaLM, destination: Path, quantize: str = "float32") -> None:
     """Write a model folder whose weights are in CTranslate2's format.
 
-    Its ``config.json`` is CTranslate2's and ours in one: each program reads its own keys.
+    Its ``config.json`` holds the keys of CTranslate2 and of this package; each program reads its own.
 
     Args:
-        model: what to export.
+        model: the model to export.
         destination: the folder to write.
-        quantize: of the weights, as CTranslate2 names it.
+        quantize: type of the weights, by CTranslate2's name.
 
     Raises:
-        UserError: naming what is missing or does not fit, or that CTranslate2 is not installed.
+        UserError: something is missing or does not fit, or CTranslate2 is not installed.
     """
     check_replaceable(destination, "--to")
     package(NAME, f"--format {NAME}")
@@ -97,7 +97,7 @@ def make_spec(model: DeltaLM) -> Any:
 
 
 def _set_linear(spec: Any, weights: Mapping[str, Tensor], *names: str) -> None:
-    """Set one linear layer from one or several beside each other."""
+    """Set a linear layer to the concatenation of one or several."""
     spec.weight = torch.cat([weights[f"{name}.weight"] for name in names])
     spec.bias = torch.cat([weights[f"{name}.bias"] for name in names])
 

@@ -1,4 +1,4 @@
-"""Write a DeltaLM as a model of transformers that loads without this package: BART of twice the decoder layers."""
+"""Write a DeltaLM for transformers, as an equivalent BART with twice as many decoder layers, without own code."""
 
 import json
 import shutil
@@ -32,39 +32,39 @@ _NOT_COPIED = (FAST, TOKENIZER_CONFIG, "special_tokens_map.json")
 
 @dataclass(frozen=True)
 class DeltaLM:
-    """A `deltalm` model with all that an export needs to know of it."""
+    """A `deltalm` model with all that an export needs."""
 
     file: Path
-    """Of its weights."""
+    """The file of its weights."""
     state: Mapping[str, Any]
     """The checkpoint."""
     weights: Weights
     sizes: Sizes
-    """All of them, by the names of `DeltaLMConfig`."""
+    """All sizes, by the names of `DeltaLMConfig`."""
     tokenizer: Path
     """The folder of its tokenizer."""
     vocabulary: Vocabulary
     dictionary: PretrainedDictionary
-    """Of every row of the token embedding."""
+    """The symbol of each row of the token embedding."""
 
     @property
     def layout(self) -> Mapping[str, Any]:
-        """Return what the checkpoint remembers of sources and targets; nothing if it is not fine-tuned."""
+        """Return the layout of sources and targets in the checkpoint; empty if the model is not fine-tuned."""
         return (self.state.get("task_state") or {}).get("layout") or {}
 
     @property
     def language_symbols(self) -> dict[str, str]:
-        """Return the symbol that a source begins with, for each language of targets."""
+        """Return the symbol that a source begins with, for each target language."""
         token = self.layout.get("language_token")
         return {language: token.replace("{}", language) for language in self.layout["languages"]} if token else {}
 
     @property
     def max_source(self) -> int:
-        """Return the most positions of a source."""
+        """Return the maximum number of positions of a source."""
         return int(self.layout.get("max_source_positions") or self.sizes["max_positions"])
 
     def search(self) -> dict[str, Any]:
-        """Return the options of ``s2sft generate`` that this model is best used with: its own, or the defaults."""
+        """Return the model's default options of ``s2sft generate``, completed with fairseq's defaults."""
         names = (
             *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unnormalized", "no_early_stop", "temperature"),
             *("no_repeat_ngram_size", "sampling", "sampling_topk", "sampling_topp"),
@@ -75,7 +75,7 @@ class DeltaLM:
 
 
 def is_deltalm_checkpoint(path: Path) -> bool:
-    """Tell whether this is a checkpoint or a model folder of the `deltalm` model, or the folder of a converted one."""
+    """Return whether this is a checkpoint or model folder of the `deltalm` model, or a converted DeltaLM."""
     cfg = load_checkpoint(_file(path), lazily=True).get("cfg")
     return isinstance(cfg, dict) and str(plain_options(cfg.get("model")).get("_name")).startswith("deltalm")
 
@@ -85,10 +85,10 @@ def read_model(checkpoint: Path, tokenizer_dir: Path | None = None) -> DeltaLM:
 
     Args:
         checkpoint: a checkpoint file of this plugin, a model folder, or the folder of a converted DeltaLM.
-        tokenizer_dir: where the tokenizer's files are; of a folder its own.
+        tokenizer_dir: the folder of the tokenizer's files; None: `checkpoint`, which must be a folder.
 
     Raises:
-        UserError: naming what is missing or does not fit.
+        UserError: something is missing or does not fit.
     """
     folder = tokenizer_dir or (checkpoint if checkpoint.is_dir() else None)
     if folder is None:
@@ -117,11 +117,11 @@ def export_to_transformers(model: DeltaLM, destination: Path) -> None:
     """Write ``config.json``, ``generation_config.json``, ``model.safetensors``, tokenizer and README.
 
     Args:
-        model: what to export.
+        model: the model to export.
         destination: the folder to write.
 
     Raises:
-        UserError: naming what is missing or does not fit.
+        UserError: something is missing or does not fit.
     """
     check_replaceable(destination, "--to")
     config, generation = transformers_config(model), generation_config(model)
@@ -158,9 +158,9 @@ def transformers_config(model: DeltaLM) -> dict[str, Any]:
 
 
 def generation_config(model: DeltaLM) -> dict[str, Any]:
-    """Return the ``generation_config.json``: the search of ``s2sft generate``, with transformers' options.
+    """Return the ``generation_config.json``: the model's search options as those of transformers.
 
-    transformers counts the start symbol as a token of the target, and its maximum length counts eos too.
+    transformers counts the start symbol as a token of the target. Its maximum length includes eos, too.
     """
     search, dictionary = model.search(), model.dictionary
     most = int(search["max_len_a"] * model.max_source + search["max_len_b"])
@@ -177,7 +177,7 @@ def generation_config(model: DeltaLM) -> dict[str, Any]:
     }
     if search["sampling"]:
         top_k, top_p = (search[f"sampling_top{kind}"] for kind in "kp")
-        # Without them transformers takes the 50 most probable tokens.
+        # The default of transformers is to sample from the 50 most probable tokens.
         config |= {"do_sample": True, "num_beams": 1, "temperature": search["temperature"]}
         return config | {"top_k": max(top_k, 0), "top_p": top_p if top_p > 0 else 1.0}
     config["num_beams"] = search["beam"]
@@ -189,13 +189,13 @@ def generation_config(model: DeltaLM) -> dict[str, Any]:
 
 
 def default_prefix(model: DeltaLM) -> list[str]:
-    """Return the symbols that the tokenizer puts before every text: the language, if there is only one."""
+    """Return the symbols that the tokenizer puts before every text: the language symbol, if there is only one."""
     symbols = list(model.language_symbols.values())
     return symbols if len(symbols) == 1 else []
 
 
 def copy_tokenizer(model: DeltaLM, destination: Path, left_out: tuple[str, ...] = ()) -> None:
-    """Copy the tokenizer's own files, with which ``s2sft convert`` reads the folder, and write ``dict.txt``."""
+    """Copy the tokenizer's files, except `left_out`, and write ``dict.txt``, so that this package reads the folder."""
     for name in model.vocabulary.files:
         if name not in left_out:
             shutil.copyfile(model.tokenizer / name, destination / name)
@@ -207,10 +207,10 @@ def _file(path: Path) -> Path:
 
 
 def _notes(model: DeltaLM) -> list[str]:
-    """Tell what the search of transformers cannot do as that of ``s2sft generate``."""
+    """Return what the search of transformers does differently from ``s2sft generate``, a sentence each."""
     search, symbols, notes = model.search(), list(model.language_symbols.values()), []
     if ratio := search["max_len_a"]:
-        notes.append(f"--max-len-a {ratio:g}: transformers has one maximum length, here that of the longest source")
+        notes.append(f"--max-len-a {ratio:g}: transformers has one maximum length, that of the longest source")
     if (temperature := search["temperature"]) != 1 and not search["sampling"]:
         notes.append(f"--temperature {temperature:g} is left out: transformers' beam search has none")
     if len(symbols) > 1:

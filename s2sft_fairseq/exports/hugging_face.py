@@ -31,11 +31,11 @@ def export_to_hugging_face(
     Args:
         checkpoint: a checkpoint file of this plugin, a model folder, or the folder of a converted encoder.
         destination: the folder to write.
-        tokenizer_dir: where the tokenizer's files are; of a folder its own.
-        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
+        tokenizer_dir: the folder of the tokenizer's files; None: `checkpoint`, which must be a folder.
+        pretrained: the encoder of a checkpoint with adapters, if it was moved since the training.
 
     Raises:
-        UserError: naming what is missing or does not fit.
+        UserError: something is missing or does not fit.
     """
     check_replaceable(destination, "--to")
     folder = tokenizer_dir or (checkpoint if checkpoint.is_dir() else None)
@@ -74,17 +74,18 @@ def export_to_hugging_face(
 
 
 def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes, TaskHead | None]:
-    """Read the weights, merged with adapters if there are any, and the sizes of a model.
+    """Read the weights of a model, with adapters merged, its sizes, and its head.
 
-    Of a classifier or an answer finder these are the weights of its encoder, and its head comes apart.
+    For a classifier or an answer finder, the weights are those of its encoder, and the head is separate. For other
+    models the head is None.
 
     Args:
         checkpoint: the file.
-        pretrained: where the encoder of a checkpoint with adapters is, if not where it was.
+        pretrained: the encoder of a checkpoint with adapters, if it was moved since the training.
 
     Raises:
-        UserError: if the file is no checkpoint of this plugin, one of a dialogue model or of an unknown task, or the
-            encoder is not that of its adapters.
+        UserError: the file is not a checkpoint of this plugin, or is one of a dialogue model or of an unknown task, or
+            the encoder is not the one that the adapters were trained with.
     """
     state = load_checkpoint(checkpoint, lazily=True)
     check_finite(checkpoint, state.get("model", {}))
@@ -106,7 +107,7 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
 
 
 def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
-    """Say where the inputs of a model differ from what Hugging Face's tokenizers make of pairs of texts."""
+    """Print how the model's inputs differ from the pairs of texts of Hugging Face's tokenizers."""
     if family == "RoBERTa":
         eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
         print(f"it was trained with one {eos} between two texts, where RoBERTa's tokenizer puts two")
@@ -115,7 +116,7 @@ def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
 
 
 def _token_settings(vocabulary: Vocabulary, rows: int, start: str) -> dict[str, Any]:
-    """Return what a ``config.json`` says of the vocabulary; ``start``: what texts begin with, ``bos`` or ``eos``."""
+    """Return a ``config.json``'s keys of the vocabulary; texts begin with the symbol `start`, ``bos`` or ``eos``."""
     dictionary = PretrainedDictionary.of(vocabulary.symbols)
     return {
         "vocab_size": rows,
@@ -128,7 +129,7 @@ def _token_settings(vocabulary: Vocabulary, rows: int, start: str) -> dict[str, 
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
-    """Copy the tokenizer's files; GPT-2's, which fairseq gives ids of its own, as RoBERTa's."""
+    """Copy the tokenizer's files. Write GPT-2's, whose tokens have other ids in fairseq, as RoBERTa's."""
     for name in vocabulary.files:
         if name == "encoder.json":
             tokens = {str(number): token for token, number in read_ids(folder / name).items()}

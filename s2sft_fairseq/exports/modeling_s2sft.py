@@ -1,23 +1,25 @@
-"""An encoder that writes: one Transformer reads a source and generates its target (UniLM, s2s-ft, UniLMv2, ERNIE-GEN).
+"""One Transformer that reads a source and generates its target (UniLM, s2s-ft, UniLMv2, ERNIE-GEN).
 
-This file needs PyTorch and transformers alone. It travels in the folder of a model, whose weights it reads:
+This file needs only PyTorch and transformers. A copy is in each exported folder, next to the weights that it loads:
 
     model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER, trust_remote_code=True)
     model.generate(**tokenizer(["..."], return_tensors="pt", padding=True, truncation=True), num_beams=5)
 
-The model reads the source once, every token in view of all others, and keeps the keys and values of each layer. To the
-rest of the library that is the *encoder*. A step of decoding then reads two tokens of each hypothesis: the newest one,
-as content, whose keys and values are kept; and behind it a placeholder, such as ``[MASK]``, at which the next token is
-predicted. What a placeholder leaves is dropped. A causal model predicts at the newest token and needs no placeholder.
+The model reads the source once, with full attention, and keeps the keys and values of each layer. For the rest of
+transformers, this is the *encoder*. Each decoding step then reads two tokens of each hypothesis: the newest one as
+content, whose keys and values are kept, and after it a placeholder, such as ``[MASK]``, at which the next token is
+predicted. The keys and values of placeholders are dropped. A causal model predicts the next token at the newest one,
+and needs no placeholder.
 
 * Content sees the source, the content before it, and itself.
 * A placeholder sees the source, the content before it, and itself.
 
-The tokens of a target are content one after the other, so that many can be read at once, each with its placeholder:
-that is the forward pass with ``labels``. Positions count on from the real length of each source.
+The model can also read many target tokens in one pass, each with its placeholder: the forward pass with ``labels`` does
+so. The positions of a target continue those of its source, without padding.
 
-Letters in shapes: N sources, R hypotheses (R / N of each source, side by side), S positions of a source, A new tokens
-of a hypothesis, Q queries (A, or with placeholders 2 A), K keys, H width, h heads, d width of a head, V vocabulary.
+Letters in shapes: N sources, R hypotheses (R / N consecutive ones for each source), S positions of a source, A new
+tokens of a hypothesis, Q queries (A, or with placeholders 2 A), K keys, H width, h heads, d width of a head,
+V vocabulary.
 """
 
 import math
@@ -40,11 +42,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
 }
 KNOWLEDGE_ROLE = 2
-"""Of a dialogue, whose first field is the knowledge; the two who speak have the roles 0 and 1."""
+"""The role of the knowledge, the first field of a dialogue. The two speakers have the roles 0 and 1."""
 
 
 class S2SFTConfig(PretrainedConfig):
-    """What sets BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT apart, and how source and target are laid out."""
+    """The sizes and variants of BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT, and the layout of source and target."""
 
     model_type = "s2sft"
     keys_to_ignore_at_inference = ("past_key_values",)
@@ -62,26 +64,26 @@ class S2SFTConfig(PretrainedConfig):
         dropout: float = 0.1,
         *,
         num_segments: int = 2,  # rows of the segment embedding
-        num_roles: int = 0,  # of dialogues, with num_turns in place of segments
-        num_turns: int = 0,
-        relative_position_bins: int = 0,  # of UniLMv2
+        num_roles: int = 0,  # rows of the role embedding; dialogues have roles and turns in place of segments
+        num_turns: int = 0,  # rows of the turn embedding
+        relative_position_bins: int = 0,  # of UniLMv2's relative position bias; 0: no such bias
         max_relative_position: int = 128,
-        embedding_size: int = 0,  # where narrower than the layers, as in ELECTRA; 0: their width
-        pre_norm: bool = False,  # the next three: as in ModernBERT
+        embedding_size: int = 0,  # width of narrower embeddings, as in ELECTRA; 0: the width of the layers
+        pre_norm: bool = False,  # ModernBERT: True, gated=True, biases=False
         gated: bool = False,
         biases: bool = True,
-        rotary_base: float = 0.0,  # of rotary positions, in place of a position embedding
-        local_rotary_base: float = 0.0,  # in local layers; 0: the same
-        local_attention_window: int = 0,  # local layers see half as many positions to either side
-        global_attention_every: int = 1,  # every how many layers one is global
-        starts_with: str | None = None,  # what the content of a target begins with: "sep" (causal), "cls" or nothing
+        rotary_base: float = 0.0,  # of rotary positions; 0: a position embedding
+        local_rotary_base: float = 0.0,  # of local layers; 0: `rotary_base`
+        local_attention_window: int = 0,  # local layers see half as many positions on each side
+        global_attention_every: int = 1,  # period of the global layers, beginning with the first
+        starts_with: str | None = None,  # first content of a target: "sep" (causal), "cls" or None
         placeholder_token_id: int = 103,
-        source_segments: Sequence[int] = (0,),  # of each field of a source; the last one holds for further fields
-        alternate_segments: bool = False,  # they take turns, and the last field has the last one
+        source_segments: Sequence[int] = (0,),  # of the fields of a source; further fields have the last one
+        alternate_segments: bool = False,  # repeat `source_segments` in turn, so that the last field has the last one
         target_segment: int = 1,
         placeholder_segment: int = 1,
         max_source_positions: int = 464,
-        keep_unfinished: bool = False,  # whether a target may end at the maximum length without the final separator
+        keep_unfinished: bool = False,  # a target may end at the maximum length without the final separator
         pad_token_id: int = 0,
         sep_token_id: int = 102,
         **others: Any,
@@ -94,7 +96,7 @@ class S2SFTConfig(PretrainedConfig):
 
 
 class Embeddings(nn.Module):
-    """The sum of the embeddings, a layer norm, and where the layers are wider a projection."""
+    """The sum of the embeddings, a layer norm, and a projection if the layers have another width."""
 
     def __init__(self, config: S2SFTConfig) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class Embeddings(nn.Module):
 
 
 class RelativePositionBias(nn.Module):
-    """A bias of the attention scores for each distance, the same in all layers, in the bins of T5."""
+    """T5's bias of the attention scores for each bin of distances, shared by all layers."""
 
     def __init__(self, heads: int, bins: int, max_distance: int) -> None:
         super().__init__()
@@ -137,8 +139,8 @@ class RelativePositionBias(nn.Module):
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Look the bias up, (R, Q), (R, K) -> (R, h, Q, K)."""
         distance = key_positions.unsqueeze(1) - query_positions.unsqueeze(2)
-        half = self.weight.size(1) // 2  # one half of the bins for each direction
-        exact = half // 2  # near ones have a bin each, further ones share bins of growing width
+        half = self.weight.size(1) // 2  # half of the bins for each direction
+        exact = half // 2  # shorter distances have a bin each, longer ones share bins of growing width
         magnitude = distance.abs()
         scale = (half - exact) / math.log(self.max_distance / exact)
         coarse = exact + (torch.log(magnitude.clamp(min=exact).float() / exact) * scale).long()
@@ -151,7 +153,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class Pattern(NamedTuple):
-    """How a layer attends; layers of one pattern share rotations and biases."""
+    """The rotary base and the window of a layer. Layers with the same pattern share rotations and biases."""
 
     rotary_base: float
     window: int
@@ -173,21 +175,21 @@ class Pattern(NamedTuple):
 
 
 KeysValues = tuple[Tensor, Tensor]
-"""Both (R, h, K, d), or of what the hypotheses of a source share (N, h, K, d)."""
+"""Keys and values, both (R, h, K, d); (N, h, K, d) if the hypotheses of a source share them."""
 MetBy = Callable[[Tensor, Tensor], Sequence[KeysValues]]
-"""From the keys and values of the tokens of a layer to all that these tokens meet, in several stretches."""
+"""A function from the keys and values of a layer's new tokens to all that these attend to, in several stretches."""
 
 
 def shared_product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply (R, h, Q, X) by (N, h, X, Y), where R / N rows side by side share a factor; (R, h, Q, Y)."""
+    """Multiply (R, h, Q, X) by (N, h, X, Y) to (R, h, Q, Y); R / N consecutive rows share the second factor."""
     if len(a) == len(b):
         return a @ b
-    # (R, h, Q, X) -> (N, R / N, h, Q, X), with one product of R / N * Q rows for each source
+    # (R, h, Q, X) -> (N, R / N, h, Q, X), so that each source needs one product of R / N * Q rows
     return torch.einsum("nkhqx,nhxy->nkhqy", a.unflatten(0, (len(b), -1)), b).flatten(0, 1)
 
 
 class Attention(nn.Module):
-    """Multi-head attention to several stretches of keys, with one softmax over all of them."""
+    """Multi-head attention to several stretches of keys, with one softmax over all."""
 
     def __init__(self, config: S2SFTConfig) -> None:
         super().__init__()
@@ -199,13 +201,13 @@ class Attention(nn.Module):
         """Attend.
 
         Args:
-            x: what the tokens are projected from (R, Q, H).
-            rotation: of their positions.
-            biases: added to the scores of each stretch (R, 1 or h, Q, K), -inf where a query does not see a key.
-            met_by: gives the keys and values of each stretch.
+            x: the states of the tokens (R, Q, H).
+            rotation: the rotation at their positions; None: no rotary positions.
+            biases: added to the scores of each stretch (R, 1 or h, Q, K); -inf where a query does not see a key.
+            met_by: returns the keys and values of each stretch.
 
         Returns:
-            (R, Q, H).
+            The output (R, Q, H).
         """
         # (R, Q, 3 H) -> (R, Q, 3, h, d)
         projected = self.qkv(x).unflatten(-1, (3, self.heads, -1))
@@ -231,7 +233,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward network, each added to its input, with layer norms behind them or before."""
+    """Attention and a feed-forward network, each with a residual connection and a layer norm before or after it."""
 
     def __init__(self, config: S2SFTConfig, index: int) -> None:
         super().__init__()
@@ -239,7 +241,7 @@ class Layer(nn.Module):
         self.pre_norm, self.gated = config.pre_norm, config.gated
         self.pattern = Pattern.of(config, index)
         self.attention = Attention(config)
-        # The embeddings that the first layer reads are normalised already.
+        # The embeddings, the input of the first layer, already are normalized.
         is_plain = config.pre_norm and index == 0
         norm = partial(nn.LayerNorm, width, eps=config.layer_norm_eps, bias=config.biases)
         self.attention_layer_norm = nn.Identity() if is_plain else norm()
@@ -268,7 +270,7 @@ class Layer(nn.Module):
 
 
 class LMHead(nn.Module):
-    """A dense layer, activation and layer norm; the output matrix behind it is the token embedding."""
+    """A dense layer, activation and layer norm, then the token embedding as output matrix."""
 
     def __init__(self, config: S2SFTConfig) -> None:
         super().__init__()
@@ -285,22 +287,22 @@ class LMHead(nn.Module):
 
 @dataclass
 class SourceOutput(ModelOutput):
-    """What is known of the sources once they are read.
+    """The result of reading the sources.
 
-    `generate` repeats tensors for each hypothesis of a source, and leaves tuples as they are: so the hypotheses of a
-    source share its keys and values, which no reordering of hypotheses moves.
+    `generate` repeats tensors for each hypothesis of a source, but does not change tuples. So the hypotheses of a
+    source share its keys and values, which are not copied when hypotheses are reordered.
     """
 
     last_hidden_state: Tensor
-    """(N, S, H), later (R, S, H)."""
+    """(N, S, H), after `generate` repeated it (R, S, H)."""
     source_mask: Tensor = None
-    """Which positions hold a token of the source (N, S), later (R, S)."""
+    """Which positions hold a token of the source (N, S), after `generate` repeated it (R, S)."""
     keys_values: tuple[KeysValues, ...] = None
-    """Of each layer, both (N, h, S, d)."""
+    """The keys and values of each layer, both (N, h, S, d)."""
 
 
 class SourceReader:
-    """The part of a model that `generate` takes for its encoder; the weights are those of the model."""
+    """The encoder for `generate`: a view of the model, without weights of its own."""
 
     main_input_name = "input_ids"
 
@@ -315,13 +317,13 @@ class SourceReader:
 
 
 class EndAtLimit(LogitsProcessor):
-    """At the maximum length a target ends with the separator, at the price of its probability."""
+    """Force the separator as the last token at the maximum length, and keep its score."""
 
     def __init__(self, end: int, max_length: int) -> None:
         self.end, self.max_length = end, max_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Leave the score of the separator alone where one more token is the last one."""
+        """Mask all scores but the separator's if only one token is left."""
         if input_ids.size(1) < self.max_length - 1:
             return scores
         is_end = torch.arange(scores.size(1), device=scores.device) == self.end
@@ -329,7 +331,7 @@ class EndAtLimit(LogitsProcessor):
 
 
 class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    """Reads sources, and writes targets by transformers' own `generate`."""
+    """A model that reads sources, and writes targets with transformers' own `generate`."""
 
     config_class = S2SFTConfig
     main_input_name = "input_ids"
@@ -345,7 +347,7 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.layer_norm = norm() if config.pre_norm else nn.Identity()
         self.lm_head = LMHead(config)
         self.has_placeholders = config.starts_with != "sep"
-        # `generate` always begins with a token. Where the content of a target begins with none, nothing sees it.
+        # `generate` always begins with a start token. If the content of targets has none, no query sees that token.
         self.unseen = int(config.starts_with is None)
         self.post_init()
 
@@ -354,23 +356,23 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return self.embeddings.tokens
 
     def get_encoder(self, *_: Any, **__: Any) -> SourceReader:
-        """Return what reads the sources."""
+        """Return the encoder that reads the sources."""
         return SourceReader(self)
 
     def read(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SourceOutput:
         """Read sources once, and keep the keys and values of each layer.
 
         Args:
-            input_ids: as the tokenizer makes them, ``[CLS] source [SEP]``, padded on either side (N, S).
+            input_ids: the output of the tokenizer, ``[CLS] source [SEP]``, padded on either side (N, S).
             attention_mask: 0 for padding (N, S); None: padding has the id of the padding token.
 
         Raises:
-            ValueError: if a source is longer than the sources that the model was trained with.
+            ValueError: a source is longer than ``max_source_positions``, the limit of the training.
         """
         config = self.config
         real = input_ids != config.pad_token_id if attention_mask is None else attention_mask.bool()
         if not self.has_placeholders:
-            # The last separator is where the content of the target begins.
+            # The last separator is the first token of the target, not part of the source.
             is_last = real.flip(1).long().cumsum(1).flip(1) == 1
             real = real & ~(is_last & (input_ids == config.sep_token_id))
         if (longest := int(real.sum(1).max())) > config.max_source_positions:
@@ -391,13 +393,13 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return SourceOutput(states, real, tuple(kept))
 
     def segments_of(self, source: Tensor, real: Tensor) -> Tensor:
-        """Return the segment ids of sources (N, S), whose fields end with separators."""
+        """Return the segment ids of sources (N, S). Each field of a source ends with a separator."""
         config = self.config
         separators = ((source == config.sep_token_id) & real).long()
         field = separators.cumsum(1) - separators
         count = separators.sum(1, keepdim=True) + int(not self.has_placeholders)
         if config.num_roles:
-            # The turn before the target is turn 1 of role 1, the one before turn 2 of role 0; see `Embeddings`.
+            # Turn 1, just before the target, has role 1, turn 2 has role 0, and so on; see `Embeddings`.
             back = count - field
             spoken = back.clamp(max=config.num_turns - 1) * config.num_roles + back % 2
             return torch.where(field == 0, KNOWLEDGE_ROLE, spoken)
@@ -406,12 +408,13 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return ids[row]
 
     def write(self, new: Tensor, sources: SourceOutput, cache: Cache | None = None) -> Tensor:
-        """Read new tokens of hypotheses, and score what follows each of them.
+        """Read new tokens of hypotheses, and predict the token after each of them.
 
         Args:
             new: the tokens (R, A).
-            sources: what is known of the sources.
-            cache: keys and values of earlier content; those of the new tokens are added. None: no earlier content.
+            sources: the result of `read`.
+            cache: keys and values of earlier content, to which those of the new tokens are added; None: no earlier
+                content.
 
         Returns:
             Logits (R, A, V).
@@ -429,7 +432,7 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
             positions = torch.cat([positions, positions + 1], dim=1)
             places_of_queries = places_of_queries.repeat(2)
             segments = torch.cat([segments, torch.full_like(new, config.placeholder_segment)], dim=1)
-        # Who sees whom: the source; content up to the own place; and each placeholder itself.
+        # Visibility: all queries see the source and the content up to their own place; a placeholder also sees itself.
         queries = tokens.size(1)
         given = sources.source_mask.unsqueeze(1).expand(-1, queries, -1)
         before = ((places <= places_of_queries.unsqueeze(1)) & (places >= 0)).expand(rows, -1, -1)
@@ -456,9 +459,12 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Return the states of the last layer (R, Q, H).
 
         Args:
-            tokens: and ``positions``, ``segments``: ids (R, Q).
-            stretches: of keys: which of them each query sees (R, Q, K), and their positions (R, K).
-            met_by: from the index of a layer and the keys and values of the tokens to those of each stretch.
+            tokens: ids of the tokens (R, Q).
+            positions: ids of their positions (R, Q).
+            segments: ids of their segments (R, Q).
+            stretches: for each stretch of keys, which keys each query sees (R, Q, K), and their positions (R, K).
+            met_by: a function from the index of a layer and the keys and values of its new tokens to those of each
+                stretch.
         """
         head_dim = self.config.hidden_size // self.config.num_attention_heads
         plans = {
@@ -474,7 +480,7 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return self.layer_norm(x)
 
     def bias(self, pattern: Pattern, visible: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return what is added to scores, (R, Q, K), (R, Q), (R, K) -> (R, 1 or h, Q, K)."""
+        """Return the bias of the attention scores, (R, Q, K), (R, Q), (R, K) -> (R, 1 or h, Q, K)."""
         if pattern.window:
             distance = key_positions.unsqueeze(1) - query_positions.unsqueeze(2)
             visible = visible & (distance.abs() <= pattern.window // 2)
@@ -494,17 +500,17 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         token_type_ids: Tensor | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Score what follows each token of targets.
+        """Predict the token after each token of targets.
 
         Args:
             input_ids: sources, see `read`; not needed with ``encoder_outputs``.
-            attention_mask: of the sources.
-            decoder_input_ids: the tokens of targets that are new (R, A), the first of which is the start token; with
-                ``labels`` they follow from these.
-            encoder_outputs: what `read` returned.
-            past_key_values: what earlier tokens left.
-            labels: what is to be predicted (R, A), with -100 where nothing is; the mean loss is returned too.
-            token_type_ids: not read: the segments follow from the separators, as in training.
+            attention_mask: the mask of the sources, see `read`.
+            decoder_input_ids: the new tokens of targets (R, A), beginning with the start token; None: ``labels``,
+                shifted right.
+            encoder_outputs: the result of `read`.
+            past_key_values: the keys and values of earlier tokens.
+            labels: the tokens to predict (R, A), -100 to ignore; the mean loss is returned, too.
+            token_type_ids: ignored: the segments follow from the separators, as in training.
         """
         if encoder_outputs is None:
             encoder_outputs = self.read(input_ids, attention_mask)
@@ -512,7 +518,7 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
             first = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
             decoder_input_ids = torch.cat([first, labels[:, :-1]], dim=1)
             decoder_input_ids = decoder_input_ids.masked_fill(decoder_input_ids == -100, self.config.pad_token_id)
-        # Of the two caches that `generate` makes, the one of the source is not needed.
+        # `generate` passes a cache for the target and one for the source; the latter is not needed.
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         logits = self.write(decoder_input_ids, encoder_outputs, cache)
         loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
@@ -523,7 +529,7 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         past_key_values: Cache | None = None,
         encoder_outputs: SourceOutput | None = None,
-        **kwargs: Any,  # by this name `generate` knows that it may pass what `forward` takes
+        **kwargs: Any,  # with this name, `generate` accepts all arguments of `forward`
     ) -> dict[str, Any]:
         """Return the arguments of `forward` for the tokens that the cache does not hold yet."""
         past = 0 if past_key_values is None else past_key_values.get_seq_length()

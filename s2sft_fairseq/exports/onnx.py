@@ -1,4 +1,4 @@
-"""Write a model for onnxruntime: a model folder whose weights are in ONNX graphs."""
+"""Export a model for onnxruntime: a model folder with the weights in ONNX graphs."""
 
 import logging
 import shutil
@@ -31,16 +31,16 @@ from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 
 def export_to_onnx(original: Original, destination: Path, texts: Sequence[str], *, quantize: bool = False) -> None:
-    """Write the folder of an encoder that generates, and compare what it generates with the original.
+    """Export an encoder-only generator, and compare its hypotheses with the original's.
 
     Args:
-        original: the model.
+        original: the model to export.
         destination: the folder to write.
-        texts: to generate from, for the comparison.
+        texts: the texts to generate from, for the comparison.
         quantize: multiply in 8 bits.
 
     Raises:
-        UserError: if a package is not installed.
+        UserError: a package is not installed.
     """
     package("onnxruntime", f"--format {NAME}")
     weights = original.weights()
@@ -61,17 +61,17 @@ def export_to_onnx(original: Original, destination: Path, texts: Sequence[str], 
 def export_deltalm_to_onnx(
     model: DeltaLM, loaded: Loaded, destination: Path, texts: Sequence[str], *, quantize: bool = False
 ) -> None:
-    """Write the folder of an encoder-decoder, and compare what it generates with the original.
+    """Export an encoder-decoder, and compare its hypotheses with the original's.
 
     Args:
-        model: what to export.
-        loaded: the same, as ``s2sft generate`` runs it.
+        model: the model to export.
+        loaded: the same model, as ``s2sft generate`` runs it.
         destination: the folder to write.
-        texts: to generate from, for the comparison.
+        texts: the texts to generate from, for the comparison.
         quantize: multiply in 8 bits.
 
     Raises:
-        UserError: if a package is not installed.
+        UserError: a package is not installed.
     """
     package("onnxruntime", f"--format {NAME}")
     with new_folder(destination, "--to") as staging:
@@ -84,7 +84,7 @@ def export_deltalm_to_onnx(
 
 
 class Exported:
-    """An exported encoder that predicts given targets, token by token."""
+    """An exported encoder-only generator that predicts given targets, token by token."""
 
     def __init__(self, engine: OnnxEngine, original: Original) -> None:
         self.engine, self.form, self.original = engine, original.form, original
@@ -104,7 +104,7 @@ class Exported:
 
 
 class ExportedDeltaLM:
-    """An exported encoder-decoder that does so."""
+    """An exported encoder-decoder that predicts given targets, token by token."""
 
     def __init__(self, engine: OnnxEngine, loaded: Loaded) -> None:
         self.engine, self.loaded = engine, loaded
@@ -124,7 +124,7 @@ class ExportedDeltaLM:
 
 @contextmanager
 def _graphs(staging: Path, quantize: bool) -> Iterator[Path]:
-    """Yield a folder to write graphs into; they are then in the other one, quantized if that is wanted."""
+    """Yield a folder to write graphs into. Afterwards the graphs, optionally quantized, are in `staging`."""
     if not quantize:
         yield staging
         return
@@ -152,10 +152,10 @@ def _compare(model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path, e
 
 
 def _quantize(file: Path, destination: Path) -> None:
-    """Let the products of a graph with weights be in 8 bits; how their other factors are rounded follows from these."""
+    """Quantize the products with weights of a graph to 8 bits; activations are quantized dynamically."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # it recommends a preparation that only static quantization needs
+    logging.disable(logging.WARNING)  # onnxruntime recommends a preparation that only static quantization needs
     try:
         quantize_dynamic(
             str(file),

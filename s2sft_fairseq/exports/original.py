@@ -1,4 +1,4 @@
-"""The model that is exported: what an export needs to know of it, and what the exported one is compared with."""
+"""The original of an export: the source of weights and options, and the model to compare the exported one with."""
 
 import copy
 import tempfile
@@ -24,10 +24,10 @@ ENCODER_ONLY = "unilm_seq2seq"
 
 @contextmanager
 def as_model_folder(checkpoint: Path, tokenizer_dir: Path | None, pretrained: Path | None) -> Iterator[Path]:
-    """Yield the model folder of a checkpoint, adapters merged, or the one that it is.
+    """Yield `checkpoint` if it is a model folder, else a temporary model folder with adapters merged.
 
     Raises:
-        UserError: naming what is missing or does not fit.
+        UserError: something is missing or does not fit.
     """
     if is_model_folder(checkpoint) and tokenizer_dir is None:
         yield checkpoint
@@ -46,10 +46,10 @@ class Original:
 
         Args:
             folder: the model folder.
-            what: names the export, for messages.
+            what: the name of the export, for messages.
 
         Raises:
-            UserError: if it is another kind of model, or something is wrong with it.
+            UserError: the folder holds another kind of model, or something is wrong with it.
         """
         self.folder = folder
         task = str((load_checkpoint(folder, lazily=True)["cfg"].get("task") or {}).get("_name"))
@@ -77,18 +77,18 @@ class Original:
 
     @property
     def options(self) -> SearchOptions:
-        """The search that the folder was made with."""
+        """The default search options of the folder."""
         settings = copy.deepcopy(self.loaded.cfg)
         apply(settings, self.loaded.search, {})
         dictionary = self.loaded.task.dictionary
         return SearchOptions.of(settings.generation, settings.task, self.form, dictionary)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights as they are on the disk."""
+        """Return the weights, read from the file."""
         weights: dict[str, Tensor] = load_checkpoint(self.folder)["model"]
         return weights
 
     @property
     def weight_file(self) -> Path:
-        """The file of the weights."""
+        """The path of the file of weights."""
         return self.folder / WEIGHTS

@@ -1,4 +1,4 @@
-"""Write a generator with the code that runs it: a folder for transformers, without this package."""
+"""Export a generator with its modeling code, so that transformers runs the folder without this package."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ MODELLING = Path(__file__).with_name("modeling_s2sft.py")
 GENERATION = "generation_config.json"
 _CLASS = "S2SFTForConditionalGeneration"
 
-# Names there and here; those of the same name in both are not listed.
+# Names of `S2SFTConfig`, each with the name of `UnilmConfig`.
 _SIZES = {
     "hidden_size": "encoder_embed_dim",
     "num_hidden_layers": "encoder_layers",
@@ -54,26 +54,26 @@ _REQUIRED = {
         *("output_bias", "first_global_layer"),
     )
 }
-"""Options that the code of the folder knows one value of."""
-_ALSO = {"biases": ("none",)}
+"""Options that must have this value: the code of the folder implements no other."""
+_ALSO = {"biases": ("none",)}  # further values that it implements
 
 
 def export_self_contained(original: Original, destination: Path, texts: Sequence[str]) -> None:
-    """Write a folder, and compare what it generates with the original.
+    """Write a folder, and compare its hypotheses with the original's.
 
     Args:
-        original: the model.
+        original: the model to export.
         destination: the folder to write.
-        texts: to generate from, for the comparison.
+        texts: the texts to generate from, for the comparison.
 
     Raises:
-        UserError: if transformers has no tokenizer that gives the same ids.
+        UserError: an option of the model is not supported, or no tokenizer of transformers gives the same ids.
     """
     with new_folder(destination, "--to") as staging:
         lacking = write_self_contained(original, staging)
     print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
     for each in lacking:
-        print(f"not so in transformers: {each}")
+        print(f"not supported by transformers: {each}")
     check_transformers(original.model, destination, texts, original.weight_file, load=_load)
 
 
@@ -81,24 +81,24 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     """Write configuration, weights, code, tokenizer and model card.
 
     Args:
-        original: the model.
+        original: the model to export.
         destination: the folder to write into.
 
     Returns:
-        What of search and layout transformers cannot do, a sentence each.
+        A sentence for each option of search or layout that transformers does not support.
 
     Raises:
-        UserError: if transformers has no tokenizer that gives the same ids.
+        UserError: an option of the model is not supported, or no tokenizer of transformers gives the same ids.
     """
     form, options, weights = original.form, original.options, original.weights()
     if problems := [
-        f"--self-contained is for models with {as_option(name)} {needed}, but {original.folder} has {found}"
+        f"--self-contained needs {as_option(name)} {needed}, but {original.folder} has {found}"
         for name, needed in _REQUIRED.items()
         if str(found := getattr(original.cfg, name)) not in (str(needed), *_ALSO.get(name, ()))
     ]:
         raise UserError.of(problems)
     config = model_config(weights, original.cfg, form, keep_unfinished=options.keep_unfinished)
-    # A causal model reads no final separator: the target begins with it.
+    # The final separator of a causal model is not part of the source: the target begins with it.
     max_length = form.max_source + (not form.has_placeholders)
     start = original.loaded.tokenizer.dictionary.symbols[form.cls]
     write_tokenizer_of_sources(original.folder, destination, max_length, form.fields.truncation[0], start)
@@ -116,22 +116,22 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
 def write_tokenizer_of_sources(
     folder: Path, destination: Path, max_length: int, side: str = "right", start: str | None = None
 ) -> None:
-    """Write the tokenizer of a folder as transformers reads it: a text becomes ``[CLS] text [SEP]``.
+    """Write the tokenizer of a folder for transformers: it makes ``[CLS] text [SEP]`` of a text.
 
     Args:
-        folder: that holds it.
+        folder: the folder of the tokenizer.
         destination: the folder to write into.
         max_length: positions of the longest source, special symbols included.
-        side: that longer ones lose, ``left`` or ``right``.
-        start: symbol that texts begin with; None: the tokenizer's.
+        side: the side on which longer sources are cut, ``left`` or ``right``.
+        start: the symbol that texts begin with; None: the dictionary's.
 
     Raises:
-        UserError: if transformers has no tokenizer that gives the same ids.
+        UserError: no tokenizer of transformers gives the same ids.
     """
     vocabulary = read_vocabulary(folder)
     with TemporaryDirectory() as temporary:
         if "encoder.json" in vocabulary.files:
-            # fairseq's numbering of GPT-2's tokens gives way to theirs.
+            # Replace the ids that fairseq gives GPT-2's tokens by those of RoBERTa.
             write_tokenizer(folder, vocabulary, Path(temporary))
             folder = Path(temporary)
             vocabulary = read_vocabulary(folder)
@@ -179,13 +179,13 @@ def model_config(
 
 
 def generation_config(form: SequenceForm, options: SearchOptions) -> dict[str, Any]:
-    """Return the ``generation_config.json`` that searches as our options say."""
+    """Return the ``generation_config.json`` with the given search options."""
     config: dict[str, Any] = {
         "bos_token_id": form.cls,
         "eos_token_id": form.sep,
         "pad_token_id": form.pad,
         "decoder_start_token_id": _start(form),
-        # They count the start token too.
+        # transformers also counts the start token.
         "max_length": 1 + min(options.max_len_b + 1, form.max_target),
         "min_length": 1 + options.min_len,
         "suppress_tokens": list(options.never_generated),
@@ -196,19 +196,19 @@ def generation_config(form: SequenceForm, options: SearchOptions) -> dict[str, A
         return config | {"top_p": options.sampling_topp if options.sampling_topp > 0 else 1.0}
     config |= {"num_beams": options.beam, "num_return_sequences": options.nbest or options.beam}
     if options.beam > 1:
-        # "never" there: not before no open hypothesis can become one of the best, as "exact" here.
+        # Like "exact", "never" searches until no open hypothesis can become one of the best.
         config["early_stopping"] = True if options.early_stop == "fairseq" else "never"
         config["length_penalty"] = float(options.lenpen)
     return config
 
 
 def _start(form: SequenceForm) -> int:
-    """Return the token that `generate` begins with; where targets begin with none, the model does not see it."""
+    """Return the token that `generate` begins with. If the content of targets has no start, the model ignores it."""
     return form.cls if form.starts_with == "cls" else form.sep
 
 
 def _inexpressible_cuts(fields: SourceFields) -> Iterator[str]:
-    """Yield how sources that are too long are cut here and not by a tokenizer of transformers, a sentence each."""
+    """Yield a sentence for each truncation option of sources that transformers' tokenizers do not support."""
     if len(fields.truncation) > 1:
         sides = ",".join(fields.truncation)
         yield f"--source-truncation {sides}: there the fields are cut as one, on the {fields.truncation[0]}"
@@ -217,9 +217,9 @@ def _inexpressible_cuts(fields: SourceFields) -> Iterator[str]:
 
 
 def _inexpressible(options: SearchOptions) -> Iterator[str]:
-    """Yield which options of a search `generate` of transformers cannot follow, a sentence each."""
+    """Yield a sentence for each search option that transformers' `generate` does not support."""
     if options.rank_each_step:
-        yield "--rank-each-step: there an ended hypothesis takes no place in the beam"
+        yield "--rank-each-step: in transformers, ended hypotheses do not count for the beam"
     if options.length_penalty == "gnmt" and options.lenpen and options.beam > 1:
         yield "--length-penalty gnmt: there scores are divided by length ** lenpen"
     if options.max_len_a:
@@ -231,7 +231,7 @@ def _inexpressible(options: SearchOptions) -> Iterator[str]:
 
 
 def _load(folder: Path) -> Any:
-    """Load a folder with the class of this package, whose file the folder has a copy of."""
+    """Load a folder with this package's class, of which the folder has a copy."""
     from s2sft_fairseq.exports.modeling_s2sft import S2SFTForConditionalGeneration
 
     return S2SFTForConditionalGeneration.from_pretrained(folder)
@@ -251,6 +251,6 @@ def _usage(lacking: list[str]) -> list[str]:
         "",
     ]
     if lacking:
-        lines += ["What the model has in s2sft_fairseq, and transformers has not:", ""]
+        lines += ["Options of the model that transformers does not support:", ""]
         lines += [*(f"* {each}" for each in lacking), ""]
     return lines

@@ -186,7 +186,7 @@ class ResumableOutput:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind in (SystemExit, KeyboardInterrupt):
-            logger.info("%s has %s lines: the same command goes on from there", self.part, f"{self.written:,}")
+            logger.info("%s has %s lines: the same command resumes from there", self.part, f"{self.written:,}")
         with contextlib.suppress(OSError):  # of a window that the disk refused; the complete windows are on the disk
             self.file.close()
 
@@ -196,9 +196,7 @@ class ResumableOutput:
         Raises:
             DiskError: if the disk refuses them; the lines written before stay.
         """
-        with disk_errors(
-            self.path, f"{self.part} keeps the lines that were complete, and the next run goes on from it"
-        ):
+        with disk_errors(self.path, f"{self.part} keeps the complete lines, and the next run resumes from there"):
             self.file.write("".join(f"{line}\n" for line in lines).encode())
             self.file.flush()
             os.fsync(self.file.fileno())
@@ -238,7 +236,7 @@ class ResumableOutput:
                     self.done = self.written = lines
                     kept = size
         self.file.truncate(kept)
-        logger.info("%s: goes on behind %s lines", self.part, f"{self.done:,}")
+        logger.info("%s: resumes after %s lines", self.part, f"{self.done:,}")
 
 
 def file_state(path: Path) -> dict[str, Any]:

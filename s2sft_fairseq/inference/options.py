@@ -36,7 +36,7 @@ class SearchConfig:
         default="exact",
         metadata={
             "help": "when the search for a sentence ends before the maximum length. exact: when no open hypothesis can "
-            "become one of the --nbest, which are therefore those of a search that never stops early; fairseq: when "
+            "become one of the --nbest, so the result is the same as without early stop; fairseq: when "
             "--beam hypotheses have ended; never: not at all, as with --no-early-stop"
         },
     )
@@ -49,7 +49,7 @@ class UnilmSearchConfig(SearchConfig):
     length_penalty: ChoiceEnum(list(LENGTH_PENALTIES)) = field(  # type: ignore[valid-type]
         default="length",
         metadata={
-            "help": "what divides the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
+            "help": "divisor of the score of a hypothesis: length ** lenpen, as in fairseq, or ((5 + length) / 6) "
             "** lenpen, as in s2s-ft (gnmt)"
         },
     )
@@ -60,20 +60,20 @@ class UnilmSearchConfig(SearchConfig):
     keep_unfinished: bool = field(
         default=False,
         metadata={
-            "help": "rank hypotheses that reach the maximum length without eos too, in place of forcing eos there"
+            "help": "also rank hypotheses that reach the maximum length without eos, instead of forcing eos there"
         },
     )
     rank_each_step: bool = field(
         default=False,
         metadata={
-            "help": "rank ended and other hypotheses together by normalised score at each step, as ERNIE-GEN does: an "
+            "help": "rank ended and open hypotheses together by normalized score in each step, as ERNIE-GEN does: an "
             "ended one takes a place in the beam until better ones push it out"
         },
     )
     draft_placeholders: int = field(
         default=0,
         metadata={
-            "help": "greedy search: draft this many tokens at placeholders further on, and verify them in the next "
+            "help": "greedy search: draft this many tokens at further placeholders, and verify them in the next "
             "step; the same hypotheses in fewer steps"
         },
     )
@@ -88,39 +88,39 @@ class UnilmSearchConfig(SearchConfig):
         default=0,
         metadata={
             "help": "greedy search with a model that was trained in blocks: draft this many tokens at the placeholders "
-            "of a block, and verify them in the next step; the same hypotheses in fewer steps. -1: as many as pay, by "
-            "what steps cost"
+            "of a block, and verify them in the next step; the same hypotheses in fewer steps. -1: as many as pay off; "
+            "steps are timed"
         },
     )
     decode_blocks: int = field(
         default=0,
         metadata={
             "help": "decode in blocks of this many placeholders, with a model that was trained in blocks: in each step "
-            "those that are sure get their tokens; 0: a token at a time, from left to right"
+            "those with enough confidence get their tokens; 0: one token at a time, from left to right"
         },
     )
     confidence: float = field(
         default=0.9,
         metadata={
-            "help": "--decode-blocks: probability from which a token is kept; the most probable one is in any case "
+            "help": "--decode-blocks: least probability at which a token is kept; the most probable one always is "
             "(default: 0.9)"
         },
     )
     max_passes: int = field(
-        default=0, metadata={"help": "--decode-blocks: steps for one block at most; 0: as many as it has tokens"}
+        default=0, metadata={"help": "--decode-blocks: most steps for a block; 0: as many as it has tokens"}
     )
     revise: float = field(
         default=0.0,
         metadata={
             "help": "--decode-blocks: probability below which a token is taken back once, when others of its block are "
-            "known; 0: none is"
+            "known; 0: never"
         },
     )
     cuda_graphs: bool = field(
         default=False,
         metadata={
             "help": "record the kernels of a step as CUDA graphs, which launch together; for GPUs, which wait for the "
-            "host otherwise. It takes memory that is kept from batch to batch"
+            "host otherwise. The graphs keep their memory from batch to batch"
         },
     )
 
@@ -257,7 +257,7 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
         others = ["--sampling"] * args.sampling + given
         found += [f"--rank-each-step and {other} exclude each other" for other in others]
     if task.cuda_graphs:
-        found += [f"--cuda-graphs and {option} exclude each other: its steps have ever new shapes" for option in given]
+        found += [f"--cuda-graphs and {option} exclude each other: the shapes of steps change" for option in given]
     if not form.has_placeholders:
         found += [
             f"{option} needs a model that predicts at placeholders, but this one is causal"

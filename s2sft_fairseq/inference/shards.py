@@ -56,7 +56,7 @@ def find_shards(pattern: Path, folder: Path, suffix: str) -> list[Shard]:
         shard = Shard(_absolute(path), _absolute(folder / f"{_stem(path)}.{suffix}"))
         other = shards.setdefault(shard.output, shard)
         if other is not shard:
-            problems.append(f"--input must not hold {other.input} and {path} both: {shard.output} would be of either")
+            problems.append(f"--input must not hold both {other.input} and {path}: both have the output {shard.output}")
     for path in sorted({path.resolve() for path in inputs} & {output.resolve() for output in shards}):
         problems.append(f"--output {folder} holds the input {path}, which would be replaced: give another folder")
     if problems:

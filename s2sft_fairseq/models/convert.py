@@ -137,7 +137,7 @@ def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Con
     except UserError as error:
         raise UserError(f"{checkpoint.file}: {error}") from None
     if problems := fit_problems(_shapes(conversion.sizes), conversion.weights):
-        raise UserError.of(problems, f"{checkpoint.file} is not the DeltaLM that its layers and tables tell:")
+        raise UserError.of(problems, f"{checkpoint.file} does not match the sizes of its own layers and tables:")
     return conversion
 
 
@@ -236,7 +236,7 @@ def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
     """Raise an error for options that do not apply to an encoder-decoder."""
     names = ("finetune_method", "fit_head", "output_prior", "local_attention_window")
     if given := [as_option(name) for name in names if getattr(options, name) is not None]:
-        raise UserError(f"{', '.join(given)}: for encoders that generate by themselves, but {file} is DeltaLM")
+        raise UserError(f"{', '.join(given)}: only for encoder-only models, but {file} is DeltaLM")
 
 
 def _name_rows(conversion: Conversion, symbols: list[str]) -> list[str]:
@@ -333,7 +333,7 @@ def _settle_method(conversion: Conversion, method: str | None) -> None:
     if method is None and conversion.finetuned and conversion.model == "unilm":
         method = "pseudo_masked"
         conversion.notes.append(
-            "fine-tuned, pseudo_masked: the program's default, and decoded as masked ones are; "
+            "taken as fine-tuned with pseudo_masked, the program's default, which is decoded like masked; "
             "if it was causal (mask_way v0), give --finetune-method causal"
         )
     if method is not None:

@@ -208,8 +208,8 @@ class DeltaLMModel(TransformerModelBase):
         complete_sizes(cfg, start.known if start else {}, start.suggested if start else {})
         if start is not None and start.is_encoder and 2 * cfg.decoder_layers > cfg.encoder_layers:
             raise UserError(
-                f"--decoder-layers must be at most half of the encoder's layers ({cfg.encoder_layers}), of which each "
-                f"starts from two, but is {cfg.decoder_layers}"
+                f"--decoder-layers must be at most half of the encoder's layers ({cfg.encoder_layers}), because each "
+                f"decoder layer starts from two, but is {cfg.decoder_layers}"
             )
         model: DeltaLMModel = super().build_model(transformer_config(cfg), task)
         for module in model.modules():

@@ -103,7 +103,7 @@ def _from_pretrained(pretrained: PretrainedEncoder, dictionary: Dictionary) -> S
     path, is_unilm = pretrained.path, pretrained.model == "unilm"
     sizes = {**UNILM_SIZES, **pretrained.sizes} if is_unilm else pretrained.sizes
     problems = [
-        f"an encoder with {name} {UNILM_SIZES[name]} is needed, but that of {path} has {sizes[name]}"
+        f"the encoder must have {name} {UNILM_SIZES[name]}, but {path} has {sizes[name]}"
         for name in (_REQUIRED if is_unilm else ())
         if sizes[name] != UNILM_SIZES[name]
     ]

@@ -105,5 +105,5 @@ def _usage(task: str, search: Mapping[str, Any]) -> list[str]:
         lines += ["or `s2sft generate --path DIR --input texts.txt --output generated.txt`.", ""]
     if search:
         settings = ", ".join(f"{name} {value}" for name, value in search.items())
-        lines += [f"Where nothing else is asked for, it searches with {settings}.", ""]
+        lines += [f"By default it searches with {settings}.", ""]
     return lines

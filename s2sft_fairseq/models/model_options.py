@@ -65,7 +65,7 @@ class TransformerOptions(FairseqDataclass):
     )
     max_positions: Optional[int] = size(
         512,
-        "positions of source and target together, of DeltaLM of each: rows of the position embedding (default: 512)",
+        "positions of source and target together, for DeltaLM of each: rows of the position embedding (default: 512)",
         least=1,
     )
     layer_norm_eps: Optional[float] = size(
@@ -78,13 +78,13 @@ class TransformerOptions(FairseqDataclass):
     attention_dropout: Optional[float] = rate(None, "dropout of attention weights (default: 0.1; of DeltaLM 0)")
     activation_dropout: float = rate(0.0, "dropout inside the feed-forward networks")
     checkpoint_activations: bool = flag(
-        "keep the input of each layer only, and compute what is in it again for its gradient"
+        "keep only the input of each layer, and recompute its activations in the backward pass"
     )
     matmul: ChoiceEnum(MATMULS) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
             "help": "what multiplies float32 matrices in training on CPUs; auto: for each kind of product the faster "
-            "one, measured once on a machine; mkl: what PyTorch takes by itself"
+            "one, measured once on a machine; mkl: PyTorch's default"
         },
     )
     no_model_folder: bool = flag("do not write SAVE_DIR/model, the best model as a folder, at the end of training")

@@ -34,7 +34,7 @@ class UnilmConfig(TransformerOptions):
     )
     num_roles: Optional[int] = size(
         0,
-        "dialogues: rows of a role embedding, which with that of turns takes the place of the segment embedding; 0: "
+        "dialogues: rows of a role embedding, which with the turn embedding replaces the segment embedding; 0: "
         "none (default: 0; ERNIE-GEN: 3)",
         least=0,
     )
@@ -44,7 +44,7 @@ class UnilmConfig(TransformerOptions):
     relative_position_bins: Optional[int] = size(
         0, "bins of the relative position bias; 0: none (default: 0; UniLMv2: 32)"
     )
-    max_relative_position: Optional[int] = size(128, "distance from which on all share the last bin (default: 128)")
+    max_relative_position: Optional[int] = size(128, "distances from this one on share the last bin (default: 128)")
     disentangled_attention: Optional[ChoiceEnum(["none", "c2p", "p2c", "both"])] = size(  # type: ignore[valid-type]
         "none",
         "DeBERTa's products with relative positions, in the place of a position embedding: content to position (c2p), "
@@ -52,21 +52,21 @@ class UnilmConfig(TransformerOptions):
     )
     disentangled_buckets: Optional[int] = size(
         0,
-        "of distances to either side, half of them for one distance each; 0: each has its own up to "
+        "buckets for distances to either side, half of them for one distance each; 0: one for each distance up to "
         "--max-relative-position (default: 0; DeBERTa v2 and v3: 256)",
         least=0,
     )
     disentangled_projections: Optional[ChoiceEnum(["shared", "own"])] = size(  # type: ignore[valid-type]
-        "shared", "of relative positions: those of the content's keys and queries, or their own (default: shared)"
+        "shared", "projections of relative positions: shared with content's keys and queries, or own (default: shared)"
     )
     disentangled_norm: Optional[ChoiceEnum(["none", "layer_norm"])] = size(  # type: ignore[valid-type]
         "layer_norm", "of the table of relative positions (default: layer_norm)"
     )
     embedding_dim: Optional[int] = size(
-        0, "width of the embeddings, where narrower than the layers, as in ELECTRA; 0: theirs (default: 0)", least=0
+        0, "width of the embeddings if narrower than the layers, as in ELECTRA; 0: equal (default: 0)", least=0
     )
     layer_norm_position: Optional[ChoiceEnum(["post", "pre"])] = size(  # type: ignore[valid-type]
-        "post", "behind attention and feed-forward network, or, as in ModernBERT, before (default: post)"
+        "post", "layer norms after attention and feed-forward network or, as in ModernBERT, before (default: post)"
     )
     norm: Optional[ChoiceEnum(["layer", "rms"])] = size(  # type: ignore[valid-type]
         "layer", "layer norms, or RMSNorm, as in EuroBERT (default: layer)"
@@ -115,7 +115,7 @@ class UnilmConfig(TransformerOptions):
         0, "local layers see half as many positions to either side; 0: all positions (default: 0)", least=0
     )
     global_attention_every: Optional[int] = size(
-        1, "every how many layers one is global, from --first-global-layer on (default: 1, all)", least=1
+        1, "one of this many layers is global, from --first-global-layer on (default: 1, all)", least=1
     )
     first_global_layer: Optional[int] = size(
         0, "the first global layer, below --global-attention-every (default: 0, the first layer)", least=0
@@ -123,16 +123,14 @@ class UnilmConfig(TransformerOptions):
     attention: ChoiceEnum(ATTENTIONS) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "of packed batches; padded: one call a layer, with a mask; flash: flash attention, for GPUs, 16 "
+            "help": "of packed batches; padded: one call per layer, with a mask; flash: flash attention, for GPUs, 16 "
             "bits and targets that are predicted from left to right (other batches are padded); flex: PyTorch's "
             "FlexAttention, for GPUs, which has neither --attention-dropout nor a relative position bias; loop: "
             "example by example, as --disentangled-attention always is; auto: flash on GPUs, loop on CPUs"
         },
     )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
-    freeze_embeddings: bool = flag(
-        "train no token, position and segment embeddings, nor the output matrix, which is the first"
-    )
+    freeze_embeddings: bool = flag("freeze token, position and segment embeddings, and with them a tied output matrix")
     freeze_layers: int = number(
         0,
         "freeze this many layers, from the first one on, and the embeddings and relative position biases that they "
@@ -146,9 +144,9 @@ class UnilmConfig(TransformerOptions):
         least=0,
     )
     lora_alpha: float = field(
-        default=16.0, metadata={"help": "what adapters add is multiplied by this over --lora-rank"}
+        default=16.0, metadata={"help": "the output of adapters is multiplied by this, divided by --lora-rank"}
     )
-    lora_dropout: float = rate(0.0, "dropout of what adapters read")
+    lora_dropout: float = rate(0.0, "dropout of the input of adapters")
     lora_targets: ChoiceEnum(["attention", "all"]) = field(  # type: ignore[valid-type]
         default="attention",
         metadata={"help": "layers with adapters: those of attention, or all, the feed-forward networks too"},

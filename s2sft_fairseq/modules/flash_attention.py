@@ -88,7 +88,7 @@ def flash_obstacle(
     """
     device = columns.positions.device
     if not is_available(device):
-        return "an NVIDIA GPU of compute capability 8.0 or later and a PyTorch with its kernel"
+        return "an NVIDIA GPU of compute capability 8.0 or later, and a PyTorch that has the kernel"
     if has_bias:
         return "a model without relative position bias"
     if (used := autocast_type(dtype, device)) not in DTYPES:

@@ -51,7 +51,7 @@ def flash_failure(device: torch.device, *, head_dim: int, window: int, dtype: to
         for ours, theirs in zip(found, expected, strict=True):
             scale, difference = theirs.abs().max(), (ours - theirs).abs().max()
             if not float(difference) <= MOST_STEPS * torch.finfo(dtype).eps * float(scale):
-                return f"the results of padded attention, from which it is up to {float(difference):.2g} away here"
+                return f"the results of padded attention, but differs from them by up to {float(difference):.2g} here"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Optimisers, registered with fairseq by being imported."""
+"""Optimizers. Importing this package registers them with fairseq."""
 
 from s2sft_fairseq import runtime
 

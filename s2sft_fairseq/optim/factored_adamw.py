@@ -1,4 +1,4 @@
-"""AdamW with little memory for large matrices, such as the embedding of a vocabulary of 250,000 symbols."""
+"""AdamW that needs less memory for large matrices, such as the embedding of a vocabulary of 250,000 symbols."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,23 +7,23 @@ import torch
 from torch import Tensor
 
 LARGE = 1 << 23
-"""Elements of the smallest matrix whose moments are factored. The token embedding of a BERT that is 384 wide has 12
-million, a matrix of the layers of a large one 4 million."""
-_ROWS = 4096  # that are updated at a time, so that what is computed of them stays small
+"""Number of elements from which the moments of a matrix are factored. The token embedding of a BERT of width 384 has
+12 million elements, the largest matrix of a layer of BERT-large 4 million."""
+_ROWS = 4096  # updated at a time, to limit the memory of intermediate results
 
 
 class FactoredAdamW(torch.optim.AdamW):
-    """AdamW; groups of parameters with ``factored`` keep 2 bytes of an element in place of 8.
+    """AdamW whose moments take 2 bytes per element instead of 8 in parameter groups with ``factored``.
 
-    The second moment of a matrix is kept as the means of its rows and of its columns, from which each element is
-    estimated (Adafactor, Shazeer and Stern, 2018, algorithm 2, without its clipping); the first one in bfloat16.
-    R: rows, C: columns.
+    The second moment of a matrix is stored as the means of its rows and of its columns, from which each element is
+    estimated (Adafactor, Shazeer and Stern, 2018, algorithm 2, without its clipping). The first moment is stored in
+    bfloat16. R: rows, C: columns.
     """
 
     grad_scale: Tensor | None = None
-    """What the gradients of the next step are to be divided by: a float32 scalar."""
+    """The divisor of the gradients in the next step, a float32 scalar; None: 1."""
     found_inf: Tensor | None = None
-    """1 if the next step is not to change anything: a float32 scalar."""
+    """1 if the next step must not change anything, a float32 scalar."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -45,7 +45,7 @@ class FactoredAdamW(torch.optim.AdamW):
         """Update a matrix (R, C) with its gradient (R, C)."""
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)  # on the CPU, for the host reads it
+            state["step"] = torch.zeros((), dtype=torch.float32)  # on the CPU, because Python reads it
             state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.bfloat16)
             state["row_mean_sq"] = parameter.new_zeros(len(parameter), 1)
             state["column_mean_sq"] = parameter.new_zeros(1, parameter.shape[1])
@@ -61,7 +61,7 @@ class FactoredAdamW(torch.optim.AdamW):
             columns.add_(squares.sum(0, keepdim=True), alpha=(1 - beta2) / len(parameter))
         step = state["step"].item()
         correction1, correction2 = 1 - beta1**step, 1 - beta2**step
-        # The root of what an element is estimated at: its row's mean times its column's, over the mean of all.
+        # The estimate of an element is the mean of its row times that of its column, divided by the mean of all.
         column_roots = (columns / columns.mean().clamp(min=torch.finfo(torch.float32).tiny) / correction2).sqrt_()
         parts = (each.split(_ROWS) for each in (parameter, gradient, state["exp_avg"], rows))
         for values, part, moment, row in zip(*parts, strict=True):
@@ -72,7 +72,7 @@ class FactoredAdamW(torch.optim.AdamW):
             values.addcdiv_(first, divisor, value=-group["lr"] / correction1)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load moments as they were saved; PyTorch's own loading gives them type and device of the parameters."""
+        """Load moments with their saved types; PyTorch's own method converts them to those of the parameters."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             if "row_mean_sq" in state:

@@ -1,7 +1,7 @@
-"""AdamW on PyTorch's own fused kernels, which scale and clip as they update; no decay on biases and layer norms.
+"""AdamW with PyTorch's fused kernels, which scale and clip the gradients while they update the parameters.
 
-Parameters that are kept in 16 bits alone (`--memory-efficient-fp16`, `--memory-efficient-bf16`) have moments and
-arithmetic of 32 bits.
+Weight decay leaves out biases and layer norms. Parameters without a copy in 32 bits (`--memory-efficient-fp16`,
+`--memory-efficient-bf16`) have moments and arithmetic in 32 bits.
 """
 
 import ast
@@ -24,31 +24,31 @@ from s2sft_fairseq.optim.factored_adamw import LARGE, FactoredAdamW
 
 logger = logging.getLogger(__name__)
 
-# fairseq's attribute for groups of parameters, which its fp32 copies of fp16 parameters keep.
+# fairseq's attribute for groups of parameters; its fp32 copies of fp16 parameters have it, too.
 GROUP_ATTRIBUTE, NO_DECAY = "param_group", "no_decay"
 WIDENED = 1 << 25
-"""Elements of the parameters of 16 bits that a GPU has in 32 bits at a time, or those of the largest one."""
+"""Elements of 16-bit parameters that are copied to 32 bits at a time on a GPU; a larger parameter is copied alone."""
 
 
 class SixteenBitAdamW(torch.optim.AdamW):
-    """AdamW whose moments and arithmetic are of 32 bits, whatever its parameters are.
+    """AdamW whose moments and arithmetic are in 32 bits for parameters of any type.
 
-    PyTorch's own keeps the moments in the type of the parameters. In float16 the squares of small gradients vanish, and
-    in bfloat16 a second moment of 0.999 of itself and 0.001 of something new is always the same one.
+    PyTorch's AdamW keeps the moments in the type of the parameters. In float16 the squares of small gradients underflow
+    to 0. In bfloat16 a second moment never changes: 0.001 of a new square is lost in rounding.
     """
 
-    # What fairseq's MemoryEfficientFP16Optimizer asks for; it patches the loading of the moments otherwise.
+    # fairseq's MemoryEfficientFP16Optimizer reads both; without them it changes how the moments are loaded.
     supports_memory_efficient_fp16 = True
     disable_mem_eff_fp16_loading_hack = True
 
     grad_scale: Tensor | None = None
-    """What the gradients of the next step are to be divided by: a float32 scalar on the device of the parameters."""
+    """The divisor of the gradients in the next step, a float32 scalar on the parameters' device; None: 1."""
     found_inf: Tensor | None = None
-    """1 if the next step is not to change anything: a float32 scalar there too."""
+    """1 if the next step must not change anything, a float32 scalar on the parameters' device."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update some parameters at a time, so that only these are there in 32 bits."""
+        """Update a few parameters at a time, so that only these are copied to 32 bits."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -90,7 +90,7 @@ class SixteenBitAdamW(torch.optim.AdamW):
         torch._foreach_copy_(parameters, wide)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load moments as they were saved; PyTorch's own loading gives them the type of the parameters."""
+        """Load moments in 32 bits; PyTorch's own method converts them to the parameters' type."""
         super().load_state_dict(state_dict)
         numbers = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -100,7 +100,7 @@ class SixteenBitAdamW(torch.optim.AdamW):
 
 
 def _lists(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Cut parameters into lists of at most `WIDENED` elements, or of one parameter; on CPUs each is one of its own."""
+    """Yield lists of parameters with at most `WIDENED` elements, or with one parameter; on CPUs always with one."""
     found: list[Tensor] = []
     for parameter in parameters:
         elements = sum(each.numel() for each in found) + parameter.numel()
@@ -120,7 +120,7 @@ def _widened(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def exempt_from_decay(parameters: Iterable[nn.Parameter]) -> None:
-    """Mark parameters that weight decay leaves alone."""
+    """Mark parameters to leave them out of weight decay."""
     for parameter in parameters:
         setattr(parameter, GROUP_ATTRIBUTE, NO_DECAY)
 
@@ -147,29 +147,29 @@ class FusedAdamWConfig(FairseqDataclass):
 class FusedAdamW(FairseqOptimizer):
     """`torch.optim.AdamW` (Loshchilov and Hutter, 2019) in its fused form.
 
-    fairseq multiplies all gradients by one over the number of labels, measures their norm, and multiplies them again to
-    clip it. Here both factors are only kept, and the kernel applies their product as it reads the gradients: two passes
-    over memory less. Between `multiply_grads` and `step` the gradients are thus still the sums that the backward passes
-    left.
+    fairseq multiplies all gradients by one over the number of labels, computes their norm, and multiplies them again to
+    clip it. This class only stores both factors, and the kernel applies their product when it reads the gradients: two
+    passes over memory less. So between `multiply_grads` and `step` the gradients still are the sums of the backward
+    passes.
 
-    Against the optimiser of the s2s-ft program: epsilon is added after the bias correction of the second moment, not
-    before, and the decay is applied before the update, not after.
+    Unlike the optimizer of the s2s-ft program, this one adds epsilon after the bias correction of the second moment,
+    not before, and applies the decay before the update, not after.
     """
 
-    # fairseq's AMPOptimizer has PyTorch's GradScaler undo the loss scale before the norm is measured, and then again
-    # before the step, because it names two different objects. With this the second time is left to `step`.
+    # fairseq's AMPOptimizer makes PyTorch's GradScaler unscale the gradients before the norm is computed, and again
+    # before the step, because it passes two different objects. With this flag, `step` does the second unscaling.
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
     """Set by GradScaler for a step: 1 if the gradients overflowed, so that nothing may change."""
     _not_finite: Tensor | None = None
-    """On GPUs 1 where the norm was infinite or no number: nobody has looked at it when the step comes."""
+    """On GPUs: 1 if the last norm was infinite or NaN. Python does not read it before the step."""
 
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[nn.Parameter]) -> None:
-        """Take the parameters of the model that are trained.
+        """Group the trained parameters of the model.
 
         Raises:
-            UserError: if fairseq has flattened them, so that decay could not leave any out; if the moments of weights
-                that are in 16 bits alone are to be factored.
+            UserError: fairseq flattened the parameters, so that decay cannot leave any out; or moments must be factored
+                although the weights are in 16 bits only.
         """
         super().__init__(cfg)
         decayed: list[nn.Parameter] = []
@@ -183,12 +183,12 @@ class FusedAdamW(FairseqOptimizer):
                 (factored if cfg.factored_moments and is_large else decayed).append(parameter)
         if cfg.weight_decay and not exempt and len(decayed) == 1:
             raise UserError(
-                "--optimizer fused_adamw needs --weight-decay 0 where parameters are flattened: biases and layer norms "
+                "--optimizer fused_adamw needs --weight-decay 0 if parameters are flattened: biases and layer norms "
                 "cannot be left out of the decay then"
             )
         kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *exempt, *factored)}
         self._fused = all(has_fused_kernels(*kind) for kind in kinds)
-        self._factor: float | Tensor = 1.0  # that the gradients are still to be multiplied by
+        self._factor: float | Tensor = 1.0  # the gradients are multiplied by this in the next step
         sixteen_bits = any(dtype in (torch.float16, torch.bfloat16) for _, dtype in kinds)
         if factored and sixteen_bits:
             raise UserError(
@@ -204,7 +204,7 @@ class FusedAdamW(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The settings in PyTorch's words."""
+        """The arguments of PyTorch's optimizer."""
         betas = self.cfg.adam_betas
         return {
             "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,
@@ -220,19 +220,19 @@ class FusedAdamW(FairseqOptimizer):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Whether all parameters may be one: without weight decay they are all treated alike."""
+        """Whether fairseq may flatten all parameters into one: yes, without weight decay all are treated alike."""
         return True
 
     def multiply_grads(self, c: float | Tensor) -> None:
-        """Let the next norm and the next step multiply the gradients by a constant."""
+        """Store a factor that the next norm and the next step apply to the gradients."""
         self._factor = self._factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Let the next step clip the gradients.
+        """Compute the norm of the gradients, and store a factor with which the next step clips them.
 
         Args:
             max_norm: largest L2 norm of all gradients together; 0: no limit.
-            aggregate_norm_fn: what makes the norm of all ranks of that of this one, where each has other parameters.
+            aggregate_norm_fn: computes the norm over all ranks from that of this rank, if parameters are sharded.
 
         Returns:
             Their norm before clipping, a float32 scalar on their device.
@@ -265,19 +265,19 @@ class FusedAdamW(FairseqOptimizer):
 
     @property
     def leaves_out_overflows(self) -> bool:
-        """Whether a step with gradients that are not finite changes nothing on a GPU, without the host being asked."""
+        """Whether a GPU skips the update itself if gradients are not finite, without a synchronization."""
         return self._fused and not isinstance(self.optimizer, FactoredAdamW)
 
     def zero_grad(self) -> None:
-        """Drop the gradients, and what they were still to be multiplied by."""
+        """Drop the gradients, and the stored factor."""
         super().zero_grad()
         self._factor, self._not_finite = 1.0, None
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """Load the moments; they may have been made with other kernels or another epsilon than this class would take.
+        """Load the moments, which may come from other kernels; the kernels of this run are kept.
 
         Raises:
-            UserError: if they are the moments of other parameters, or in other groups.
+            UserError: the groups of parameters in the checkpoint are others.
         """
         found = [len(group["params"]) for group in state_dict["param_groups"]]
         needed = [len(group["params"]) for group in self.param_groups]
@@ -293,7 +293,7 @@ class FusedAdamW(FairseqOptimizer):
 
 @lru_cache
 def has_fused_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether this PyTorch has fused kernels for parameters of a device and type, by an update of one number."""
+    """Return whether PyTorch has fused kernels for a device and type; test it with an update of one number."""
     probe = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
     probe.grad = torch.zeros_like(probe)
     try:
@@ -305,19 +305,19 @@ def has_fused_kernels(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the L2 norm of the gradients of all parameters together, a float32 scalar; 0 where there are none."""
+    """Return the L2 norm of the gradients of all parameters together, a float32 scalar; 0 without gradients."""
     parameters = list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
     norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
-    # Of sharded parameters: the norms of the parts that this rank has.
+    # For sharded parameters, take the norms of this rank's shards.
     own = [norm.to_local() if hasattr(norm, "to_local") else norm for norm in norms]
     return torch.linalg.vector_norm(torch.stack(own))
 
 
 def _divisor(factor: float | Tensor, device: torch.device) -> Tensor:
-    """Return what the kernels divide by to multiply, a float32 scalar, without waiting for the device."""
+    """Return one over `factor`, by which the kernels divide, as a float32 scalar, without synchronization."""
     if not isinstance(factor, Tensor):
         factor = torch.full((), factor, dtype=torch.float32, device=device)
     return factor.to(device, torch.float32).reciprocal()

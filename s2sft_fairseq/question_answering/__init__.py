@@ -1,1 +1,1 @@
-"""Extractive question answering: from passages to windows that a model reads, and from its logits to answers."""
+"""Extractive question answering: windows of passages for a model to read, and answers from the model's logits."""

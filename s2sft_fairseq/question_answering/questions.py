@@ -1,8 +1,8 @@
 """Questions of a split, the windows of their passages, and answers from the logits of windows, as in BERT's program.
 
-What is known of questions beside the ids of their windows is in ``<split>.questions.jsonl``. A line is a question. Its
-windows are consecutive texts of the split, ``[CLS] question [SEP] window [SEP]``, and slide over a passage that is too
-long to be read as a whole.
+Windows slide over a passage that is too long to be read in one piece. The windows of a question are consecutive texts
+of the split, ``[CLS] question [SEP] window [SEP]``. Each line of ``<split>.questions.jsonl`` holds the other data of
+one question.
 """
 
 import json
@@ -18,16 +18,17 @@ from s2sft_fairseq.data.text_files import check_text, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
 
 Window = tuple[int, int]
-"""The first token of a window, and how many it has."""
+"""The index of the first token of a window, and its number of tokens."""
 
 
 def slide(length: int, room: int, stride: int) -> list[Window]:
     """Return windows over a passage; a passage that fits has one.
 
     Args:
-        length: tokens of the passage.
-        room: most tokens of a window.
-        stride: tokens from the beginning of a window to that of the next; windows are never apart.
+        length: number of tokens of the passage.
+        room: maximum number of tokens of a window.
+        stride: tokens from the beginning of a window to that of the next; a larger stride than a window's size is
+            reduced to it.
     """
     windows = [(0, min(length, room))]
     while sum(windows[-1]) < length:
@@ -40,8 +41,8 @@ def slide(length: int, room: int, stride: int) -> list[Window]:
 def windows_of_most_context(length: int, windows: list[Window]) -> np.ndarray:
     """Return the number of the window in which each token of a passage has the most context (length,).
 
-    Context is the lesser of what stands to its left and to its right in the window; of equal ones the longer window
-    counts, then the first one. Answers begin in this window of their first token alone.
+    The context of a token in a window is the smaller of the numbers of tokens to its left and to its right. Ties go to
+    the longer window, then to the first one. Answers are searched only in this window of their first token.
     """
     tokens = np.arange(length)
     scores = np.full((len(windows), length), -1.0)
@@ -53,27 +54,27 @@ def windows_of_most_context(length: int, windows: list[Window]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Question:
-    """A question and where its passage and its answer are; what only predictions need may be left out of training."""
+    """A question with the windows of its passage. The training split has no `passage` and `offsets`."""
 
     id: str
     query: int
-    """Tokens of the question."""
+    """Number of tokens of the question."""
     windows: list[Window]
-    """Over the tokens of the passage."""
+    """Windows over the tokens of the passage."""
     answer: tuple[int, int] | None = None
-    """First and last token of the answer in the passage; None: it has none."""
+    """First and last token of the answer in the passage; None: the question has no answer."""
     passage: str | None = None
-    """The text."""
+    """The text of the passage."""
     offsets: list[tuple[int, int]] | None = None
-    """The characters of the passage that each of its tokens stands for, the end exclusive."""
+    """The characters of the passage of each token, the end exclusive."""
 
     @property
     def first(self) -> int:
-        """The place in each laid-out text at which its window begins."""
+        """The index in each laid-out text at which the window begins."""
         return self.query + 2
 
     def labels(self) -> list[tuple[int, int]]:
-        """Return the places of the answer in each laid-out text, or of ``[CLS]`` where it is not whole within it."""
+        """Return the first and last index of the answer in each laid-out text; ``[CLS]`` if it is not whole in it."""
         places = []
         for start, size in self.windows:
             if self.answer is not None and start <= self.answer[0] and self.answer[1] < start + size:
@@ -88,7 +89,7 @@ class Question:
 
 
 def questions_path(folder: Path, split: str) -> Path:
-    """Return where the questions of a split are."""
+    """Return the path of the questions of a split."""
     return folder / f"{split}.questions.jsonl"
 
 
@@ -96,7 +97,7 @@ def read_questions(path: Path, count: int) -> list[Question]:
     """Read the questions of a split with `count` texts.
 
     Raises:
-        UserError: if the file is missing or damaged, or the windows are not as many as the texts.
+        UserError: the file is missing or damaged, or does not have `count` windows.
     """
     check_text(path)
     questions, wrong = [], []
@@ -126,13 +127,13 @@ def _parse(values: Any) -> Question:
     """Return the question of a line.
 
     Raises:
-        ValueError: if `Question.to_json` did not write it.
+        ValueError: `Question.to_json` did not write the line.
     """
     if not isinstance(values, dict) or not _MUST_HAVE <= values.keys() <= _MUST_HAVE | _MAY_HAVE:
         raise ValueError("other names than those of a question")
     values = {name: value for name, value in values.items() if value is not None or name in _MUST_HAVE}
     if not isinstance(values["id"], str) or not isinstance(values.get("passage", ""), str):
-        raise ValueError("what must be text is none")
+        raise ValueError("a value must be text, but is not")
     pairs = {name: [_pair(pair) for pair in _list(values[name])] for name in ("windows", "offsets") if name in values}
     if type(values["query"]) is not int or values["query"] < 0:
         raise ValueError("query is no number of tokens")
@@ -141,14 +142,14 @@ def _parse(values: Any) -> Question:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("what must be a list is none")
+        raise ValueError("a value must be a list, but is not")
     return value
 
 
 def _pair(value: Any) -> tuple[int, int]:
     first, second = _list(value)
     if not (type(first) is type(second) is int and first >= 0 and second >= 0):
-        raise ValueError("what must be two places is none")
+        raise ValueError("a value must be two numbers from 0 on, but is not")
     return first, second
 
 
@@ -158,29 +159,29 @@ class Answer:
 
     text: str
     score: float
-    """The logit of its first token as first and of its last as last, added up."""
+    """The sum of the start logit of its first token and the end logit of its last token."""
     start: int
-    """Its first character in the passage."""
+    """The index of its first character in the passage."""
     end: int
-    """The character behind its last one."""
+    """The index after its last character."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What was found for a question."""
+    """The answers to a question."""
 
     best: list[Answer]
-    """The best spans, the best first; none of an empty passage."""
+    """The best spans, the best first; empty for an empty passage."""
     null: float
-    """The least score that any window gives to ``[CLS]``: that there is no answer."""
+    """The score of no answer: the smallest score of ``[CLS]`` over all windows."""
 
     @property
     def null_odds(self) -> float:
-        """How much likelier no answer is than the best one, as a difference of scores."""
+        """The odds of no answer: its score minus the score of the best answer."""
         return self.null - self.best[0].score if self.best else float("inf")
 
     def text(self, null_threshold: float = float("inf")) -> str:
-        """Return the best text, or nothing where the odds of no answer are above the threshold."""
+        """Return the best text, or the empty string if the odds of no answer are above the threshold."""
         return self.best[0].text if self.best and self.null_odds <= null_threshold else ""
 
 
@@ -188,20 +189,20 @@ def find_answers(question: Question, logits: Sequence[np.ndarray], max_tokens: i
     """Find the best spans of a passage over all of its windows.
 
     A span begins in the window where its first token has the most context, and ends in the same window. All such spans
-    are compared, where BERT's program takes the 20 best ends of each side.
+    are compared; BERT's program combines only the 20 best starts and ends.
 
     Args:
-        question: with its passage.
-        logits: of each window, (tokens of the laid-out text, 2).
-        max_tokens: of an answer.
-        count: how many spans to find; fewer where there are fewer.
+        question: the question, with its passage and offsets.
+        logits: the logits of each window, (tokens of the laid-out text, 2).
+        max_tokens: maximum number of tokens of an answer.
+        count: number of spans to find; fewer if the passage has fewer.
     """
     offsets, passage = question.offsets or [], question.passage or ""
     owner = windows_of_most_context(len(offsets), question.windows)
     found: list[tuple[float, int, int]] = []
     for number, ((start, size), of_window) in enumerate(zip(question.windows, logits, strict=True)):
         first, last = of_window[question.first : question.first + size].T
-        # Row i has the spans that begin with token i: of 1 token, of 2, and so on.
+        # Row i has the scores of the spans that begin with token i, with 1 token, 2 tokens, and so on.
         ends = np.concatenate([last, np.full(max_tokens, -np.inf, dtype=last.dtype)])
         scores = first[:, np.newaxis] + np.lib.stride_tricks.sliding_window_view(ends, max_tokens)[:size]
         scores[owner[start : start + size] != number] = -np.inf

@@ -1,10 +1,10 @@
-"""From questions with their passages to windows that a model reads, in symbols of its vocabulary.
+"""Write questions and the windows of their passages as the symbols of a model's vocabulary.
 
 =============================  ========================================================================================
-``train.txt``, ``valid.txt``   ``question [SEP] window`` a line, tokenized already
+``train.txt``, ``valid.txt``   a tokenized ``question [SEP] window`` per line
 ``*.questions.jsonl``          the questions, see `s2sft_fairseq.question_answering.questions`
-``valid.json``                 the questions in SQuAD's own layout, to score answers by
-``stats.json``                 how many windows there are of each, and what was left out
+``valid.json``                 the questions in SQuAD's own layout, the references of a score
+``stats.json``                 the number of windows of each split, and what was left out
 =============================  ========================================================================================
 """
 
@@ -31,18 +31,18 @@ _SPECIAL = 3  # [CLS], and [SEP] twice
 
 @dataclass(frozen=True)
 class WindowMaker:
-    """A tokenizer, and how long windows are; the defaults are those of BERT's program."""
+    """A tokenizer and the sizes of windows; the defaults are those of BERT's program."""
 
     tokenizer: Tokenizer
     max_positions: int = 384
-    """Of a laid-out text, special symbols included."""
+    """Maximum length of a laid-out text, special symbols included."""
     stride: int = 128
     """Tokens from the beginning of a window to that of the next."""
     max_query: int = 64
-    """Tokens of a question; longer ones lose their end."""
+    """Maximum number of tokens of a question; longer ones are cut at the end."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, a sentence each."""
+        """Return the problems of these values, a sentence each."""
         found = [
             f"{as_option(name)} must be at least 1, but is {getattr(self, name)}"
             for name in ("stride", "max_query")
@@ -59,7 +59,7 @@ class WindowMaker:
         """Return a question, and the line of each of its windows.
 
         Raises:
-            MalformedRecordError: if no token of the passage belongs to the answer.
+            MalformedRecordError: no token of the passage belongs to the answer.
         """
         symbols, offsets = self._passage(question.passage)
         query = self._pieces(question.text).symbols[: self.max_query]
@@ -74,7 +74,7 @@ class WindowMaker:
         return self._pieces(text)
 
     def _pieces(self, text: str) -> Pieces:
-        """Encode a text: its places without the white space around words, and no separator among its symbols."""
+        """Encode a text, with offsets that exclude white space, and the unknown symbol in place of separators."""
         (pieces,) = self.tokenizer.encode_pieces([text])
         dictionary = self.tokenizer.dictionary
         symbols = [dictionary.unk_word if symbol == dictionary.eos_word else symbol for symbol in pieces.symbols]
@@ -85,12 +85,12 @@ def find_answer(offsets: list[tuple[int, int]], text: str, start: int) -> tuple[
     """Return the first and the last token of an answer, which may begin or end within a token.
 
     Args:
-        offsets: characters of each token of the passage.
-        text: of the answer.
-        start: its first character.
+        offsets: the characters of each token of the passage.
+        text: the text of the answer.
+        start: the index of its first character in the passage.
 
     Raises:
-        MalformedRecordError: if there is no such token.
+        MalformedRecordError: there is no such token.
     """
     end = start + len(text)
     tokens = [number for number, (first, last) in enumerate(offsets) if first < end and last > start]
@@ -112,8 +112,8 @@ def write_windows(
     """Write the files into a new folder, which appears when all are complete; see `write_corpus`.
 
     Raises:
-        UserError: if an option is out of range, the folder exists, a split is empty, or without `skip_malformed` a
-            record is malformed.
+        UserError: an option is out of range, the folder exists, a split is empty, or a record is malformed and
+            `skip_malformed` is not set.
     """
     if problems := windows.problems():
         raise UserError.of(problems)
@@ -140,7 +140,7 @@ def write_windows(
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a place in a text without the white space at its ends."""
+    """Return the range of a text from `start` to `end` without the white space at its ends."""
     inside = text[start:end]
     start += len(inside) - len(inside.lstrip())
     return start, max(start, start + len(inside.strip()))

@@ -1,7 +1,7 @@
-"""The papers' benchmarks from raw files to scores, and pre-training from plain text: stages that can be resumed.
+"""Recipes of the papers' benchmarks, from raw files to scores, and of pre-training on plain text, in resumable stages.
 
-`finetune` does the same with pairs of the user's own.
+`finetune` does the same for the user's own pairs.
 
-`benchmarks` has a record for each benchmark, `settings` what can be set, `generation` and `understanding` the stages,
-and `engine` what runs, locks and remembers them.
+`benchmarks` has a record for each benchmark, `settings` the settings, `generation` and `understanding` the stages, and
+`engine` runs, locks and records them.
 """

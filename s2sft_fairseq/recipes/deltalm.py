@@ -1,4 +1,4 @@
-"""--method deltalm: its settings, batches and options of training, which are not those of the methods for encoders."""
+"""--method deltalm: its settings, batches and training options, which differ from the methods for encoders."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,35 +12,36 @@ _OF_ENCODERS = ("fit_head", "noise_prob", "noise_symbol", "preset", "device_batc
 
 
 def choose(settings: Settings, own: BySource) -> None:
-    """Take the settings of the paper, and before these a benchmark's own.
+    """Set the values of the paper, over which the benchmark's `own` values have precedence.
 
     Raises:
-        UserError: if a setting for encoders is given.
+        UserError: a setting for encoders is given.
     """
     if given := [name for name in _OF_ENCODERS if name in settings.given and getattr(settings, name)]:
         names = ", ".join(as_option(name) for name in given)
-        raise UserError(f"--method deltalm has no use for {names}: leave it out")
+        raise UserError(f"{names} cannot be used with --method deltalm: leave it out")
     settings.preset = ""
     settings.give(own)
     settings.give({"DeltaLM, section 3.1": {"lr": "3e-4", "label_smoothing": "0.1", "weight_decay": "0"}})
-    # The program of the paper is fairseq.
+    # The paper decodes with fairseq.
     search = f"--beam 5 --max-len-b {settings.longest} --early-stop fairseq"
     settings.take({"DeltaLM, section 3.1": {"warmup": 4000, "decoding": search}})
 
 
 def plan(settings: Settings, pairs: Sequence[tuple[Path, Path]], directions: int) -> None:
-    """Set batches and warm-up from the estimated number of updates: an epoch has one for each batch of tokens.
+    """Set batches and warm-up from the estimated number of updates. An epoch has one update per batch of tokens.
 
-    The paper's batches are for tens of millions of pairs. They are made smaller where an epoch would have fewer than
-    100; and where the training is shorter than four times the paper's warm-up, a tenth of it is warm-up.
+    The paper's batches are for tens of millions of pairs. Batches are made smaller if an epoch would have fewer than
+    100. If the training is shorter than four times the paper's warm-up, a tenth of it is warm-up.
 
     Args:
+        settings: the settings to complete.
         pairs: files of source and target.
-        directions: in which the pairs are trained, all together.
+        directions: the number of directions in which the pairs are trained.
     """
     expected = settings.updates or 0
     if pairs[0][0].exists():
-        size = sum(max(path.stat().st_size for path in pair) for pair in pairs)  # of the longer sides
+        size = sum(max(path.stat().st_size for path in pair) for pair in pairs)  # bytes of the longer sides
         tokens = size // 4 * directions // len(pairs)
         if "accumulate" not in settings.given:
             settings.accumulate = min(settings.accumulate, max(1, tokens // (100 * settings.device_tokens)))
@@ -52,7 +53,7 @@ def plan(settings: Settings, pairs: Sequence[tuple[Path, Path]], directions: int
 
 
 def training(settings: Settings, folder: Path) -> list[str]:
-    """Return the options of ``s2sft train`` but for data and model; `folder` is that of the training."""
+    """Return the options of ``s2sft train`` except data and model; `folder` is the folder of the training."""
     updates, averaged = settings.updates, settings.averaged
     ending = options(max_epoch=settings.epochs)
     if updates:
@@ -61,7 +62,7 @@ def training(settings: Settings, folder: Path) -> list[str]:
         ending = options(max_update=updates, validate_interval_updates=every, save_interval_updates=every)
         ending += options(keep_interval_updates=averaged or 1, validate_interval=NEVER)
     if averaged:
-        ending += options(keep_last_epochs=averaged)  # the end of an epoch is not among the checkpoints of updates
+        ending += options(keep_last_epochs=averaged)  # checkpoints of updates lack the end of an epoch
     else:
         ending += options(no_epoch_checkpoints=True, save_interval=NEVER if updates else None)
     return [

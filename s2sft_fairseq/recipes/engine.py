@@ -1,8 +1,8 @@
-"""Stages that each make a file or a folder: done once, locked, and with settings that stay.
+"""Stages that each make a file or a folder once, with a lock and recorded settings.
 
-Their commands run one after the other in this process: each begins as in a process of its own, and is measured. fairseq
-expects one command a process, and keeps state in its modules. This is undone: results are the same to the last bit, and
-the memory of a command is free for the next one.
+Their commands run one after the other in this process, and are measured. fairseq expects one command per process, and
+keeps state in its modules. This module resets that state, so that results are bit-identical to those of separate
+processes, and frees the memory of each command.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from s2sft_fairseq.recipes.training_log import Progress, plot, shortened
 from s2sft_fairseq.runtime import warnings as warning_filters
 
 Call = Callable[[str, Sequence[str]], object]
-"""Runs a command of ``s2sft`` by its name and its arguments."""
+"""A function that runs a command of ``s2sft``, given its name and arguments."""
 
 
 def options(**values: object) -> list[str]:
-    """Return options of a command: True has no value, a list several, and None, False and "" leave an option out."""
+    """Return the options of a command. True gives an option without value; None, False and "" leave the option out."""
     words = []
     for name, value in values.items():
         if value is not None and value is not False and value != "":
@@ -43,34 +43,36 @@ def options(**values: object) -> list[str]:
 
 
 class Stages:
-    """What runs stages, and the commands in them."""
+    """A sequence of stages, and the commands in them."""
 
     def __init__(self, name: str, log: Path, call: Call) -> None:
-        """
+        """Prepare to run stages.
+
         Args:
-            name: for what is printed.
-            log: each command, with its seconds and its memory, is added to this file.
+            name: the name at the beginning of messages.
+            log: the file to which each command, with its time and memory, is appended.
             call: runs a command in this process.
         """
         self.name, self.log, self._call = name, log, call
 
     def say(self, text: str) -> None:
+        """Print a message."""
         print(f"{self.name}: {text}", flush=True)
 
     def run(self) -> None:
-        """Do what is not done yet."""
+        """Run all stages that are not done yet."""
         raise NotImplementedError
 
     def stage(self, made: Path, what: str, work: Callable[[Path], object]) -> None:
-        """Make a file or a folder, unless it is there.
+        """Make a file or a folder, unless it exists.
 
         Args:
             made: the file or folder.
-            what: is done, for what is printed.
-            work: writes either `made` or the path that it is given, which then becomes `made`.
+            what: the name of the stage, for messages.
+            work: writes `made`, or the path that it is called with, which is then renamed to `made`.
 
         Raises:
-            UserError: if another process is making it; and what `work` raises.
+            UserError: another process is making it. Exceptions of `work` are raised, too.
         """
         if made.exists():
             self.say(f"{what}: done before ({made})")
@@ -81,22 +83,22 @@ class Stages:
             if partial.is_symlink() or partial.is_file():
                 partial.unlink()
             shutil.rmtree(partial, ignore_errors=True)
-            with disk_errors(made, "what was done before is kept, and the next run goes on from it"):
+            with disk_errors(made, "finished work is kept, and the next run continues from it"):
                 work(partial)
                 if os.path.lexists(partial):
                     partial.rename(made)
             self.say(f"{what}: {time.monotonic() - start:.0f} s, wrote {made}")
 
     def pin(self, file: Path, made: Iterable[str], **settings: object) -> None:
-        """Note what the files beside a file are made with; settings that nothing was made with are forgotten.
+        """Record the settings of some files. Earlier settings are overwritten if none of the files exists.
 
         Args:
-            file: holds the settings.
-            made: names of the files and folders beside it.
-            settings: compared as text.
+            file: the file for the settings.
+            made: names of files and folders beside it, which are made with the settings.
+            settings: the settings, which are compared as text.
 
         Raises:
-            UserError: if one of the files is there, made with other settings.
+            UserError: one of the files exists, but was made with other settings.
         """
         now = {name: "" if value is None else str(value) for name, value in settings.items()}
         if not file.exists() or not any((file.parent / name).exists() for name in made):
@@ -104,31 +106,31 @@ class Stages:
             write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:  # an earlier version wrote lines
+        except ValueError:  # an earlier version of this package wrote another format
             before = {}
         changed = [name for name in now | before if now.get(name, "") != before.get(name, "")]
         if changed:
             lines = [f"  {name}: before {before.get(name, '')}, now {now.get(name, '')}" for name in changed]
-            heading = f"{file.parent} holds files of other settings; name another folder, or remove it"
+            heading = f"{file.parent} holds files that were made with other settings; name another folder, or remove it"
             raise UserError("\n".join([heading, *lines]))
 
     def s2sft(self, command: str, /, *words: object, **named: object) -> None:
-        """Run a command of ``s2sft`` with arguments and `options`; raises what the command raises."""
+        """Run a command of ``s2sft`` with arguments `words` and `options` of `named`, without catching exceptions."""
         texts = [*map(str, words), *options(**named)]
         with like_a_process(), measured(self.log, ["s2sft", command, *texts]):
             if command in ("preprocess", "train"):
-                # They fork: without this, tokenizers warns that it had threads before.
+                # They fork: without this, tokenizers warns about its threads.
                 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             self._call(command, texts)
 
     def printed(self, command: str, /, *words: object, **named: object) -> str:
-        """Run a command of ``s2sft`` and return what it prints."""
+        """Run a command of ``s2sft`` and return its output."""
         with contextlib.redirect_stdout(io.StringIO()) as output:
             self.s2sft(command, *words, **named)
         return output.getvalue()
 
     def convert(self, encoder: Path, made: Path, *words: object) -> None:
-        """Convert a pretrained encoder, or link to one that is converted."""
+        """Convert a pretrained encoder, or link to it if it is already converted."""
         if is_converted(encoder):
             made.symlink_to(encoder.resolve())
         else:
@@ -138,17 +140,17 @@ class Stages:
         """Train, or resume a training, and show its progress.
 
         Args:
-            folder: of ``checkpoints`` and ``train.log``.
+            folder: the folder of ``checkpoints`` and ``train.log``.
             words: arguments of ``s2sft train``.
-            updates: how many there are, where that is known.
+            updates: number of all updates, if it is known.
         """
         if not (folder / "checkpoints" / "checkpoint_last.pt").exists():
-            (folder / "train.log").unlink(missing_ok=True)  # of a training that saved nothing
+            (folder / "train.log").unlink(missing_ok=True)  # from a training that saved no checkpoint
         with shortened(Progress(updates)):
             self.s2sft("train", *words)
 
     def plot(self, folder: Path) -> None:
-        """Draw the losses of a training; without matplotlib there is no picture, and nothing else is missing."""
+        """Draw the losses of a training; without matplotlib, only print why there is no plot."""
         try:
             plot(folder / "train.log", folder / "loss.png")
         except (ImportError, UserError) as error:
@@ -156,7 +158,7 @@ class Stages:
 
 
 def is_converted(encoder: Path) -> bool:
-    """Tell whether ``s2sft convert`` wrote a folder."""
+    """Return whether a folder is a converted encoder."""
     return all((encoder / name).is_file() for name in ("model.pt", "config.json"))
 
 
@@ -166,7 +168,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def like_a_process() -> Iterator[None]:
-    """Hide from a command what earlier ones have left behind, and free what it leaves."""
+    """Run a command as in a process of its own: reset state of earlier commands, and undo its changes afterwards."""
     named = logging.root.manager.loggerDict.values()
     known = [logging.getLogger(), *(one for one in named if isinstance(one, logging.Logger))]
     loggers = [(one, one.level, one.handlers[:]) for one in known]
@@ -174,7 +176,7 @@ def like_a_process() -> Iterator[None]:
     _reset()
     try:
         with warnings.catch_warnings():
-            warning_filters.install()  # a program of the user's has filters of its own
+            warning_filters.install()  # the calling program may have other filters
             yield
     finally:
         sys.argv = arguments
@@ -182,14 +184,14 @@ def like_a_process() -> Iterator[None]:
         os.environ.update(environment)
         for logger, level, handlers in loggers:
             for handler in set(logger.handlers).difference(handlers):
-                handler.close()  # a --log-file
+                handler.close()  # such as that of --log-file
             logger.setLevel(level)
             logger.handlers[:] = handlers
         _free_memory()
 
 
 def _reset() -> None:
-    """Reset what fairseq keeps for the one training of a process, and PyTorch's random numbers."""
+    """Reset the state that fairseq keeps for the training of a process, and PyTorch's random numbers."""
     if "fairseq" in sys.modules:
         import torch
         from fairseq import checkpoint_utils
@@ -205,7 +207,7 @@ def _reset() -> None:
 def _free_memory() -> None:
     gc.collect()
     if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()  # compiled code holds parameters
+        dynamo.reset()  # compiled code keeps references to parameters
     if torch := sys.modules.get("torch"):
         torch.cuda.empty_cache()
     if platform.libc_ver()[0] == "glibc":
@@ -214,7 +216,7 @@ def _free_memory() -> None:
 
 @contextlib.contextmanager
 def measured(log: Path, command: Sequence[str]) -> Iterator[None]:
-    """Add a line to a file: a command, its exit status, its seconds, the peak memory of this process, the commit."""
+    """Append a line to a log: the command, its exit status and seconds, the peak memory of this process, the commit."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     start = time.perf_counter()
@@ -239,7 +241,7 @@ def measured(log: Path, command: Sequence[str]) -> Iterator[None]:
 
 @functools.cache
 def _commit() -> str:
-    """Return the commit of the checkout; an installed package has none."""
+    """Return the commit of the checkout; "" for an installed package."""
     if not (_ROOT / ".git").exists() or not shutil.which("git"):
         return ""
     git = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty"]

@@ -1,7 +1,7 @@
-"""``s2sft finetune``: from an encoder and pairs to a model folder, in stages that can be resumed.
+"""``s2sft finetune``: from an encoder and pairs to a model folder, in resumable stages.
 
-These are: read the pairs, convert, tokenize, choose the settings, binarize, train. After each part of the training the
-model generates from a part of the validation set, and its scores choose the checkpoint and the search.
+The stages read the pairs, convert, tokenize, choose the settings, binarize, and train. After each part of the training,
+the model generates from a part of the validation set. The scores determine the checkpoint and the search.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto")
 TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
 HEAD = {"fit_head": ("lm_head.dense.weight", "src"), "output_prior": ("lm_head.bias", "tgt")}
-"""Of an option of ``s2sft convert`` the parameter that it computes, and from which tokenized texts."""
+"""For options of ``s2sft convert``, the parameter that the option computes, and the side of the texts for that."""
 
 
 class Finetuning(Trials):
-    """The stages."""
+    """The stages of ``s2sft finetune``."""
 
     run_options: ClassVar = RUN_OPTIONS
     declared: ClassVar = SETTINGS
@@ -54,16 +54,18 @@ class Finetuning(Trials):
         further: Sequence[str],
         call: Call,
     ) -> None:
-        """
+        """Check files and settings.
+
         Args:
-            files: of ``train``, and maybe ``valid`` and ``test``; see `s2sft_fairseq.corpora.pairs.read_pairs`.
-            fields: of JSON objects.
+            files: files of ``train``, and optionally ``valid`` and ``test``; see
+                `s2sft_fairseq.corpora.pairs.read_pairs`.
+            fields: the fields of JSON objects.
             given: values of settings.
-            further: options of ``s2sft train``, which win.
+            further: options of ``s2sft train``, which have precedence.
             call: runs a command.
 
         Raises:
-            UserError: naming everything that is wrong with files and settings.
+            UserError: lists all problems of files and settings.
         """
         settings = Settings({**self.run_options, **self.declared})
         settings.give({GIVEN: {name: value for name, value in given.items() if value not in UNSET}})
@@ -71,7 +73,7 @@ class Finetuning(Trials):
             settings.take({DEFAULT: {"target_mask_prob": TARGET_MASK_PROB.get(settings.method, "")}})
         if settings.output:  # checkpoints name the encoder by its path
             settings.output = Path(settings.output).resolve()
-        # Recipes can set these, too.
+        # Settings of recipes that this command does not have.
         vars(settings).update(separator=FIELD_SEPARATOR, run="", added_token="", fit_head=False, dry_run=False)
         super().__init__("finetune", _PAIRS, settings, further, call)
         self.files, self.fields = {name: paths for name, paths in files.items() if paths}, fields
@@ -80,9 +82,11 @@ class Finetuning(Trials):
         self.model, self.record = self.output / "model", {"seconds": {}}
 
     def run_name(self) -> str:
+        """Return "": a training has no folder of its own within the output."""
         return ""
 
     def problems(self) -> Iterator[str]:
+        """Yield the problems of files and settings."""
         s = self.settings
         if not s.output:
             yield "--output is needed: the folder to write"
@@ -99,7 +103,7 @@ class Finetuning(Trials):
         yield from metric_problems(s.metric)
 
     def stage(self, made: Path, what: str, work: Callable[[Path], object]) -> None:
-        """Make a file or a folder, unless it is there; its seconds, with those of earlier tries, are noted."""
+        """Make a file or a folder, unless it exists, and record its time, including that of earlier attempts."""
         if made.exists():
             return super().stage(made, what, work)
         start = time.monotonic()
@@ -112,7 +116,7 @@ class Finetuning(Trials):
         return None
 
     def run(self) -> None:
-        """Do what is not done yet."""
+        """Run all stages that are not done yet, and print a report."""
         with locked(self.output):
             self.pin_everything()
             with contextlib.suppress(UserError):
@@ -133,10 +137,10 @@ class Finetuning(Trials):
             self.report()
 
     def pin_everything(self) -> None:
-        """Note all settings and the contents of the pairs.
+        """Record all settings and fingerprints of the pairs.
 
         Raises:
-            UserError: if the output holds files that were made with others.
+            UserError: the output holds files that were made with other settings or pairs.
         """
         s = self.settings
         named: dict[str, Any] = {name: getattr(s, name) for name in self.declared}
@@ -149,6 +153,7 @@ class Finetuning(Trials):
         self.pin(self.output / PINNED, made, **named)
 
     def prepare_corpus(self, made: Path) -> None:
+        """Write the pairs as line-aligned files, and the parts of them to choose by and to score."""
         s = self.settings
         stats = write_pairs(self.files, made, self.fields, skip_malformed=s.skip_malformed, limit=s.limit)
         scored = "test" if "test" in self.files else "dev"
@@ -161,14 +166,17 @@ class Finetuning(Trials):
         self.note(data={"lines": lines, "valid is held out": held_out, "scored": scored})
 
     def positions(self) -> int:
+        """Return the number of positions that the encoder needs; lengths that are not given count as 64."""
         s = self.settings
         return (s.max_source or 64) + (s.max_target or 64) + finetune_plan.START
 
     def conversion(self) -> list[str]:
+        """Return the options of ``s2sft convert``."""
         needed = self.positions()
         return options(max_positions=needed if needed > POSITIONS else None)
 
     def make_encoder(self, made: Path) -> None:
+        """Export a checkpoint, link to a model folder, or convert an encoder."""
         from s2sft_fairseq.checkpoints.model_folder import is_model_folder  # imports PyTorch
 
         encoder = Path(self.settings.encoder)
@@ -180,11 +188,12 @@ class Finetuning(Trials):
             self.convert(encoder, made, *self.conversion())
 
     def lacking(self) -> dict[str, Path]:
-        """Return the options of ``s2sft convert`` that compute what the encoder lacks of a language model head."""
+        """Return the options of ``s2sft convert`` that compute the missing parts of the language model head."""
         missing = describe(self.encoder).newly_initialized
         return {option: self.tokens / f"train.{side}" for option, (name, side) in HEAD.items() if name in missing}
 
     def complete_head(self) -> None:
+        """Compute the missing parts of the language model head, if the encoder was converted here."""
         what = "the encoder has no language model head of its own"
         if self.encoder.is_symlink():
             self.say(f"{what}, and begins with a random one: give the folder that it was converted from")
@@ -193,15 +202,17 @@ class Finetuning(Trials):
             self.stage(self.output / "fitted", "compute the head", self.fit_head)
 
     def fit_head(self, made: Path) -> None:
+        """Convert the encoder again, and compute the head from the training texts."""
         self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **self.lacking())
 
     def write_plan(self, made: Path) -> None:
+        """Write the settings that depend on data, encoder and machine."""
         plan = finetune_plan.choose(self.settings, self.tokens, describe(self.encoder).sizes)
         plan["evaluation"] = evaluation_options(self.corpus / "valid.tgt", self.encoder / DICTIONARY)
         made.write_text(json.dumps(plan, indent=1), encoding="utf-8")
 
     def take_plan(self) -> None:
-        """Take the settings that were chosen, maybe on another machine, and show all."""
+        """Load the settings of the plan, which may come from another machine, and print all settings."""
         s, plan = self.settings, read_json_object(self.output / "plan.json")
         s.take(plan["settings"])
         s.fit_head = (self.output / "fitted").exists()
@@ -216,13 +227,13 @@ class Finetuning(Trials):
         self.note(package_version=__version__, settings=told, device=plan["device"], cut=plan["cut"])
 
     def report(self) -> None:
-        """Show examples, the scores, and where everything is."""
+        """Print examples, the scores, and where the files are."""
         show(self.record.get("examples", []))
         is_test = "test" in self.files
         print(f"{'test' if is_test else 'validation'} set:")
         print((self.output / "scored.scores").read_text(encoding="utf-8"), end="")
         if not is_test:
-            print("checkpoint and search were chosen on a part of this set: only a test set tells how good they are")
+            print("checkpoint and search were chosen on a part of this set: use a test set for an unbiased score")
         seconds = sum(self.record["seconds"].values())
         self.say(f"{seconds:,.0f} s in all; settings, seconds and scores are in {self.output / 'finetune.json'}")
         self.say(f"the model is {self.model}")
@@ -232,10 +243,10 @@ _PAIRS = Benchmark("Pairs of the user's own.", "", lambda options, malformed: {}
 
 
 def describe(encoder: Path) -> "PretrainedEncoder":
-    """Return what describes an encoder.
+    """Return the description of an encoder.
 
     Raises:
-        UserError: if it cannot be read, or is an encoder-decoder.
+        UserError: it cannot be read, or is an encoder-decoder.
     """
     from s2sft_fairseq.models.pretrained_checkpoint import open_encoder  # imports PyTorch
     from s2sft_fairseq.models.unilm_config import UnilmConfig
@@ -259,18 +270,18 @@ def finetune(
 ) -> "Seq2Seq":
     """Fine-tune an encoder to write targets for sources: ``s2sft finetune`` in Python.
 
-    Called again with the same arguments, it goes on where it was stopped; when all is done it only loads the model.
+    If it was interrupted, a call with the same arguments continues the work. When all is done, it only loads the model.
 
     Args:
         encoder: a folder or a checkpoint; see ``s2sft finetune --help``.
-        train: pairs: the path of a file, two paths of line-aligned files, or any iterable of ``(source, target)`` or of
-            dicts, such as a list, a generator or a data set of the package ``datasets``.
-        valid: the same of the validation set; None: a part of `train` is held out.
-        test: the same of a test set, if there is one.
+        train: the pairs: the path of a file, two paths of line-aligned files, or an iterable of ``(source, target)`` or
+            of dicts, such as a list, a generator or a data set of the package ``datasets``.
+        valid: the validation set in the same form; None: hold out a part of `train`.
+        test: the test set in the same form; None: no test set.
         output: the folder to write.
-        source: keys of dicts that make up a source.
+        source: the keys of dicts that make up a source.
         target: the key of the target, a text or a list of references.
-        further: options of ``s2sft train``, which win.
+        further: options of ``s2sft train``, which have precedence.
         settings: the options of ``s2sft finetune``, with ``_`` for ``-``: ``method``, ``metric``, ``epochs``,
             ``updates``, ``batch``, ``lr``, ``max_source``, ``max_target``, ``beam``, ``lora_rank``, ``seed``, ``cpu``
             and so on.
@@ -279,7 +290,7 @@ def finetune(
         The model of the best checkpoint.
 
     Raises:
-        UserError: naming what is wrong with the arguments or the pairs, or which differ from those of an earlier call.
+        UserError: lists what is wrong with the arguments or the pairs, or what differs from an earlier call.
     """
     from s2sft_fairseq import Seq2Seq
     from s2sft_fairseq.cli import call

@@ -1,4 +1,4 @@
-"""How ``s2sft finetune`` chooses a checkpoint and a search: metrics, searches to try, and how texts are compared."""
+"""The choice of a checkpoint and a search in ``s2sft finetune``: metrics, searches to try, and evaluation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from s2sft_fairseq.recipes.training_log import parse
 REPORTED = ("rouge", "sacrebleu")
 LENGTH_PENALTIES = (1.0, 0.6, 1.6)
 NO_REPEAT = 3
-"""An n-gram of this size, blocked, is tried with the best length penalty."""
+"""Blocking of repeated n-grams of this size is tried with the best length penalty."""
 
 
 class Metric(NamedTuple):
@@ -23,6 +23,7 @@ class Metric(NamedTuple):
     score: str
 
     def of(self, scores: Mapping[str, float]) -> float:
+        """Return this score of all scores."""
         return scores[self.score]
 
 
@@ -37,13 +38,13 @@ METRICS: dict[str, Metric | None] = {
 
 
 def computed(metric: str) -> list[str]:
-    """Return the metrics of ``s2sft evaluate`` that are computed: ROUGE and BLEU always."""
+    """Return the metrics of ``s2sft evaluate`` to compute: always ROUGE and BLEU, and the given one."""
     chosen = METRICS[metric]
     return list(dict.fromkeys((*REPORTED, *([chosen.name] if chosen else []))))
 
 
 def metric_problems(metric: str) -> Iterator[str]:
-    """Yield the packages that are missing: texts are scored after hours, and this is told before."""
+    """Yield the missing packages of the metrics, so that they are reported before hours of training."""
     for name in computed(metric):
         try:
             ALL[name]([Example("a", ("a",))], Settings())
@@ -56,11 +57,11 @@ Search = dict[str, Any]
 
 
 def search_choices(beam: int, least: int) -> list[Callable[[Search], Search]]:
-    """Return the searches to try, one after the other; each may go on from the best one of those before.
+    """Return functions that each make the next search to try from the best search so far.
 
     Args:
-        beam: of the beam search.
-        least: tokens that nearly all targets have; a model that has learned little writes less.
+        beam: beam size.
+        least: the minimum length to try, which nearly all targets have. A barely trained model writes shorter texts.
     """
     penalties = LENGTH_PENALTIES if beam > 1 else ()
     choices: list[Callable[[Search], Search]] = [
@@ -77,16 +78,16 @@ def held_out_losses(log: Path) -> dict[int, float]:
 
 
 def evaluation_options(targets: Path, dictionary: Path, lines: int = 1000) -> list[str]:
-    """Return the options of ``s2sft evaluate`` for what texts are written in, and what a model can write.
+    """Return the options of ``s2sft evaluate`` for the script of the targets and the letters that a model can write.
 
-    ROUGE's own tokenizer knows the letters a to z and digits only. Where others are more than one of 50 letters, words
-    are those of all scripts; where most are of scripts without spaces, every character is a word. If no symbol of the
-    dictionary has a capital, those of the references do not count.
+    ROUGE's own tokenizer only keeps the letters a to z and digits. If more than one of 50 letters is another one, use
+    the tokenizer for all scripts. If most letters are of scripts without spaces, make every character a word. If no
+    symbol of the dictionary has a capital letter, ignore case.
     """
     with dictionary.open(encoding="utf-8") as file:
         symbols = [line.split(" ")[0] for line in file]
     words = ["--task", "rouge"]
-    # BERT's lower-cased vocabulary has the sign of the real numbers, a capital without a small form.
+    # BERT's lower-cased vocabulary has the symbol of the real numbers, a capital letter without a lower-case form.
     if not any(symbol != symbol.lower() for symbol in symbols if symbol[0] not in "[<"):
         words.append("--lowercase")
     with targets.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Files and folders that `s2sft_fairseq.recipes.finetune` is given, and pairs of a Python program as files."""
+"""Checks of files and folders for `s2sft_fairseq.recipes.finetune`, and writing of pairs in memory to files."""
 
 import hashlib
 import json
@@ -14,21 +14,21 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import LOCK
 
 PINNED = "finetune.settings"
-"""A file of an output folder, which other folders do not have."""
+"""A file that identifies an output folder of ``s2sft finetune``."""
 _SHOWN = 10
 
 
 def to_files(data: Mapping[str, Any], folder: Path, fields: Fields) -> dict[str, list[Path]]:
-    """Return the files of each set, and write those of sets that are no files.
+    """Return the files of each set; write examples in memory to files.
 
     Args:
-        data: of each set a path, two paths of line-aligned files, an iterable of ``(source, target)`` or of dicts, or
+        data: for each set a path, two paths of line-aligned files, an iterable of ``(source, target)`` or of dicts, or
             None.
-        folder: for what is written, ``NAME.jsonl``.
+        folder: the folder to write to, ``NAME.jsonl`` for each set.
         fields: keys of the dicts.
 
     Raises:
-        UserError: naming the examples that are neither pairs of texts nor dicts.
+        UserError: lists the examples that are neither pairs of texts nor dicts.
     """
     files: dict[str, list[Path]] = {}
     problems: list[str] = []
@@ -52,7 +52,7 @@ def to_files(data: Mapping[str, Any], folder: Path, fields: Fields) -> dict[str,
 
 
 def output_problems(output: Path) -> Iterator[str]:
-    """Yield what is wrong with a folder that is to be written: files are removed from it at the end."""
+    """Yield the problems of an output folder. Other folders are refused, because files are removed at the end."""
     if output.exists() and not output.is_dir():
         yield f"--output must be a folder, but {output} is not one"
     elif output.is_dir() and not (output / PINNED).exists():
@@ -63,7 +63,7 @@ def output_problems(output: Path) -> Iterator[str]:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a few characters that tell the contents of a file from others."""
+    """Return a short hash of the contents of a file."""
     with open_bytes(path) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""What ``s2sft finetune`` chooses where the user does not: lengths, batches, updates, learning rate, precision."""
+"""The settings that ``s2sft finetune`` chooses by default: lengths, batches, updates, learning rate, precision."""
 
 import math
 from collections import Counter
@@ -11,22 +11,23 @@ from s2sft_fairseq.recipes.settings import Settings
 from s2sft_fairseq.recipes.training import devices
 
 QUANTILE = 0.99
+"""Share of the texts that are not cut."""
 SHORTEST = 0.1
-"""Share of the targets that may be shorter than the least length that is tried in the search."""
+"""Share of the targets that may be shorter than the minimum length that is tried in the search."""
 SOURCE_SPECIALS, TARGET_SPECIALS = 2, 1
 """``[CLS] source [SEP] target [SEP]``."""
 START = 1
-"""Of a target, with --method infilling; kept free with all methods."""
+"""The position of a target's start symbol with --method infilling, which is reserved for all methods."""
 
 CPU, GPU = "on a CPU", "on a GPU"
-# Pairs of an update, passes over the training set, fewest and most updates.
+# Pairs of an update, passes over the training set, minimum and maximum number of updates.
 USUAL = {CPU: (16, 4, 100, 5000), GPU: (64, 10, 500, 100_000)}
-# The learning rate of encoders of at least this width: the demo's, and those of s2s-ft's appendix A.
+# Learning rates by the minimum width of the encoder: those of s2s-ft's appendix A, and for small encoders the demo's.
 LEARNING_RATES = {1024: "2e-5", 512: "1e-4", 0: "3e-4"}
 
 
 class Lengths(NamedTuple):
-    """Positions, special symbols included, and the share of the texts that is longer."""
+    """Maximum positions, special symbols included, and the shares of the texts that are longer."""
 
     source: int
     target: int
@@ -41,19 +42,19 @@ def choose_lengths(
     max_source: int | None = None,
     max_target: int | None = None,
 ) -> Lengths:
-    """Return lengths that leave 99 % of the texts whole, as far as the encoder has positions for them.
+    """Return lengths that do not cut 99 % of the texts, if the encoder has enough positions.
 
-    Where it has not, targets get half of the positions, or what sources leave of them if that is more.
+    Otherwise, targets get half of the positions, or all that sources do not need if that is more.
 
     Args:
         source: number of sources by their number of tokens, special symbols not included.
-        target: the same of targets.
-        positions: of the encoder, for source and target together.
-        max_source: the length of sources, where it is given.
-        max_target: the same of targets.
+        target: number of targets by their number of tokens, special symbols not included.
+        positions: positions of the encoder, for source and target together.
+        max_source: the given length of sources; None: choose it.
+        max_target: the given length of targets; None: choose it.
 
     Raises:
-        UserError: if the encoder has too few positions for the lengths that are given.
+        UserError: the encoder has too few positions for the given lengths.
     """
     room = positions - START
     given = (max_source or SOURCE_SPECIALS + 1) + (max_target or TARGET_SPECIALS + 1)
@@ -71,7 +72,7 @@ def choose_lengths(
 
 
 def quantile(lengths: Mapping[int, int], share: float = QUANTILE) -> int:
-    """Return the smallest length that is at least as long as this share of the texts."""
+    """Return the smallest length that is not exceeded by a share of the texts."""
     left = math.ceil(share * sum(lengths.values()))
     for length in sorted(lengths):
         left -= lengths[length]
@@ -91,19 +92,19 @@ def count_tokens(path: Path) -> Counter[int]:
 
 
 def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that hang on data, encoder and machine, with the reasons for them.
+    """Return the settings that depend on data, encoder and machine, with the reasons for them.
 
     Args:
-        settings: those that are given stay.
+        settings: the settings; those that are given do not change.
         tokens: folder of the tokenized pairs.
-        sizes: of the encoder, by the names of the options of the model.
+        sizes: the sizes of the encoder, by the names of the model's options.
 
     Returns:
-        ``settings``, values by the reason and then by name, ready for `Settings.take`; ``device``; ``cut``, the shares
-        of sources and targets that are longer than what is kept of them; and ``least``, the tokens of short targets.
+        ``settings``, the values by reason and name, for `Settings.take`; ``device``; ``cut``, the shares of sources and
+        targets that are cut; and ``least``, the number of tokens of short targets.
 
     Raises:
-        UserError: if the encoder has too few positions.
+        UserError: the encoder has too few positions.
     """
     s, given = settings, settings.given
     source, target = (count_tokens(tokens / f"train.{side}") for side in ("src", "tgt"))

@@ -1,4 +1,4 @@
-"""The options of ``s2sft finetune``, and what their defaults are."""
+"""The options of ``s2sft finetune`` and their defaults."""
 
 from s2sft_fairseq.recipes.finetune_choice import METRICS
 from s2sft_fairseq.recipes.generation import METHODS, Generation
@@ -18,18 +18,24 @@ RUN_OPTIONS: dict[str, Setting] = {
 }
 SETTINGS: dict[str, Setting] = {
     "method": Setting("pseudo_masked", "of fine-tuning", choices=[name for name in METHODS if name != "deltalm"]),
-    # How the model is chosen.
+    # The choice of checkpoint and search.
     "metric": Setting(
-        "rouge-l", "by which checkpoint and search are chosen; loss: without text", choices=list(METRICS)
+        "rouge-l",
+        "metric that chooses checkpoint and search; loss: the held-out loss, without generating",
+        choices=list(METRICS),
     ),
     "candidates": Setting(5, "checkpoints to choose from, evenly spread over the training", least=1),
     "chosen_on": Setting(200, "validation sources that each of these generates from, greedily", least=1),
     "scored_on": Setting(1000, "sources of --test, or else --valid, that the model generates from", least=1),
     "held_out": Setting(200, "validation pairs that the held-out loss is computed on", least=1),
     "beam": Setting(5, "of the search", least=1),
-    # These are chosen by data, encoder and machine, see `finetune_plan`.
-    "max_source": Setting(None, "positions of a source, special symbols included (that of 99 %%)", least=3),
-    "max_target": Setting(None, "positions of a target, special symbols included (that of 99 %%)", least=2),
+    # The defaults of these depend on data, encoder and machine, see `finetune_plan`.
+    "max_source": Setting(
+        None, "positions of a source, special symbols included (default: fits 99 %% of them)", least=3
+    ),
+    "max_target": Setting(
+        None, "positions of a target, special symbols included (default: fits 99 %% of them)", least=2
+    ),
     "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
     "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),
     "batch": Setting(None, "pairs of an update, of all GPUs (CPU 16, GPU 64)", least=1),

@@ -16,26 +16,26 @@ from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, hel
 from s2sft_fairseq.recipes.generation import Generation
 
 AVERAGED = 3
-"""How many of the last checkpoints are averaged, for one more candidate."""
+"""Number of last checkpoints whose average is one more candidate."""
 SAVED_AFTER = 250
-"""Updates that are lost at most when a training is stopped."""
+"""Maximum number of updates that are lost when a training is stopped."""
 SHOWN = 3
-"""Examples that are shown."""
+"""Number of examples to show."""
 
 
 class Trials(Generation):
-    """From binarized pairs to a model, with the settings that `s2sft_fairseq.recipes.finetune` has chosen."""
+    """The stages from binarized pairs to a model, with the settings of `s2sft_fairseq.recipes.finetune`."""
 
     evaluation: list[str]
     """Options of ``s2sft evaluate``."""
     least: int
-    """Tokens that nearly all targets have."""
+    """Number of tokens that nearly all targets have."""
     record: dict[str, Any]
-    """What ``finetune.json`` holds."""
+    """The contents of ``finetune.json``."""
 
     @property
     def trials(self) -> Path:
-        """The folder of the checkpoints to choose from, and of what they generated."""
+        """The folder of the candidates and the texts that they generated."""
         return self.output / "candidates"
 
     def note(self, **facts: object) -> None:
@@ -45,11 +45,12 @@ class Trials(Generation):
         write_whole(self.output / "finetune.json", lambda path: path.write_text(text, encoding="utf-8"))
 
     def points(self) -> list[int]:
-        """Return the updates after which the model is tried."""
+        """Return the numbers of updates after which a candidate is kept."""
         updates, parts = self.settings.updates, min(self.settings.candidates, self.settings.updates)
         return [updates * part // parts for part in range(1, parts + 1)]
 
     def training(self) -> list[str]:
+        """Return the arguments of ``s2sft train``."""
         s, every = self.settings, min(SAVED_AFTER, self.points()[0])
         words = super().training()
         own = [
@@ -62,19 +63,19 @@ class Trials(Generation):
             *options(log_interval=s.updates // 40 or 1),
             *options(total_num_update=None if "--lr-scheduler" in self.further else s.updates),
         ]
-        end = len(words) - len(self.further)  # which win
+        end = len(words) - len(self.further)  # the user's options come last, and have precedence
         return [*words[:end], *own, *words[end:]]
 
     def train_until(self, update: int, made: Path) -> None:
-        """Train, or go on training, up to an update, and keep the weights."""
+        """Train, or continue the training, up to an update, and keep the weights."""
         self.train(self.output, [*self.training(), *options(max_update=update)], self.settings.updates)
         average([self.output / "checkpoints" / "checkpoint_last.pt"], made)
 
     def train_and_choose(self) -> None:
-        """Train, choose the checkpoint and the search, and generate with them what is scored."""
+        """Train, choose the checkpoint and the search, generate with them, and score the result."""
         s, metric = self.settings, METRICS[self.settings.metric]
         scores = self.try_checkpoints()
-        # Of equal ones the first.
+        # Of equal scores, take the first.
         best = max(scores, key=lambda name: metric.of(scores[name]) if metric else -scores[name]["loss"])
         self.say(f"the best checkpoint by {s.metric} is {best}")
         self.note(candidates=scores, chosen=best)
@@ -87,7 +88,7 @@ class Trials(Generation):
         self.note(scores=system["scores"], examples=self.examples(made, "scored"))
 
     def try_checkpoints(self) -> dict[str, dict[str, float]]:
-        """Train, and return the held-out loss and the scores of each checkpoint, and of an average of the last ones."""
+        """Train, and return the held-out loss and the scores of each candidate; the average of the last has no loss."""
         points, metric = self.points(), METRICS[self.settings.metric]
         scores: dict[str, dict[str, float]] = {}
         for update in points:
@@ -105,7 +106,7 @@ class Trials(Generation):
         return scores
 
     def choose_search(self, checkpoint: str, greedily: float) -> Search:
-        """Return the search that gives a checkpoint the best score; `greedily` is the score of greedy search."""
+        """Return the search with the best score of a checkpoint; `greedily` is the score of greedy search."""
         s, metric = self.settings, METRICS[self.settings.metric]
         assert metric is not None
         tried: list[tuple[float, Search]] = [(greedily, {"beam": 1})] if s.beam == 1 or "beam" not in s.given else []
@@ -117,7 +118,7 @@ class Trials(Generation):
         return max(tried, key=itemgetter(0))[1]
 
     def try_out(self, checkpoint: str, trial: str, **search: object) -> dict[str, float]:
-        """Generate from a part of the validation set and return the scores, in percent."""
+        """Generate from a part of the validation set, and return the scores in percent."""
         made, model = self.trials / f"{trial}.txt", self.trials / f"{checkpoint}.pt"
         self.stage(made, f"generate with {trial}", lambda _: self.write_text(model, "choosing", made, search))
         scores = self.scores(made, "choosing")
@@ -132,13 +133,13 @@ class Trials(Generation):
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
-        """Write into a file what is printed."""
+        """Write the output of the block to ``generate.log``."""
         log = (self.output / "generate.log").open("a", encoding="utf-8")
         with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             yield
 
     def scores(self, made: Path, name: str) -> dict[str, float]:
-        """Return the scores of generated text; ``.scores`` and ``.json`` beside it have their signatures."""
+        """Score generated text, and return the scores; the files ``.scores`` and ``.json`` also have signatures."""
         of, json_file = self.corpus / name, made.with_suffix(".json")
         words = [*self.evaluation, "--metrics", *computed(self.settings.metric)]
         with self.logged():
@@ -148,14 +149,14 @@ class Trials(Generation):
         return {score["name"]: score["value"] for score in system["scores"]}
 
     def examples(self, made: Path, name: str) -> list[dict[str, str]]:
-        """Return a few sources of a set with their first reference and what was generated."""
+        """Return a few sources of a set with their first references and generated texts."""
         files = (self.corpus / f"{name}.src", self.corpus / f"{name}.refs.jsonl", made)
         rows = list(zip(*(path.read_text(encoding="utf-8").split("\n")[:-1] for path in files), strict=True))
         few = rows[:: -(-len(rows) // SHOWN)]
         return [{"source": a, "reference": json.loads(b)["refs"][0], "generated": c} for a, b, c in few]
 
     def export(self, made: Path) -> None:
-        """Write the model folder, with what is known for its card."""
+        """Write the model folder, with the facts for its card."""
         from s2sft_fairseq.models.model_folder import export_folder
 
         checkpoint = self.trials / f"{self.record['chosen']}.pt"
@@ -163,7 +164,7 @@ class Trials(Generation):
             export_folder(checkpoint, made, self.encoder, search=self.record["search"], facts=self.facts())
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known for the card of the model."""
+        """Return the facts for the model card."""
         s, record = self.settings, self.record
         return {
             "encoder": Path(s.encoder).resolve().name,
@@ -178,7 +179,7 @@ class Trials(Generation):
 
 
 def show(examples: Iterable[Mapping[str, str]]) -> None:
-    """Print examples, with the beginning of long texts."""
+    """Print examples; long texts are cut."""
     for example in examples:
         for name, text in example.items():
             print(f"  {name:10} {text[:200]}{'...' if len(text) > 200 else ''}")
@@ -186,7 +187,7 @@ def show(examples: Iterable[Mapping[str, str]]) -> None:
 
 
 def average(checkpoints: list[Path], made: Path) -> None:
-    """Write the average of checkpoints, or one alone, without the state of the optimizer."""
+    """Write the average of one or several checkpoints, without the state of the optimizer."""
     from s2sft_fairseq.checkpoints.averaging import average_checkpoints
     from s2sft_fairseq.checkpoints.saving import save_checkpoint
 

@@ -14,11 +14,11 @@ from s2sft_fairseq.recipes.training import optimization
 
 METHODS = ("causal", "masked", "pseudo_masked", "infilling", "blocks", "deltalm")
 _MASKING = ("masked", "pseudo_masked")
-POSITIONS = 512  # that most encoders have
+POSITIONS = 512  # of most encoders
 
 
 class Generation(Recipe):
-    """From raw files to the scores of generated text."""
+    """The stages from raw files to the scores of generated text."""
 
     run_options: ClassVar = {
         **RUN,
@@ -63,25 +63,27 @@ class Generation(Recipe):
 
     @classmethod
     def choose(cls, name: str, benchmark: Benchmark, settings: Settings) -> None:
+        """Set the values of DeltaLM or of the preset, if one is given."""
         if settings.method == "deltalm":
             deltalm.choose(settings, benchmark.deltalm)
         elif settings.preset:
             use_preset(settings, name)
 
     def run_name(self) -> str:
+        """Return the name of the folder of this run."""
         s = self.settings
         return f"scored-{Path(s.hyp).name}" if s.hyp else f"{s.method}-seed{s.seed}"
 
     def directions(self) -> list[str]:
-        """Return the folders of the corpus that are generated from and scored, each by itself: X-Y, or none."""
+        """Return the folders of the corpus, X-Y, that are decoded and scored separately; "" is the corpus itself."""
         return [""]
 
     def pairs(self) -> dict[str, tuple[str, str]]:
-        """Return the folders of the corpus to train on, with what source and target are called when binarized."""
+        """Return the folders of the corpus to train on, with the suffixes of source and target in binarized data."""
         return {"": ("src", "tgt")}
 
     def run(self) -> None:
-        """Do what is not done yet."""
+        """Run all stages that are not done yet, and score."""
         self.pin_corpus()
         self.stage(self.corpus, "prepare", self.prepare_corpus)
         self.choose_set()
@@ -93,6 +95,7 @@ class Generation(Recipe):
         self.say(f"everything is in {self.work}")
 
     def train_and_generate(self) -> None:
+        """Record the settings, then train and generate."""
         s = self.settings
         self.plan()
         names = [*TRAINING, "method", "max_target", "label_smoothing", "noise_prob", "noise_symbol", "fit_head"]
@@ -100,7 +103,7 @@ class Generation(Recipe):
         if s.method == "deltalm":
             names += ["device_tokens", "accumulate", "averaged"]
         else:
-            names.remove("epochs")  # its updates are counted
+            names.remove("epochs")  # the number of updates is recorded instead
         self.pin_training(names, languages=shlex.join(self.languages()))
         outputs = [str(self.output_of(direction).relative_to(self.work)) for direction in self.directions()]
         self.pin(self.work / f"{s.set}.settings", outputs, decoding=s.decoding)
@@ -115,18 +118,20 @@ class Generation(Recipe):
             self.generate(direction)
 
     def generate(self, direction: str) -> None:
+        """Generate the hypotheses of a direction, unless they exist."""
         words = self.generation(direction)
         made = self.output_of(direction)
         self.stage(made, f"generate {direction}".strip(), lambda _: self.s2sft("generate", *words))
 
     def output_of(self, direction: str) -> Path:
+        """Return the path of the hypotheses of a direction."""
         return self.work / direction / f"{self.settings.set}.out"
 
     def choose_set(self) -> None:
-        """Check the set to score; with --sources it becomes one of fewer sources, beside the whole.
+        """Check that the set to score exists. With --sources, write a smaller set beside it and choose that.
 
         Raises:
-            UserError: if there is no such set.
+            UserError: there is no such set.
         """
         whole, sources = self.settings.set, self.settings.sources
         for folder in [self.corpus / direction for direction in self.directions()]:
@@ -139,25 +144,30 @@ class Generation(Recipe):
             self.settings.set = f"{whole}-{sources}"
 
     def vocabulary(self) -> list[Path]:
+        """Return the texts from which --smoke makes a tokenizer: the sources and targets of all pairs."""
         return [self.corpus / folder / f"train.{side}" for folder in self.pairs() for side in ("src", "tgt")]
 
     def kept(self) -> list[str]:
+        """Return the tokens that the encoder needs and may lack."""
         return [self.settings.added_token] if self.settings.added_token else []
 
     def positions(self) -> int:
-        """Return the positions that the encoder needs, with one for the start symbol of infilling for all methods."""
+        """Return the number of positions that the encoder needs, including one for infilling's start symbol."""
         s = self.settings
         return max(s.max_source, s.max_target) if s.method == "deltalm" else s.max_source + s.max_target + 1
 
     def conversion(self) -> list[str]:
+        """Return the options of ``s2sft convert``."""
         needed = self.positions()
         return options(max_positions=needed if needed > POSITIONS else None, add_token=self.settings.added_token)
 
     def fit_head(self, made: Path) -> None:
+        """Convert the encoder again, and compute its language model head from the training texts."""
         named = {"fit_head": self.tokens / "train.src", "output_prior": self.tokens / "train.tgt"}
         self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **named)
 
     def tokenize_pairs(self, made: Path) -> None:
+        """Tokenize the training and validation sets, and keep `held_out` pairs for validation."""
         for folder, names in self.pairs().items():
             texts = [f"{split}.{side}" for split in ("train", "valid") for side in ("src", "tgt")]
             self.tokenize(made / folder, [self.corpus / folder / text for text in texts], self.settings.separator)
@@ -166,6 +176,7 @@ class Generation(Recipe):
                 keep_evenly(self.settings.held_out, made / folder / f"valid.{side}", made / folder / f"valid.{name}")
 
     def binarize(self, made: Path) -> None:
+        """Binarize all pairs into one folder."""
         for folder, (source, target) in self.pairs().items():
             prefixes = {f"{split}pref": self.tokens / folder / split for split in ("train", "valid")}
             sides = {"source_lang": source, "target_lang": target, "joined_dictionary": True}
@@ -174,9 +185,11 @@ class Generation(Recipe):
                 path.replace(made / path.name)  # the dictionary of a language is the same in all pairs
 
     def counted(self) -> Path:
+        """Return the file with a line for each training example."""
         return self.vocabulary()[0]
 
     def plan(self) -> None:
+        """Set the length of the training."""
         if self.settings.method == "deltalm":
             files = self.vocabulary()
             deltalm.plan(self.settings, list(zip(files[::2], files[1::2], strict=True)), len(self.directions()))
@@ -188,6 +201,7 @@ class Generation(Recipe):
         return []
 
     def training(self) -> list[str]:
+        """Return the arguments of ``s2sft train``."""
         s, encoder = self.settings, self.output / "fitted" if self.settings.fit_head else self.encoder
         is_deltalm = s.method == "deltalm"
         model = options(arch="deltalm" if is_deltalm else None, pretrained=encoder)
@@ -219,15 +233,17 @@ class Generation(Recipe):
         ]
 
     def target_language(self, direction: str) -> str:
-        """Return the language to generate, where the model has several."""
+        """Return the language to generate if the model has several, else ""."""
         return ""
 
     def commands(self) -> Iterator[list[str]]:
+        """Yield the commands that take long: training and generation."""
         yield from super().commands()
         for direction in self.directions():
             yield ["generate", *self.generation(direction)]
 
     def score_direction(self, direction: str) -> None:
+        """Score the hypotheses of a direction, or those of --hyp."""
         s, made = self.settings, self.output_of(direction)
         of = self.corpus / direction / s.set
         made.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +251,7 @@ class Generation(Recipe):
         self.score(made, *words, hyp=s.hyp or made, src=f"{of}.src", ref=f"{of}.refs.jsonl")
 
     def summarize(self) -> None:
-        """Make what is made of all scores."""
+        """Summarize the scores of all directions; by default do nothing."""
 
 
 def keep_evenly(count: int, path: Path, kept: Path) -> None:

@@ -1,6 +1,6 @@
 """Pre-training on plain text: the presets of the papers, and the stages.
 
-These are: convert, tokenize, find spans, binarize, train.
+The stages convert, tokenize, find spans, binarize, and train.
 """
 
 import argparse
@@ -19,33 +19,33 @@ class Preset(NamedTuple):
 
     task: str
     model: tuple[str, ...]
-    """Where there is no encoder to begin with."""
+    """Options of the model if there is no encoder to begin with."""
     lr: str
     updates: int
     warmup: int
     positions: int
-    """Of the packed texts of an update."""
+    """Positions of the packed texts of an update."""
     options: tuple[str, ...]
-    """Further ones of ``s2sft train``."""
+    """Further options of ``s2sft train``."""
     spans: bool = False
-    """Whether it has a span-by-span flow."""
+    """Whether there is a span-by-span flow."""
     texts: int = 0
-    """Texts of an update, where the paper counts these in place of positions."""
+    """Texts of an update, if the paper gives their number instead of positions."""
     criterion: str = "mask_attention"
 
 
 _BASE, _LARGE = ("--arch", "unilm_base"), ("--arch", "unilm_large")
-# UniLMv2, section 4.1: 7680 texts of 512 tokens; 15 % of the tokens appear three times.
+# UniLMv2, section 4.1: 7680 texts of 512 tokens; 15 % of the tokens appear three times, which makes 666 positions.
 _UNILMV2 = ("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--label-smoothing", "0", "--clip-norm", "0")
-# DeltaLM, section 2.3. It names no learning rate of the pre-training: this is the one of its fine-tuning.
+# DeltaLM, section 2.3. The paper gives no learning rate for pre-training; the preset has that of fine-tuning.
 _DELTALM = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6", "--clip-norm", "1.0", "--tokens-per-sample", "512")
 _RELATIVE = ("--relative-position-bins", "32", "--max-relative-position", "128")
 _ERNIE_GEN = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-9", "--label-smoothing", "0", "--clip-norm", "1.0")
-# The rows of UniLMv2's Table 6: trained as BERT was, with 256 texts an update (footnote 2, which says nothing of decay,
-# dropout and clipping: those are BERT's too).
+# The rows of UniLMv2's Table 6: trained as BERT, with 256 texts per update (footnote 2, which does not mention decay,
+# dropout and clipping: these are BERT's, too).
 _LIKE_BERT = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6", "--label-smoothing", "0", "--clip-norm", "1.0")
 _TABLE_6 = {"ae+par-rel": 666, "ae+par": 666, "ae+ar": 666, "ae": 512, "par": 666, "ar": 666}
-# ERNIE-GEN, section 4.1; what it says nothing of (decay, smoothing, dropout, clipping) is BERT's.
+# ERNIE-GEN, section 4.1; decay, smoothing, dropout and clipping, which it does not mention, are BERT's.
 PRESETS = {
     "unilmv2-base": Preset("unilm_pretraining", (*_BASE, *_RELATIVE), "6e-4", 500_000, 24_000, 7680 * 666, _UNILMV2),
     "deltalm-base": Preset(
@@ -55,7 +55,7 @@ PRESETS = {
     ),
     "ernie-gen-base": Preset("ernie_gen_pretraining", _BASE, "5e-5", 400_000, 4000, 196_608, _ERNIE_GEN, spans=True),
     "ernie-gen-large": Preset("ernie_gen_pretraining", _LARGE, "5e-5", 450_000, 4000, 196_608, _ERNIE_GEN, spans=True),
-    # Table 8: word by word and without noise, whose infilling model is row 4 of Table 7.
+    # Table 8: word by word and without noise; its infilling model is row 4 of Table 7.
     **{
         f"ernie-gen-table8-{name}": Preset(
             *("ernie_gen_pretraining", _BASE, "5e-5", 400_000, 4000, 196_608),
@@ -78,21 +78,22 @@ PRESETS = {
 
 
 SAVED_AFTER = 1000
-"""Updates that are lost at most when a training is stopped."""
+"""Maximum number of updates that are lost when a training is stopped."""
 LONGEST = 512
-"""Tokens of a text of DeltaLM's."""
+"""Maximum number of tokens of a text of DeltaLM."""
 
 
 class Pretraining(Stages):
-    """The stages of one training."""
+    """The stages of pre-training an encoder."""
 
     made_name = "encoder"
 
     def __init__(self, given: argparse.Namespace, further: Sequence[str], call: Call) -> None:
-        """
+        """Prepare the stages.
+
         Args:
             given: the options of ``s2sft pretrain``.
-            further: options of ``s2sft train``, which win.
+            further: options of ``s2sft train``, which have precedence.
             call: runs a command.
         """
         self.given, self.further, self.preset = given, further, PRESETS[given.preset]
@@ -101,12 +102,12 @@ class Pretraining(Stages):
         self.made = self.folder / self.made_name
         self.tokens, self.binarized, self.begin = (self.output / name for name in ("tokens", "binarized", "begin"))
         self.spans = self.output / "spans.txt" if self.preset.spans and not given.word_flow_only else None
-        # A folder that was converted has the files of its tokenizer.
+        # A converted encoder has the files of its tokenizer.
         self.tokenizer = (given.tokenizer_dir or self.begin).resolve()
         super().__init__("pretrain", self.folder / "commands.jsonl", call)
 
     def run(self) -> None:
-        """Do what is not done yet."""
+        """Run all stages that are not done yet."""
         given = self.given
         tokenizer = given.tokenizer_dir or given.encoder
         self.pin(self.output / "text.settings", ["tokens"], text=given.text, pairs=given.pairs, tokenizer=tokenizer)
@@ -124,25 +125,28 @@ class Pretraining(Stages):
         self.say(f"the {self.made_name} is {self.made}")
 
     def convert_encoder(self, made: Path) -> None:
+        """Convert the encoder to begin with."""
         self.convert(self.given.encoder.resolve(), made)
 
     def tokenize(self, made: Path) -> None:
+        """Tokenize the training and validation texts."""
         made.mkdir()
         texts = [self.given.text.resolve() / name for name in ("train.txt", "valid.txt")]
         named = {"tokenizer_dir": self.tokenizer, "output_dir": made, "dict": made / "dict.txt"}
         self.s2sft("tokenize", input=texts, **named)
 
     def binarize(self, made: Path) -> None:
+        """Binarize the tokenized texts."""
         named = {"srcdict": self.tokens / "dict.txt", "only_source": True, "destdir": made}
         self.s2sft("preprocess", trainpref=self.tokens / "train.txt", validpref=self.tokens / "valid.txt", **named)
 
     def start(self) -> list[str]:
-        """Return what the model begins with, and what it reads beside the text."""
+        """Return the options of the model and of the span vocabulary."""
         model = list(self.preset.model) if self.given.encoder is None else options(pretrained=self.begin)
         return [*model, *options(span_vocab=self.spans)]
 
     def batch(self) -> list[str]:
-        """Return how many positions are trained on at a time, and how often before an update."""
+        """Return the options of the batch: its number of positions, and the number of batches of an update."""
         tokens = self.given.device_tokens
         return options(max_tokens=tokens, update_freq=max(1, round(self.preset.positions / (tokens * devices()))))
 
@@ -150,7 +154,7 @@ class Pretraining(Stages):
         """Return the arguments of ``s2sft train``."""
         preset, updates = self.preset, self.given.updates or self.preset.updates
         every = max(1, updates // 20)
-        # A training that is a good deal shorter than the paper's is warmed up for a tenth of it.
+        # A training that is much shorter than the paper's warms up for a tenth of its updates.
         warmup = preset.warmup if 4 * preset.warmup <= updates else updates // 10
         return [
             *(str(self.binarized), *options(task=preset.task), *self.start(), *options(seed=self.given.seed)),
@@ -167,7 +171,7 @@ class Pretraining(Stages):
         ]
 
     def make(self, made: Path) -> None:
-        """Train, write the folder of the last checkpoint, and draw the losses."""
+        """Train, convert the last checkpoint, and draw the losses."""
         if self.given.encoder and "--relative-position-bins" in self.preset.model:
             self.say("relative positions are those of the encoder, if it has any")
         self.train(self.folder, self.training(), self.given.updates or self.preset.updates)
@@ -175,6 +179,7 @@ class Pretraining(Stages):
         self.plot(self.folder)
 
     def write(self, checkpoint: Path, made: Path) -> None:
+        """Export a checkpoint in Hugging Face's format, and convert that."""
         exported = self.folder / "exported"
         shutil.rmtree(exported, ignore_errors=True)
         self.s2sft("export", checkpoint, tokenizer_dir=self.tokenizer, to=exported, format="hugging_face")
@@ -182,7 +187,7 @@ class Pretraining(Stages):
 
 
 class DeltaLMPretraining(Pretraining):
-    """That of an encoder-decoder, on the texts of several languages and on pairs of them."""
+    """The stages of pre-training DeltaLM, on texts of several languages and on pairs."""
 
     made_name = "deltalm"
 
@@ -191,9 +196,11 @@ class DeltaLMPretraining(Pretraining):
         self.languages, self.pairs = languages_of(given.text), pairs_of(given.pairs) if given.pairs else []
 
     def convert_encoder(self, made: Path) -> None:
+        """Convert the encoder to begin with, and add sentinels."""
         self.convert(self.given.encoder.resolve(), made, *options(sentinels=100))
 
     def tokenize(self, made: Path) -> None:
+        """Tokenize the texts of each language, and the pairs."""
         made.mkdir()
         given = self.given
         files = {name: [given.text / name / split for split in ("train.txt", "valid.txt")] for name in self.languages}
@@ -203,6 +210,7 @@ class DeltaLMPretraining(Pretraining):
             self.s2sft("tokenize", input=texts, tokenizer_dir=self.tokenizer, output_dir=made / folder)
 
     def binarize(self, made: Path) -> None:
+        """Binarize the texts of each language, and the pairs."""
         for name in self.languages:
             self._binarize(made / name, name, ".txt", only_source=True)
         for pair in self.pairs:
@@ -218,16 +226,18 @@ class DeltaLMPretraining(Pretraining):
         self.s2sft("preprocess", srcdict=self.tokenizer / "dict.txt", destdir=made, **prefixes, **named)
 
     def start(self) -> list[str]:
+        """Return the options of the model, the languages and the pairs."""
         parts = options(text_languages=",".join(self.languages), lang_pairs=",".join(self.pairs))
         return [*options(arch="deltalm", pretrained=self.begin), *parts]
 
     def batch(self) -> list[str]:
-        """Return how many texts are trained on at a time, and how often before an update."""
+        """Return the options of the batch: its number of texts, and the number of batches of an update."""
         share, most = max(1, self.preset.texts // devices()), max(1, self.given.device_tokens // LONGEST)
         size, update_freq = share_batch(share, most)
         return options(batch_size=size, update_freq=update_freq)
 
     def write(self, checkpoint: Path, made: Path) -> None:
+        """Convert a checkpoint."""
         self.s2sft("convert", checkpoint, tokenizer_dir=self.tokenizer, to=made)
 
 
@@ -237,7 +247,7 @@ def languages_of(text: Path) -> list[str]:
 
 
 def pairs_of(folder: Path) -> list[str]:
-    """Return the pairs of languages of a folder, X-Y, by the names of its files."""
+    """Return the pairs of languages of a folder, X-Y, from the names of its files."""
     names = [re.fullmatch(r"train\.([^.-]+-[^.-]+)\.[^.]+", path.name) for path in folder.iterdir()]
     return sorted({found[1] for found in names if found})
 

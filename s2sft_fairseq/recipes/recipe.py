@@ -1,7 +1,7 @@
-"""What a benchmark is, and what its recipe shares with all others.
+"""The record of a benchmark, and the base of all recipes.
 
-A benchmark is a reader of its raw files, and the settings with which its papers train on it. Recipes share their
-settings, and the stages up to a trained model.
+A benchmark consists of a reader of its raw files, and the settings of its papers. All recipes share settings, and the
+stages up to a trained model.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from s2sft_fairseq.recipes.settings import RUN, SMOKE_LINES, SMOKE_UPDATES, TRAI
 from s2sft_fairseq.recipes.training import count_updates
 
 LARGE_LR = "2e-5"
-_CHOICES = ("method", "preset", "set")  # beside the options of a benchmark: what other settings follow from
+_CHOICES = ("method", "preset", "set")  # other settings depend on these, and on the options of a benchmark
 
 Splits = Mapping[str, Iterable[Any]]
 Read = Callable[[Namespace, Malformed], Splits]
@@ -34,58 +34,59 @@ Options = Mapping[str, Setting]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A record; docs/recipes.md tells how to add one."""
+    """The record of a benchmark; docs/recipes.md explains how to add one."""
 
     about: str
-    """A sentence: what it is called, and from what to what."""
+    """A sentence with its name, its sources and its targets."""
     raw: str
     """The raw files in their folder DIR, and where they are published."""
     read: Read
-    """From the options of ``s2sft prepare`` to the examples of each split."""
+    """A function from the options of ``s2sft prepare`` to the examples of each split."""
     settings: BySource
-    """Settings that are not those of the `recipe`."""
+    """Settings that differ from those of the `recipe`."""
     recipe: "type[Recipe]"
-    """The stages."""
+    """The class with the stages."""
     notes: str = ""
-    """What else there is to know about settings and scores."""
+    """Notes about settings and scores."""
     options: Options = field(default_factory=dict)
-    """Own options of ``s2sft prepare`` and of the recipe."""
+    """Options of ``s2sft prepare`` and of the recipe for this benchmark."""
     reader_options: Options = field(default_factory=dict)
-    """Own options of ``s2sft prepare`` alone."""
+    """Options of only ``s2sft prepare`` for this benchmark."""
     recipe_options: Options = field(default_factory=dict)
-    """Own options of the recipe alone."""
+    """Options of only the recipe for this benchmark."""
     depends: Callable[[Settings], None] = lambda settings: None
-    """Takes settings that follow from others, and raises a `UserError` where some do not fit each other."""
+    """A function that sets the settings that depend on others, and raises `UserError` if settings contradict."""
     deltalm: BySource = field(
         default_factory=lambda: {"all positions, for the paper names no limit": {"max_source": 512, "max_target": 512}}
     )
-    """Settings with --method deltalm that are not those of DeltaLM's paper."""
+    """Settings with --method deltalm that differ from those of DeltaLM's paper."""
     writer: Callable[[Namespace], Writer] = lambda options: write_corpus
-    """From the options of ``s2sft prepare`` to a function that takes what `write_corpus` takes."""
+    """A function from the options of ``s2sft prepare`` to a function with the parameters of `write_corpus`."""
 
 
 def of_folder(read: Callable[[Path, Malformed], Splits]) -> Read:
-    """Return the reader of a benchmark that has no options."""
+    """Return the reader of a benchmark without options."""
     return lambda options, malformed: read(options.raw, malformed)
 
 
 class Recipe(Stages):
-    """The settings of a recipe, and stages that make files and folders in its output."""
+    """The settings of a recipe, and the stages that make files and folders in its output."""
 
     run_options: ClassVar[Mapping[str, Setting]] = RUN
     declared: ClassVar[Mapping[str, Setting]] = TRAINING
     values: ClassVar[BySource] = {}
     """The settings of all benchmarks of this kind; the record of a benchmark may change them."""
     tokens_name: ClassVar[str] = "tokens"
-    """Folder of the tokenized texts."""
+    """Name of the folder of tokenized texts."""
 
     def __init__(self, name: str, benchmark: Benchmark, settings: Settings, further: Sequence[str], call: Call) -> None:
-        """
+        """Prepare the stages.
+
         Args:
-            name: of the benchmark.
+            name: the name of the benchmark.
             benchmark: its record.
-            settings: see `configure`.
-            further: options of ``s2sft train``, which win over everything.
+            settings: the result of `configure`.
+            further: options of ``s2sft train``, which have precedence over all settings.
             call: runs a command.
         """
         self.benchmark, self.settings, self.further = benchmark, settings, further
@@ -97,7 +98,7 @@ class Recipe(Stages):
 
     @classmethod
     def configurable(cls, benchmark: Benchmark) -> dict[str, Setting]:
-        """Return what a configuration file may set."""
+        """Return the settings that a configuration file may have."""
         return {**benchmark.options, **benchmark.recipe_options, **cls.declared}
 
     @classmethod
@@ -105,13 +106,14 @@ class Recipe(Stages):
         """Return all settings.
 
         Args:
-            name: of the benchmark.
+            name: the name of the benchmark.
             benchmark: its record.
-            given: settings of the command line, which win.
-            file: settings of a configuration file; one that is as it would be without the file may still follow others.
+            given: settings of the command line, which have precedence.
+            file: settings of a configuration file. A setting that has its default value there may still change with
+                other settings.
 
         Raises:
-            UserError: if settings do not fit each other.
+            UserError: settings contradict each other.
         """
         own = [*_CHOICES, *benchmark.options, *benchmark.recipe_options]
         chosen = {key: value for key, value in file.items() if key in own and value}
@@ -134,17 +136,19 @@ class Recipe(Stages):
 
     @classmethod
     def choose(cls, name: str, benchmark: Benchmark, settings: Settings) -> None:
-        """Take the settings that a method or a preset brings with it."""
+        """Set the values of a method or a preset; by default do nothing."""
 
     @classmethod
     def output_name(cls, name: str, settings: Settings) -> str:
+        """Return the name of the output folder."""
         return name
 
     def run_name(self) -> str:
+        """Return the name of the folder of this run."""
         return f"seed{self.settings.seed}"
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the settings of a run."""
+        """Yield the problems of the settings of a run."""
         s, hyp = self.settings, getattr(self.settings, "hyp", "")
         if not (s.raw or s.dry_run or s.dump_config):
             yield "--raw is needed: the folder of the raw files (docs/recipes.md)"
@@ -157,7 +161,7 @@ class Recipe(Stages):
             yield f"--hyp must be a file, but {hyp} is not one"
 
     def choose_lr(self) -> None:
-        """Take a lower learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 for 5e-5 to 1e-4."""
+        """Lower the learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 instead of 5e-5 to 1e-4."""
         s, config = self.settings, Path(self.settings.encoder, "config.json")
         if "lr" in s.given or not s.encoder or not config.is_file():
             return
@@ -171,10 +175,12 @@ class Recipe(Stages):
         """Print the commands that take long.
 
         Raises:
-            UserError: if their length hangs on a corpus that is not there.
+            UserError: the length of the training depends on a corpus that does not exist.
         """
         if self.settings.updates is None and not self.counted().exists():
-            raise UserError(f"--dry-run needs --updates, for {self.output} has no corpus whose epochs could be counted")
+            raise UserError(
+                f"--dry-run needs --updates: {self.output} has no corpus from which to count the updates of an epoch"
+            )
         self.plan()
         for words in self.commands():
             print(shlex.join(["s2sft", *words]))
@@ -182,25 +188,27 @@ class Recipe(Stages):
     # From raw files to data.
 
     def reader_options(self) -> list[str]:
-        """Return the benchmark's own options of ``s2sft prepare``."""
+        """Return the options of ``s2sft prepare`` for this benchmark."""
         return options(**{name: getattr(self.settings, name) for name in self.benchmark.options})
 
     def prepare(self, folder: Path, *words: str) -> None:
+        """Run ``s2sft prepare`` with the raw files."""
         s = self.settings
         common = {"raw": s.raw, "output": folder, "limit": s.limit, "skip_malformed": s.skip_malformed}
         self.s2sft("prepare", self.name, *words, **common)
 
     def prepare_corpus(self, _: Path) -> None:
+        """Prepare the corpus."""
         self.prepare(self.corpus, *self.reader_options())
 
     def pin_corpus(self) -> None:
-        """Note what the corpus is made with, which all trainings of an output share."""
+        """Record the settings of the corpus, which all trainings of an output share."""
         s, words = self.settings, shlex.join(self.reader_options())
         named = {"raw": Path(s.raw).resolve(), "limit": s.limit, "prepare": words, "skip_malformed": s.skip_malformed}
         self.pin(self.output / "corpus.settings", ("corpus", "tokens", "binarized"), **named)
 
     def pin_encoder(self, **further: object) -> None:
-        """The same of the encoder and the data."""
+        """Record the settings of the encoder and the binarized data, which all trainings of an output share."""
         encoder = Path(self.settings.encoder).resolve() if self.settings.encoder else ""
         made = ("encoder", self.tokens_name, "fitted", "binarized")
         self.pin(self.output / "encoder.settings", made, encoder=encoder, **further)
@@ -218,10 +226,10 @@ class Recipe(Stages):
         return [self.corpus / "train.txt"]
 
     def make_encoder(self, made: Path) -> None:
-        """Convert the encoder.
+        """Convert the encoder, or without one make a tiny tokenizer for --smoke.
 
         Raises:
-            UserError: if it is converted already, and lacks a token.
+            UserError: it is already converted, and lacks a token.
         """
         if not self.settings.encoder:
             from s2sft_fairseq.tokenization.wordpiece import train_wordpiece
@@ -238,9 +246,11 @@ class Recipe(Stages):
         return self.convert(encoder, made, *self.conversion())
 
     def workers(self) -> int:
+        """Return the number of processes for tokenizing and binarizing."""
         return self.settings.workers or len(os.sched_getaffinity(0))
 
     def tokenize(self, made: Path, texts: Iterable[Path], separator: str) -> None:
+        """Tokenize texts into a folder."""
         named = {"tokenizer_dir": self.encoder, "output_dir": made, "separator": separator, "input": list(texts)}
         self.s2sft("tokenize", **named, workers=self.workers())
 
@@ -253,7 +263,7 @@ class Recipe(Stages):
     # The training.
 
     def plan(self) -> None:
-        """Work out how long the training is."""
+        """Set the length of the training."""
         count_updates(self.settings, self.counted())
 
     def counted(self) -> Path:
@@ -269,7 +279,7 @@ class Recipe(Stages):
         yield ["train", *self.training()]
 
     def pin_training(self, names: Iterable[str], **further: object) -> None:
-        """Note what the model is made with; `names` are those of settings."""
+        """Record the settings of the model; `names` are names of settings."""
         named = {name: getattr(self.settings, name) for name in names}
         made = ("checkpoints/checkpoint_last.pt", "best.pt")
         self.pin(self.work / "settings", made, **named, **further, train=shlex.join(self.further))
@@ -291,7 +301,7 @@ class Recipe(Stages):
             self.stage(self.work / "loss.png", "plot", lambda _: self.plot(self.work))
 
     def score(self, made: Path, *words: str, **named: object) -> None:
-        """Score what is generated or predicted: never passed over, for its options are what one changes last."""
+        """Score generated texts or predictions. This is repeated in each run, because its options may have changed."""
         scores = self.printed("evaluate", *words, **named, json=made.with_suffix(".json"))
         print(scores, end="", flush=True)
         made.with_suffix(".scores").write_text(scores, encoding="utf-8")

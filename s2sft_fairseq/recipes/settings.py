@@ -1,6 +1,6 @@
 """Settings of recipes: options of ``s2sft recipe``, keys of its configuration files, and the source of each value.
 
-Presets are the settings of ERNIE-GEN and UniLMv2 for their benchmarks: a line of ``presets.tsv`` for each.
+Presets are the settings of ERNIE-GEN and UniLMv2 for their benchmarks. Each has a line in ``presets.tsv``.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from s2sft_fairseq.errors import UserError, as_option
 
 BySource = Mapping[str, Mapping[str, Any]]
-"""Values of settings by the source they are from, such as a table of a paper; "" is the program's own choice."""
+"""Values of settings by their source, such as a table of a paper; "" stands for this program's own defaults."""
 
 
 class Setting(NamedTuple):
-    """An option and its default; a whole number where `least` is not None, a switch where the default is a bool."""
+    """An option and its default. It is a whole number if `least` is not None, and a switch if the default is a bool."""
 
     default: Any
     help: str = ""
@@ -29,10 +29,10 @@ class Setting(NamedTuple):
     is_required: bool = False
 
     def read(self, name: str, value: object) -> Any:
-        """Return the value of the setting.
+        """Check a value, and return it with its type.
 
         Raises:
-            UserError: if it must be another one.
+            UserError: the value is not allowed.
         """
         text, option = str(value), as_option(name)
         if self.choices and text not in self.choices:
@@ -45,7 +45,9 @@ class Setting(NamedTuple):
         """Add the option to a parser.
 
         Args:
-            is_checked: whether the parser checks values, and knows the default; or else leaves both to `read`.
+            parser: the parser.
+            name: the name of the setting.
+            is_checked: whether the parser checks values and has the default; if not, `read` checks values.
         """
         default = "" if self.default in (None, "", False) else f" (default: {self.default})"
         how: dict[str, Any] = {"help": f"{self.help}{default}"}
@@ -64,7 +66,7 @@ class Setting(NamedTuple):
 class Settings(SimpleNamespace):
     """The values of settings as attributes.
 
-    A value that is given, by the user or by a preset, is not replaced by one that is taken for lack of another.
+    A value that is given, by the user or by a preset (`give`), is not replaced by a default (`take`).
     """
 
     def __init__(self, declared: Mapping[str, Setting], *defaults: BySource) -> None:
@@ -73,16 +75,16 @@ class Settings(SimpleNamespace):
             self.take(values)
 
     def take(self, values: BySource) -> None:
-        """Set what is not given."""
+        """Set defaults: the values of settings that are not given."""
         for source, named in values.items():
             for name, value in named.items():
                 if name not in self.given:
                     setattr(self, name, value)
                     self.source_of.pop(name, None)
-                    self.source_of[name] = source  # the last ones are the most special ones
+                    self.source_of[name] = source  # keep the order: later sources are more specific
 
     def give(self, values: BySource) -> None:
-        """Set what is not given already, the first source before the others, and count it as given."""
+        """Set the values of settings that are not given yet, and mark them as given; earlier sources win."""
         for source, named in values.items():
             self.take({source: named})
             self.given.update(named)
@@ -91,8 +93,8 @@ class Settings(SimpleNamespace):
         """Return a configuration file.
 
         Args:
-            head: its comment.
-            left_out: names of settings that are not in it.
+            head: the comment at its beginning.
+            left_out: names of settings to leave out.
         """
         lines = [f"# {line}".rstrip() for line in head.splitlines()]
         names = [name for name in self.declared if name not in left_out and getattr(self, name) is not None]
@@ -105,10 +107,10 @@ class Settings(SimpleNamespace):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a configuration file holds.
+    """Return the contents of a configuration file.
 
     Raises:
-        UserError: if it cannot be read.
+        UserError: it cannot be read.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -117,13 +119,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_values(declared: Mapping[str, Setting], values: Mapping[str, object], where: str = "") -> dict[str, Any]:
-    """Return the values of settings by name.
+    """Check the values of settings, and return them by name.
 
     Args:
-        where: the file that they are from, for messages.
+        declared: the settings.
+        values: their values.
+        where: the beginning of messages, such as the name of the file.
 
     Raises:
-        UserError: naming every value that cannot be, and every name that is no setting.
+        UserError: lists every value that is not allowed, and every unknown name.
     """
     found, problems = {}, []
     for name, value in values.items():
@@ -163,7 +167,9 @@ TRAINING = {
     "lr": Setting("", "learning rate", "X"),
     "epochs": Setting(10, "passes over the training set", least=1),
     "updates": Setting(None, "updates, in place of epochs", least=1),
-    "warmup": Setting(0, "warm-up updates; a tenth of all where these are less than four times as many", least=0),
+    "warmup": Setting(
+        0, "warm-up updates; a tenth of all updates, if these are less than four times the default", least=0
+    ),
     "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
     "batch": Setting(64, "examples of an update, of all GPUs", least=1),
     "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
@@ -177,25 +183,25 @@ PRESETS = Path(__file__).with_name("presets.tsv")
 
 
 def read_presets() -> list[dict[str, str]]:
-    """Return the lines by their columns."""
+    """Return the lines of ``presets.tsv``, as values by column."""
     with PRESETS.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
 def use_preset(settings: Settings, name: str) -> None:
-    """Give the settings of the preset of a benchmark.
+    """Give the settings of a preset of the benchmark `name`.
 
-    Batches are those of all GPUs. ERNIE-GEN's lengths of targets count a [CLS] at the beginning, which ours do not;
-    those of generated texts count the [SEP], which --max-len-b does not.
+    Batches are those of all GPUs together. ERNIE-GEN's target lengths include a [CLS] at the beginning, max_target does
+    not. Its lengths of generated texts include the [SEP], --max-len-b does not.
 
     Raises:
-        UserError: if the benchmark has no such preset.
+        UserError: the benchmark has no such preset.
     """
     rows = [row for row in read_presets() if row["recipe"] == name]
     row = next((row for row in rows if row["preset"] == settings.preset), None)
     if row is None:
         known = ", ".join(row["preset"] for row in rows) or "none"
-        raise UserError(f"--preset must be one of this recipe's, but is {settings.preset}: {known}")
+        raise UserError(f"--preset must be a preset of this recipe ({known}), but is {settings.preset}")
     is_infilling = row["method"] == "infilling"
     source = f"ERNIE-GEN, {row['source']}" if is_infilling else row["source"]
     settings.give({source: {"method": row["method"]}})
@@ -208,5 +214,5 @@ def use_preset(settings: Settings, name: str) -> None:
     search = f"--beam {row['beam']} --length-penalty gnmt --lenpen {row['length_penalty']}"
     search += f" --max-len-b {int(row['max_dec_len']) - 1} --rank-each-step --keep-unfinished"
     if not is_infilling:
-        search = f"{settings.decoding} --beam {row['beam']} --lenpen {row['length_penalty']}"  # the last ones count
+        search = f"{settings.decoding} --beam {row['beam']} --lenpen {row['length_penalty']}"  # the last ones win
     settings.take({source: {"decoding": search, "warmup_share": row["warmup_proportion"]}})

@@ -1,4 +1,4 @@
-"""How long a recipe trains, in which batches, and the options of ``s2sft train`` that recipes share."""
+"""The length and the batches of a training, and the options of ``s2sft train`` that recipes share."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.settings import Settings
 
 NEVER = 1_000_000
-"""An interval in epochs: checkpoints are those of updates."""
+"""An interval in epochs that is never reached: checkpoints are saved by updates."""
 
 
 def devices(*, cpu: bool = False) -> int:
-    """Return how many GPUs fairseq trains on, or 1 on the CPU."""
+    """Return the number of GPUs that fairseq trains on, or 1 for the CPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if cpu:
         return 1
@@ -23,13 +23,13 @@ def devices(*, cpu: bool = False) -> int:
 
 
 def share_batch(share: int, most: int) -> tuple[int, int]:
-    """Return how many examples a GPU takes at a time, at most `most`, and how often, for its share of a batch."""
+    """Split a GPU's share of a batch: return the examples at a time, at most `most`, and the number of times."""
     size = next(size for size in range(min(share, most), 0, -1) if share % size == 0)
     return size, share // size
 
 
 def count_updates(settings: Settings, examples: Path) -> None:
-    """Set the updates where epochs are counted, and the warm-up; `examples` is the training set, one a line."""
+    """Set the number of updates from the epochs, and the warm-up; `examples` has one training example per line."""
     if settings.updates is None:
         settings.updates = settings.epochs * -(-count_lines(examples) // settings.batch)
     if "warmup" in settings.given:
@@ -37,21 +37,22 @@ def count_updates(settings: Settings, examples: Path) -> None:
     if settings.warmup_share:
         settings.warmup = int(float(settings.warmup_share) * settings.updates + 0.5)
     elif 4 * settings.warmup > settings.updates:
-        settings.warmup = settings.updates // 10  # it is a good deal shorter than the paper's training
+        settings.warmup = settings.updates // 10  # the training is much shorter than the paper's
 
 
 def count_lines(path: Path) -> int:
+    """Return the number of lines of a file."""
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def held_out_every(updates: int) -> int:
-    """Return after how many updates the held-out loss is computed, and the state saved: 20 times in a training."""
+    """Return the interval in updates of validation and saving: both happen 20 times in a training."""
     return updates // 20 if updates > 20 else updates
 
 
 def optimization(settings: Settings, folder: Path) -> list[str]:
-    """Return the options of a training that counts its batches by examples; `folder` is that of the training."""
+    """Return the options of a training with batches in examples; `folder` is the folder of the training."""
     share = -(-settings.batch // devices(cpu=settings.cpu))
     size, update_freq = share_batch(share, settings.device_batch)
     every = held_out_every(settings.updates)
@@ -67,10 +68,10 @@ def optimization(settings: Settings, folder: Path) -> list[str]:
 
 
 def saved(settings: Settings, folder: Path) -> list[str]:
-    """Return where checkpoints go, and a log that `training_log` reads."""
+    """Return the options of checkpoints, and of a log for `training_log`."""
     every = (settings.updates or 0) // 200 or 1
     return [
         *options(save_dir=folder / "checkpoints", log_interval=every, log_format="json"),
         *options(log_file=folder / "train.log", no_progress_bar=True, cpu=settings.cpu),
-        *options(no_model_folder=True),  # the checkpoints are not kept
+        *options(no_model_folder=True),  # the checkpoints are deleted later
     ]

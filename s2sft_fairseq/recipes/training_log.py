@@ -1,4 +1,4 @@
-"""The log of ``s2sft train --log-format json``: progress while it is written, and its losses as a plot."""
+"""The log of ``s2sft train --log-format json``: show the progress of a training, and plot its losses."""
 
 import contextlib
 import json
@@ -13,13 +13,13 @@ from typing import Any
 from s2sft_fairseq.errors import UserError
 
 _END = "\0\n"
-"""Ends the output of a training; processes that it started may keep the pipe open."""
+"""Marks the end of a training's output, because processes that it started may keep the pipe open."""
 
 
 def parse(line: str) -> tuple[str, dict[str, Any]] | None:
-    """Return ``training`` or ``held out``, and the numbers, of a line that has any.
+    """Return ``training`` or ``held out`` and the numbers of a line; None for a line without numbers.
 
-    In the output they stand behind the time and the logger's name, in a ``--log-file`` alone.
+    On standard output the numbers follow the time and the logger's name; a ``--log-file`` only has the numbers.
     """
     start = line.find('{"')
     try:
@@ -32,16 +32,16 @@ def parse(line: str) -> tuple[str, dict[str, Any]] | None:
 
 
 class Progress:
-    """Lines of a training's output made short: updates, losses and the time that is left; warnings and errors stay."""
+    """Shortens a training's output to updates, losses and the time that is left. It keeps warnings and errors."""
 
     def __init__(self, updates: int | None) -> None:
-        """Take the number of all updates, where it is known."""
+        """Store the number of all updates; None: unknown."""
         self._total = updates or 0
-        # The first record starts the clock: before it there is set-up, or what an earlier run has done.
+        # The clock starts at the first record, to leave out set-up and the updates of an earlier run.
         self._first, self._start = -1, 0.0
 
     def __call__(self, line: str) -> str:
-        """Return what is to be shown of a line, or nothing."""
+        """Return the short form of a line, or "" to hide it."""
         if parsed := parse(line):
             kind, record = parsed
             done = int(record["num_updates"])
@@ -56,11 +56,11 @@ class Progress:
 
 @contextlib.contextmanager
 def shortened(short: Callable[[str], str]) -> Iterator[None]:
-    """Print ``short(line)`` of each line that is printed, by this process or by those of a training on several GPUs."""
+    """Print ``short(line)`` in place of each line of output, also of the processes of a training on several GPUs."""
     sys.stdout.flush()
     reading, writing = os.pipe()
     printed = os.dup(1)
-    # Tests and notebooks have a stream of their own in the place of the process's.
+    # Tests and notebooks replace the standard output of the process by a stream of their own.
     shown = os.fdopen(os.dup(1), "w", encoding="utf-8") if sys.stdout is sys.__stdout__ else sys.stdout
 
     def show() -> None:
@@ -90,10 +90,10 @@ def shortened(short: Callable[[str], str]) -> Iterator[None]:
 
 
 def plot(log: Path, output: Path) -> None:
-    """Draw the losses of training and of held-out data over the updates; the name of `output` tells the format.
+    """Plot the losses of training and held-out data over the updates; the suffix of `output` determines the format.
 
     Raises:
-        UserError: if the log has no losses.
+        UserError: the log lacks the losses of training or of held-out data.
     """
     from matplotlib.figure import Figure
 

@@ -12,10 +12,10 @@ from s2sft_fairseq.recipes.training import optimization
 
 
 class Understanding(Recipe):
-    """From raw files to the scores of predictions.
+    """The stages from raw files to the scores of predictions.
 
-    A subclass has the stages that differ: `prepare_texts` makes tokenized texts of the raw files, `predict_and_score`
-    the files of the official evaluators, and scores those that have labels.
+    A subclass has the stages that differ: `prepare_texts` makes tokenized texts from the raw files, and
+    `predict_and_score` writes predictions in the official formats, and scores those of sets with labels.
     """
 
     declared: ClassVar = {
@@ -24,15 +24,15 @@ class Understanding(Recipe):
     }
     values: ClassVar = {"UniLMv2, Table 9": {"lr": "2e-5", "batch": 32, "warmup_share": "0.1", "weight_decay": "0.01"}}
     task: ClassVar[str]
-    """Of fairseq."""
+    """The name of the fairseq task."""
 
     def run(self) -> None:
-        """Do what is not done yet."""
+        """Run all stages that are not done yet, and score."""
         self.pin_corpus()
         self.pin_encoder()
         self.prepare_texts()
         self.plan()
-        self.pin_training([name for name in TRAINING if name != "epochs"])  # its updates are counted
+        self.pin_training([name for name in TRAINING if name != "epochs"])  # the number of updates is recorded instead
         self.stage(self.binarized, "binarize", self.binarize)
         self.train_model()
         self.predict_and_score()
@@ -47,9 +47,11 @@ class Understanding(Recipe):
         raise NotImplementedError
 
     def texts(self, split: str) -> list[Path]:
+        """Return the tokenized texts of a split; MNLI has several files."""
         return sorted(self.tokens.glob(f"{split}*.txt"))
 
     def binarize(self, made: Path) -> None:
+        """Binarize the texts, and copy labels and questions."""
         prefixes = {f"{split}pref": ",".join(map(str, self.texts(split))) for split in ("valid", "test")}
         self.preprocess(made, only_source=True, trainpref=self.counted(), **prefixes)
         for pattern in ("*.label", "labels.txt", "*.questions.jsonl"):
@@ -57,6 +59,7 @@ class Understanding(Recipe):
                 shutil.copy(path, made)
 
     def training(self) -> list[str]:
+        """Return the arguments of ``s2sft train``."""
         s = self.settings
         model = options(pretrained=self.encoder)
         if not (s.encoder or s.dry_run):
@@ -64,12 +67,12 @@ class Understanding(Recipe):
         return [
             *(str(self.binarized), *options(task=self.task), *model, *shlex.split(s.layout)),
             *options(best_checkpoint_metric=s.metric, maximize_best_checkpoint_metric=True),
-            "--ignore-unused-valid-subsets",  # MNLI has two
+            "--ignore-unused-valid-subsets",  # MNLI has two validation sets
             *optimization(s, self.work),
             *self.further,
         ]
 
     def predict(self, split: str, made: Path, **named: object) -> None:
-        """Write what the model says of a split."""
+        """Write the predictions of the model for a split."""
         common = {"path": self.work / "best.pt", "subset": split, "output": made, "cpu": self.settings.cpu}
         self.s2sft("predict", self.binarized, **common, **named)

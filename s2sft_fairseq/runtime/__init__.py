@@ -1,7 +1,7 @@
-"""Patches of fairseq 0.12.3.1, for today's Python, PyTorch and NumPy, and for mistakes that it does not explain.
+"""Patches of fairseq 0.12.3.1 for current Python, PyTorch and NumPy, and for mistakes that it does not explain.
 
-A module holds the patches of one part of fairseq, and has an `install()`. Each patch says which function of which file
-it changes, what fairseq does there, and what happens in its place.
+Each module patches one part of fairseq, and has an `install()`. The docstring of a patch names the function and the
+file that it changes, what fairseq does there, and what the patch does instead.
 """
 
 import functools
@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import Any
 
 Function = Callable[..., Any]
-"""A function of fairseq's."""
+"""A function of fairseq."""
 _SCIENTIFIC = ("sklearn", "sklearn.metrics", "scipy", "scipy.stats")
 
 
 @functools.cache
 def install() -> None:
-    """Install every patch, once in a process however often it is called.
+    """Install all patches. Further calls in the same process do nothing.
 
-    Spawned workers import the plugin again, and so install them too.
+    Spawned workers import the plugin again, and so install the patches, too.
     """
     with _log_as_it_is(), _scientific_packages_later():
         from s2sft_fairseq.runtime import (
@@ -41,8 +41,8 @@ def install() -> None:
             warnings,
         )
 
-    # Patches of one function nest, and the one that is installed last runs first: `cpu` comes behind `checkpoints`, for
-    # both wrap `call_main`, and the processes of a training are set up before its folder is locked.
+    # Patches of the same function nest, and the last one runs first. `cpu` comes after `checkpoints`: both wrap
+    # `call_main`, and the processes of a training must be set up before its folder is locked.
     for module in (
         warnings,
         options,
@@ -65,8 +65,8 @@ def wrap(owner: Any, name: str, around: Function) -> None:
 
     Args:
         owner: the module or class.
-        name: of the function.
-        around: is called with the function, which is bound where it is a class method, and with its arguments.
+        name: the name of the function.
+        around: called with the original function, bound if it is a class method, and the arguments of the call.
     """
     original = getattr(owner, name)
 
@@ -80,10 +80,10 @@ def wrap(owner: Any, name: str, around: Function) -> None:
 
 @contextmanager
 def _log_as_it_is() -> Iterator[None]:
-    """Within it, imports leave the log as it is.
+    """Within the block, imports do not change the log.
 
-    fairseq/tasks/text_to_speech.py announces on import that an optional package is missing; it, frm_text_to_speech.py
-    beside it, and the commands in fairseq_cli turn the whole log on.
+    fairseq/tasks/text_to_speech.py logs on import that an optional package is missing. This module,
+    frm_text_to_speech.py beside it, and the commands in fairseq_cli turn the whole log on.
     """
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     root = logging.getLogger()
@@ -97,11 +97,11 @@ def _log_as_it_is() -> Iterator[None]:
 
 @contextmanager
 def _scientific_packages_later() -> Iterator[None]:
-    """Within it, scikit-learn and SciPy are not imported, but stood for by modules that import them when they are used.
+    """Within the block, replace scikit-learn and SciPy by modules that import them on first use, and hide pyarrow.
 
     fairseq/criterions/sentence_prediction.py and fairseq/tasks/audio_classification.py import them for their metrics,
-    which takes half as long as PyTorch. fairseq/data/plasma_utils.py looks for a part of pyarrow that is no more, and
-    pyarrow starts a thread, with which Python 3.12 and later warn of each fork: it is not found here.
+    which takes half as long as PyTorch. fairseq/data/plasma_utils.py tries to import a part of pyarrow that no longer
+    exists. pyarrow would start a thread, and Python 3.12 and later then warn of each fork.
     """
     stand_ins: dict[str, Any] = {name: _Later(name) for name in _SCIENTIFIC if name not in sys.modules}
     if "pyarrow" not in sys.modules:
@@ -115,7 +115,7 @@ def _scientific_packages_later() -> Iterator[None]:
 
 
 class _Later(types.ModuleType):
-    """A module whose functions import it when they are called."""
+    """A stand-in for a module, which imports the module when one of its functions is called."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,9 +1,9 @@
 """Patches of how fairseq loads and saves checkpoints.
 
-Loading: no code runs from a pickle, from a configuration, or by a variable of the environment, and a bad file is
-reported by its name. Every load goes through the two places where fairseq's `checkpoint_utils` calls `torch.load`.
+Loading: a pickle or a configuration runs no code, an environment variable cannot change this, and errors name the bad
+file. Every load passes one of the two places where fairseq's `checkpoint_utils` calls `torch.load`.
 
-Saving: `s2sft_fairseq.checkpoints.saving` in place of fairseq's, in a folder that no other training uses.
+Saving: `s2sft_fairseq.checkpoints.saving` replaces fairseq's code, and locks the folder against other trainings.
 """
 
 import logging
@@ -35,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 _SWITCHES_SAFETY_OFF = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _LAST = "checkpoint_last.pt"
-"""What ``--restore-file`` is by default; it is then looked for in ``--save-dir``."""
+"""The default of ``--restore-file``, a file in ``--save-dir``."""
 _CHECKPOINT = re.compile(r"(checkpoint.*|crash)\.pt")
-_locks: dict[Path, AbstractContextManager[Any]] = {}  # of the folders that this process saves to
+_locks: dict[Path, AbstractContextManager[Any]] = {}  # the locks of the folders that this process saves to
 
 
 def install() -> None:
-    """Load safely, explain bad files, save whole files, and lock the folder of the checkpoints."""
+    """Load safely, explain bad files, save atomically, and lock the folder of the checkpoints."""
     keep_safe_loading_on()
     register_safe_types()
     checkpoint_utils.torch = _torch_with_safe_load()
@@ -58,13 +58,13 @@ def install() -> None:
 
 
 def keep_safe_loading_on() -> None:
-    """Take the variable away by which `torch.load` would run code; processes started later have none either."""
+    """Remove the environment variable with which `torch.load` runs code, also for child processes."""
     if os.environ.pop(_SWITCHES_SAFETY_OFF, None):
         logger.warning(f"{_SWITCHES_SAFETY_OFF} is ignored: no checkpoint may run code here")
 
 
 def _torch_with_safe_load() -> types.ModuleType:
-    """Return PyTorch as a module of its own with `_load`; PyTorch itself is left as it is.
+    """Return a copy of the module `torch` with `_load`; PyTorch itself does not change.
 
     fairseq/checkpoint_utils.py calls ``torch.load`` in ``load_checkpoint_to_cpu`` and ``load_ema_from_checkpoint``.
     """
@@ -75,7 +75,7 @@ def _torch_with_safe_load() -> types.ModuleType:
 
 
 def _load(file: BinaryIO, map_location: object = None) -> dict[str, Any]:
-    """Stand in for `torch.load` where fairseq reads a checkpoint that it opened; onto the CPU, as fairseq wants it."""
+    """Replace `torch.load` where fairseq reads a checkpoint that it opened. As in fairseq, load onto the CPU."""
     state = load_checkpoint(file.name)
     check_config(file.name, state)
     if isinstance(weights := state.get("model"), dict):
@@ -84,14 +84,14 @@ def _load(file: BinaryIO, map_location: object = None) -> dict[str, Any]:
 
 
 def _load_to_cpu(load: Function, path: str, *args: Any, **options: Any) -> dict[str, Any]:
-    """Patch ``load_checkpoint_to_cpu`` of fairseq/checkpoint_utils.py: tell a bad file from a bug.
+    """Patch ``load_checkpoint_to_cpu`` of fairseq/checkpoint_utils.py: report a bad file as a user error.
 
-    fairseq raises whatever a file without a model or a configuration leads to.
+    For a file without a model or a configuration, fairseq fails with an unrelated exception.
     """
     path = os.fspath(checkpoint_file(path))
     try:
         return load(path, *args, **options)
-    except UserError:  # of `_load`
+    except UserError:  # from `_load`
         raise
     except Exception:
         state = load_checkpoint(PathManager.get_local_path(path))
@@ -114,8 +114,8 @@ def _load_ensemble(
 ) -> tuple[Any, ...]:
     """Patch ``load_model_ensemble_and_task`` of fairseq/checkpoint_utils.py.
 
-    A task that the caller gives is the user's: that of the file is not built, and not looked at. A missing file is the
-    user's mistake, with the option that names it.
+    If the caller gives a task, the file's task is neither built nor checked. A missing file is a user error that names
+    the option.
     """
     with not_built(*(() if task is None else ("task",))):
         try:
@@ -127,15 +127,15 @@ def _load_ensemble(
 
 
 def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, ...]:
-    """Patch ``load_checkpoint`` of fairseq/checkpoint_utils.py, with which a training begins.
+    """Patch ``load_checkpoint`` of fairseq/checkpoint_utils.py, which a training calls first.
 
-    fairseq starts from scratch, with one line in the log, where a checkpoint that was asked for is missing or is a
-    folder; a model folder stands for its weights here.
+    If a requested checkpoint is missing or a folder, fairseq starts from scratch, with one line in the log. This patch
+    raises a user error, and takes the weights of a model folder.
     """
     for name in ("restore_file", "finetune_from_model", "continue_once"):
         if getattr(cfg, name):
             setattr(cfg, name, os.fspath(checkpoint_file(getattr(cfg, name))))
-    suffix = f"{trainer.checkpoint_suffix or ''}.pt"  # of a shard
+    suffix = f"{trainer.checkpoint_suffix or ''}.pt"  # sharded checkpoints have a suffix
     last = os.path.join(cfg.save_dir, _LAST).replace(".pt", suffix)
     asked_for = {"--finetune-from-model": cfg.finetune_from_model}
     if cfg.restore_file != _LAST:
@@ -156,14 +156,16 @@ def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tu
 def _load_for_training(
     load: Function, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **options: Any
 ) -> dict[str, Any] | None:
-    """Patch ``Trainer.load_checkpoint`` of fairseq/trainer.py. The steps, in this order:
+    """Patch ``Trainer.load_checkpoint`` of fairseq/trainer.py.
 
-    1. A training is built from its command line, and takes weights and counts from the file, but no configuration: that
-       of the file is not looked at.
-    2. A resumed training gives the task its saved state. fairseq saves it, and hands it back only when it generates.
-       It may go on in another precision, see `_rename_optimizer`.
-    3. A training that would begin with random weights, because no option says what to begin with, is refused. fairseq
-       knows here, and not before, whether there is a checkpoint.
+    The steps, in this order:
+
+    1. The configuration of a training comes from its command line. The file provides weights and counts; its
+       configuration is not checked.
+    2. If a training is resumed, the task gets its saved state. fairseq saves this state, but restores it only for
+       generation. The training may continue in another precision, see `_rename_optimizer`.
+    3. A training that would begin with random weights, because no option gives a checkpoint, is refused. Only here
+       fairseq knows whether there is a checkpoint.
     """
     with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, resumed=not reset_optimizer):
         extra_state = load(trainer, filename, reset_optimizer, *args, **options)
@@ -174,8 +176,10 @@ def _load_for_training(
 
 @contextmanager
 def _handed_over_to(trainer: Trainer, resumed: bool) -> Iterator[None]:
-    """Within it, a checkpoint that is loaded gives its state to the trainer's task, and its moments to the optimizer;
-    not to a new training's, which only begins with its weights."""
+    """Within the block, loading a checkpoint also restores the state of the task, and allows another precision.
+
+    If `resumed` is false, do nothing: a new training takes only the weights.
+    """
     load = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_and_hand_over(*args: Any, **options: Any) -> dict[str, Any]:
@@ -195,10 +199,11 @@ def _handed_over_to(trainer: Trainer, resumed: bool) -> Iterator[None]:
 
 
 def _rename_optimizer(last: dict[str, Any], cfg: Any) -> None:
-    """Give the optimizer of a checkpoint the name that it has in this training, where only the precision differs.
+    """Rename the optimizer of a checkpoint to its name in this training, if only the precision differs.
 
-    fairseq compares names of classes, and each precision has its own around the optimizer: it would not go on with
-    ``--bf16``, the default on GPUs, where a training began in float32. The moments of ours have 32 bits in all.
+    fairseq compares class names, and each precision wraps the optimizer in another class. So it would not resume a
+    training in float32 with ``--bf16``, the default on GPUs. The moments of ``fused_adamw`` have 32 bits in every
+    precision.
     """
     names = {
         "MemoryEfficientFP16Optimizer": cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16,
@@ -208,7 +213,7 @@ def _rename_optimizer(last: dict[str, Any], cfg: Any) -> None:
     }
     name, saved = next(name for name, is_its in names.items() if is_its), last.get("optimizer_name")
     if saved in names and saved != name and cfg.optimizer._name == "fused_adamw" and not cfg.optimization.use_bmuf:
-        logger.info(f"the training goes on in another precision: with {name} in place of {saved}")
+        logger.info(f"the training continues in another precision: with {name} instead of {saved}")
         last["optimizer_name"] = name
 
 
@@ -233,10 +238,10 @@ def _broadcast(broadcast: Function, *args: Any, **options: Any) -> object:
 
 
 def _build_model(build: Function, cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
-    """Patch ``build_model`` of fairseq/models/__init__.py: keep the options that a model settles when it is built.
+    """Patch ``build_model`` of fairseq/models/__init__.py: store the options that a model sets when it is built.
 
-    fairseq gives the model a copy of its options, and saves the original: a checkpoint would hold neither the sizes
-    that came from a pretrained encoder, nor that its folder is no longer needed.
+    fairseq passes a copy of the options to the model, and saves the original. So a checkpoint would have neither the
+    sizes of the pretrained encoder, nor the information that its folder is no longer needed.
     """
     model = build(cfg, task, from_checkpoint)
     if not from_checkpoint:
@@ -246,9 +251,9 @@ def _build_model(build: Function, cfg: Any, task: Any, from_checkpoint: bool = F
 
 
 def _save(save: Function, obj: Any, filename: str, async_write: bool = False) -> None:
-    """Patch ``torch_persistent_save`` of fairseq/checkpoint_utils.py: write local files whole.
+    """Patch ``torch_persistent_save`` of fairseq/checkpoint_utils.py: write local files atomically.
 
-    fairseq writes a second time into the file that it could not finish, and its caller ends with exit status 0.
+    If writing fails, fairseq writes into the incomplete file again, and its caller ends with exit status 0.
     """
     if PathManager.supports_rename(filename):
         save_checkpoint(obj, filename)
@@ -257,9 +262,9 @@ def _save(save: Function, obj: Any, filename: str, async_write: bool = False) ->
 
 
 def _copy(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> str | bool:
-    """Patch ``PathManager.copy`` of fairseq/file_io.py: copy local files whole.
+    """Patch ``PathManager.copy`` of fairseq/file_io.py: copy local files atomically.
 
-    fairseq would copy a damaged file over ``checkpoint_best.pt`` and ``checkpoint_last.pt``.
+    fairseq would replace ``checkpoint_best.pt`` and ``checkpoint_last.pt`` by a damaged file.
     """
     if not (PathManager.supports_rename(src_path) and PathManager.supports_rename(dst_path)):
         return copy(src_path, dst_path, overwrite=overwrite)
@@ -270,7 +275,7 @@ def _copy(copy: Function, src_path: str, dst_path: str, overwrite: bool = False)
 def _lock(verify: Function, save_dir: str) -> None:
     """Patch ``verify_checkpoint_directory`` of fairseq/checkpoint_utils.py: lock the folder of the checkpoints.
 
-    fairseq verifies it once, in the one process of a training that saves them, and lets two trainings share it.
+    fairseq calls it once, in the process of a training that saves checkpoints, and lets two trainings share a folder.
     """
     verify(save_dir)
     folder = Path(save_dir).resolve()
@@ -282,16 +287,18 @@ def _lock(verify: Function, save_dir: str) -> None:
 
 
 def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
-    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: at its end unlock the folder of the
-    checkpoints, and write the model folder of a training."""
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command.
+
+    After a training, write its model folder. After any command, unlock the folder of the checkpoints.
+    """
     if cfg.checkpoint.write_checkpoints_asynchronously:
         raise UserError("--save-async must be left out: errors of the threads that save would go unnoticed")
     trains = main.__module__ == "fairseq_cli.train"
     ranks = cfg.distributed_training
     if trains and ranks.distributed_init_method is None:
-        distributed_utils.infer_init_method(ranks)  # as `call` would
-    is_first = ranks.distributed_rank == 0  # `call` unsets it where it starts a process for each GPU
-    pretrained = getattr(cfg.model, "pretrained", None) if trains else None  # the model takes it out of the options
+        distributed_utils.infer_init_method(ranks)  # as `call` does
+    is_first = ranks.distributed_rank == 0  # `call` unsets it if it starts a process for each GPU
+    pretrained = getattr(cfg.model, "pretrained", None) if trains else None  # the model removes it from the options
     verify = checkpoint_utils.verify_checkpoint_directory
     if cfg.checkpoint.no_save:  # nothing to lock
         checkpoint_utils.verify_checkpoint_directory = verify.__wrapped__
@@ -308,7 +315,7 @@ def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
 def _write_model_folder(cfg: Any, pretrained: str | None) -> None:
     is_ours = not getattr(cfg.model, "no_model_folder", True)
     if is_ours and not cfg.checkpoint.no_save:
-        # Here, for models need fairseq patched before they are imported.
+        # Imported here, because fairseq must be patched before models are imported.
         from s2sft_fairseq.models.model_folder import export_after_training
 
         export_after_training(Path(cfg.checkpoint.save_dir), cfg.checkpoint.checkpoint_suffix, pretrained)

@@ -1,13 +1,13 @@
 """Patches for the CPU: several training processes, 16 bits, and the memory that PyTorch frees.
 
-The C library gives every large block that PyTorch frees on the CPU back to the kernel at once, and the next one comes
-page by page and full of zeros: training spends up to a third of its time on that. Here glibc is told to keep what it
-has, but for blocks of 256 MiB and more: these, such as the gradient of a large embedding, would leave holes that the
-small ones after them fill up.
+The C library returns every large block that PyTorch frees on the CPU to the kernel at once. The kernel provides and
+zeroes the next block page by page, which takes up to a third of the time of a training. So this module makes glibc keep
+freed memory, except blocks of 256 MiB and more: these, such as the gradient of a large embedding, would leave holes
+that smaller blocks fill.
 
-Batches differ in their sizes, and small blocks that stay (glibc and NumPy keep a few of each size for their own use)
-come to lie between the large ones. Then what is free is in pieces, more and more of it is too short for the next batch,
-and the process grows for hours. So the pages of free pieces are given back, once they are half as much as a step needs.
+Batches differ in size, and small blocks that stay allocated (glibc and NumPy keep a few of each size) lie between the
+large ones. This fragments the free memory: more and more of it is too short for the next batch, and the process grows
+for hours. So free pages are returned to the kernel when they exceed half of the memory that a step needs.
 """
 
 import ctypes
@@ -32,17 +32,17 @@ from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
-# Parameters of mallopt(3), and the variables with which a user sets them.
+# Parameters of mallopt(3), and the environment variables with which a user sets them.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 # Bytes.
 _NEVER, _GROWTH, _LARGE = (1 << 31) - 1, 64 << 20, 256 << 20
 _SLACK = 1.5
-"""Memory that steps may leave behind, as a multiple of what one step needs."""
+"""Limit of the growth of the resident memory, as a multiple of the memory that one step needs."""
 
 
 def install() -> None:
-    """Keep freed memory, and let every precision and several processes train on the CPU as on a GPU."""
+    """Keep freed memory, and make every precision and several processes work on the CPU as on a GPU."""
     if platform.libc_ver()[0] == "glibc" and not _has_settings_of_the_user():
         _keep_freed_memory()
     wrap(distributed_utils, "call_main", _run)
@@ -55,18 +55,18 @@ def install() -> None:
 
 
 class Holes:
-    """Watches the memory of the process from step to step, and gives back what is free when it is too much."""
+    """Watches the memory of the process after each step, and returns free memory to the kernel if there is too much."""
 
     def __init__(self, resident: Callable[[], int], give_back: Callable[[], Any]) -> None:
-        """Take the functions that tell the resident memory, in bytes, and that give back what is free of it."""
+        """Store the functions that return the resident memory in bytes, and that give free memory to the kernel."""
         self._resident, self._give_back = resident, give_back
         self._least = self._needed = 0
         self._is_first = False
 
     def after_step(self) -> None:
-        """Look at the memory, at the end of a step, when it holds nothing but what stays."""
+        """Check the memory at the end of a step, when temporary tensors are freed."""
         grown = self._resident() - self._least
-        if self._is_first:  # since memory was given back: the step has touched what it needs, and nothing else
+        if self._is_first:  # the first step after memory was given back has touched only the memory that it needs
             self._needed = max(self._needed, grown)
             self._is_first = False
         if grown > _SLACK * self._needed:
@@ -75,7 +75,7 @@ class Holes:
 
 
 def _keep_freed_memory() -> None:
-    """Set glibc's allocator, and patch the steps of `FairseqTask` in fairseq/tasks/fairseq_task.py to watch it."""
+    """Configure glibc's allocator, and patch the steps of `FairseqTask` (fairseq/tasks/fairseq_task.py) to watch it."""
     libc = ctypes.CDLL(None)
     libc.mallopt(_MMAP_THRESHOLD, _LARGE)
     libc.mallopt(_TRIM_THRESHOLD, _NEVER)
@@ -97,26 +97,26 @@ def _resident_memory() -> int:
 
 
 def _has_settings_of_the_user() -> bool:
-    """Whether the user has settings of their own, or another allocator."""
+    """Return whether the user configured the allocator, or uses another one."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return "LD_PRELOAD" in os.environ or "glibc.malloc" in tunables or any(name in os.environ for name in _OF_THE_USER)
 
 
 def _run(call: Function, cfg: DictConfig, main: Function, **options: Any) -> None:
-    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: `configure` it first."""
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: call `configure` first."""
     configure(cfg)
     call(cfg, main, **options)
 
 
 def configure(cfg: DictConfig) -> None:
-    """Set up `cfg.distributed_training` for the CPU, where the command runs there; leave it alone on a GPU or TPU.
+    """Set up `cfg.distributed_training` if the command runs on the CPU; do nothing for a GPU or TPU.
 
-    fairseq starts one process a GPU. Without a GPU it starts none and trains nothing, or fails on a division by zero;
-    and under torchrun without ``--distributed-world-size`` it lets every process train alone, all writing the same
+    fairseq starts one process per GPU. Without a GPU it starts none and trains nothing, or divides by zero. Under
+    torchrun without ``--distributed-world-size``, it lets every process train alone, and all write the same
     checkpoints.
 
     Raises:
-        UserError: more than one process is asked for, but nothing would start them.
+        UserError: several processes are requested, but nothing would start them.
     """
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
         return
@@ -148,8 +148,10 @@ def _torchrun_world_size() -> int:
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """PyTorch's, without the device numbers that fairseq/models/distributed_fairseq_model.py gives for a model on the
-    CPU too."""
+    """PyTorch's class, without device numbers for a model on the CPU.
+
+    fairseq/models/distributed_fairseq_model.py passes device numbers also for the CPU.
+    """
 
     def __init__(
         self, module: torch.nn.Module, device_ids: list[int] | None, output_device: int | None, **options: Any
@@ -164,8 +166,8 @@ def _build_fp32_params(
 ) -> dict[Any, torch.nn.Parameter] | list[torch.nn.Parameter]:
     """Patch ``FP16Optimizer.build_fp32_params`` of fairseq/optim/fp16_optimizer.py: ``--fp16`` without a GPU.
 
-    fairseq asks for the current CUDA device. It keeps the one flat 32-bit copy of all parameters under the index of its
-    device, None on the CPU.
+    fairseq asks for the current CUDA device. It stores the flat 32-bit copy of all parameters under the index of its
+    device; on the CPU this is None.
     """
     if params[0].device.type != "cpu":
         return build(args, params, flatten)
@@ -179,8 +181,7 @@ def _build_fp32_params(
 
 
 def _build_fp16_optimizer(build: Function, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> FP16Optimizer:
-    """Patch ``FP16Optimizer.build_optimizer`` of fairseq/optim/fp16_optimizer.py, for an optimizer that treats
-    parameters differently.
+    """Patch ``FP16Optimizer.build_optimizer`` of fairseq/optim/fp16_optimizer.py: do not flatten the parameters.
 
     fairseq makes one flat parameter of all, so that ``fused_adamw`` could not leave biases out of the decay.
     """
@@ -190,7 +191,7 @@ def _build_fp16_optimizer(build: Function, cfg: Any, params: list[torch.nn.Param
 
 
 def _build_amp_optimizer(build: Function, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> AMPOptimizer:
-    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: say what ``--amp`` does on the CPU."""
+    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: warn if ``--amp`` is slow."""
     if params[0].device.type == "cpu" and not multiplies_bf16():
         logger.warning(
             "--amp is slow on this CPU, which has no instructions for bfloat16 (AMX, AVX512-BF16): leave it out"
@@ -210,8 +211,8 @@ def _step_with_autocast(
 ) -> Any:
     """Patch ``FairseqTask.train_step`` of fairseq/tasks/fairseq_task.py: ``--amp`` on the CPU.
 
-    fairseq turns PyTorch's autocast on for GPUs alone. On the CPU products have factors in bfloat16, which has the
-    range of float32, so that no loss scale is needed.
+    fairseq turns PyTorch's autocast on for GPUs only. On the CPU, the factors of products are in bfloat16, which has
+    the range of float32, so that no loss scale is needed.
     """
     is_on_cpu = isinstance(optimizer, AMPOptimizer) and next(model.parameters()).device.type == "cpu"
     with torch.autocast("cpu", torch.bfloat16, enabled=is_on_cpu):
@@ -219,8 +220,10 @@ def _step_with_autocast(
 
 
 def _train_step(train: Function, trainer: Trainer, *args: Any, **options: Any) -> Any:
-    """Patch ``Trainer.train_step`` of fairseq/trainer.py: where a gradient overflows, fairseq puts its norm, which is
-    0, on the GPU."""
+    """Patch ``Trainer.train_step`` of fairseq/trainer.py: make `Tensor.cuda` return the tensor itself on the CPU.
+
+    When gradients overflow, fairseq moves their norm, then 0, to the GPU.
+    """
     if trainer.cuda:
         return train(trainer, *args, **options)
     tensors: Any = torch.Tensor

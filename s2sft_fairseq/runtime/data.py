@@ -1,4 +1,4 @@
-"""Patches of fairseq's data: names that NumPy has dropped, damaged files, data loading workers, interactive text."""
+"""Patches of fairseq's data: names that NumPy removed, damaged files, data loading workers, interactive text."""
 
 import types
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from s2sft_fairseq.runtime import Function, wrap
 
 
 def install() -> None:
-    """Give three modules an older NumPy, and replace or wrap what opens, iterates and reads."""
+    """Give three modules a NumPy with its old names, and patch closing of files, iteration, and interactive input."""
     numpy = numpy_with_old_names()
     for user in (data_utils, language_pair_dataset, token_block_dataset):
         user.np = numpy
@@ -27,7 +27,7 @@ def install() -> None:
 
 
 def numpy_with_old_names() -> types.ModuleType:
-    """Return NumPy as a module of its own with names that NumPy 2 has dropped; NumPy itself is left as it is.
+    """Return a copy of the module `numpy` with names that NumPy 2 removed; NumPy itself does not change.
 
     fairseq uses them in fairseq/data: ``np.percentile(interpolation=)`` (data_utils.py) and ``np.compat.long``
     (language_pair_dataset.py) for ``--num-batch-buckets``, ``np.compat.long`` (token_block_dataset.py) for
@@ -46,20 +46,20 @@ def _percentile(*args: Any, interpolation: str = "linear", **options: Any) -> np
 
 
 def _close(close: Function, dataset: Any) -> None:
-    """Patch ``MMapIndexedDataset.__del__``, and that of its index, of fairseq/data/indexed_dataset.py.
+    """Patch ``__del__`` of `MMapIndexedDataset` and of its index, in fairseq/data/indexed_dataset.py.
 
-    Of data that turns out to be damaged while it is opened, fairseq's half-made object fails once more when it is
-    deleted, and Python prints a traceback below the message about the file.
+    If opening damaged data fails, the incomplete object fails again when it is deleted, and Python prints a traceback
+    below the message about the file.
     """
     if hasattr(dataset, "_bin_buffer_mmap"):
         close(dataset)
 
 
 class EpochBatchIterator(iterators.EpochBatchIterator):
-    """That of fairseq/data/iterators.py, whose workers end with their epoch unless the next epoch uses them.
+    """The class of fairseq/data/iterators.py, with workers that end with their epoch unless the next one uses them.
 
-    fairseq keeps the workers of an epoch for the next one. Where the next epoch has batches of its own, they are never
-    used again: they stay until Python's garbage collector finds them, which then waits 5 seconds for each in vain.
+    fairseq keeps the workers of an epoch for the next one. If the next epoch has other batches, they are never used
+    again: they run until Python's garbage collector finds them, which then waits 5 seconds for each.
     """
 
     def __init__(self, dataset: Any, *args: Any, **options: Any) -> None:
@@ -77,5 +77,5 @@ def _read_interactive(read: Function, input: str, buffer_size: int) -> Iterator[
         yield from read(input, buffer_size)
     except UnicodeDecodeError as error:
         if input != "-":
-            check_text(Path(input))  # which names the lines
+            check_text(Path(input))  # its error names the lines
         raise UserError(f"--input {input}: must be UTF-8: {error}") from None

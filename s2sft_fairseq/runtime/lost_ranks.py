@@ -1,6 +1,6 @@
-"""Training with several ranks: when one is killed or hangs, the others end soon and name it.
+"""Training with several ranks: if one is killed or hangs, the others end soon and name it.
 
-Left alone, PyTorch waits for half an hour, and says which address does not answer, but not whose it is.
+Without this module, PyTorch waits for half an hour, and its error names an address, but not the rank.
 """
 
 import os
@@ -19,14 +19,14 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import Function, wrap
 
 TIMEOUT = 600
-"""Seconds that a rank waits for another one in one exchange, unless ``--heartbeat-timeout`` says otherwise."""
+"""Default of ``--heartbeat-timeout``: the seconds that a rank waits for the others in one collective operation."""
 _ANSWER = 5.0
-"""Seconds that survivors have to report, once the exchange has failed for one of them."""
+"""Seconds for the survivors to report, after the operation failed on one of them."""
 _KEY = "s2sft"
 
 
 class _Ranks:
-    """The other processes of this training."""
+    """The processes of this training."""
 
     seconds = TIMEOUT
     processes: tuple[tuple[str, int], ...] = ()
@@ -34,7 +34,7 @@ class _Ranks:
 
 
 def install() -> None:
-    """Limit how long ranks wait for each other, and explain what follows when one is lost."""
+    """Limit how long ranks wait for each other, and explain the error when one is lost."""
     module = types.ModuleType(distributed.__name__)
     module.__dict__.update(vars(distributed))
     module.init_process_group = _init_process_group  # type: ignore[attr-defined]
@@ -45,10 +45,10 @@ def install() -> None:
 
 
 def _init_process_group(*args: Any, **options: Any) -> None:
-    """Stand in for ``init_process_group`` in fairseq/distributed/utils.py, with a time limit.
+    """Replace ``init_process_group`` in fairseq/distributed/utils.py, with a time limit.
 
-    Ranks that torchrun has started again find the addresses of those before them in its store (PyTorch 2.13), and wait
-    for them: what they write there themselves gets a prefix.
+    Ranks that torchrun restarted find the addresses of the earlier ranks in its store (PyTorch 2.13), and wait for
+    these. So after a restart, the keys get a prefix.
     """
     options["timeout"] = timedelta(seconds=_Ranks.seconds)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -61,7 +61,7 @@ def _init_process_group(*args: Any, **options: Any) -> None:
 
 
 def new_group(*args: Any, **options: Any) -> Any:
-    """Make a group of ranks with the same time limit; PyTorch's own is half an hour on CPUs."""
+    """Return a group of ranks with the same time limit; PyTorch's default is half an hour on CPUs."""
     return distributed.new_group(*args, **{**options, "timeout": timedelta(seconds=_Ranks.seconds)})
 
 
@@ -78,18 +78,18 @@ def _init(init: Function, cfg: Any) -> int:
 
 
 def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
-    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command, in several processes if need be."""
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command in one or several processes."""
     call(cfg, _Rank(main), **options)
 
 
 class _Rank:
-    """What a rank does, and who is lost where that fails."""
+    """The main function of a rank; if a collective operation fails, its error names the lost ranks."""
 
     def __init__(self, main: Function) -> None:
         self.main = main
 
     def __reduce__(self) -> Any:
-        """Let a process that fairseq starts for a GPU install the patches before it meets the other ranks."""
+        """Make a process that fairseq starts for a GPU install the patches before it joins the other ranks."""
         return _in_a_new_process, (self.main,)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -116,14 +116,14 @@ def _is_of_an_exchange(error: RuntimeError) -> bool:
 
 
 def _lost() -> str:
-    """Return which ranks do not take part any more."""
+    """Return a text that names the lost ranks."""
     found: dict[int, str] = {}
-    # A store whose process stands still never answers.
+    # A store whose process is stopped never answers.
     asking = threading.Thread(target=_ask_survivors, args=(found,), daemon=True)
     asking.start()
     asking.join(2 * _ANSWER)
     if asking.is_alive():
-        found = {0: _state(0)}  # it has the store, unless torchrun has it
+        found = {0: _state(0)}  # rank 0 has the store, unless torchrun has it
     named = {rank: state for rank, state in found.items() if state} or dict.fromkeys(found, "does not answer")
     if not named:
         return "an exchange with the other ranks has failed"
@@ -134,10 +134,10 @@ def _lost() -> str:
 
 
 def _ask_survivors(found: dict[int, str]) -> None:
-    """Report that this rank has failed in an exchange, and find those that do not report it: they, or some, are lost.
+    """Report that this rank survives, and find the ranks that do not report: some or all of them are lost.
 
     Args:
-        found: is filled with the state of each of these ranks, "" where it cannot be told.
+        found: receives the state of each of these ranks, "" if it is unknown.
     """
     own = distributed.get_rank()
     others = [rank for rank in range(len(_Ranks.processes)) if rank != own]
@@ -156,7 +156,7 @@ def _ask_survivors(found: dict[int, str]) -> None:
 
 
 def _state(rank: int) -> str:
-    """Return what is wrong with the process of a rank, if it is on this machine and can be told."""
+    """Return whether the process of a rank has ended or is stopped; "" if neither, or if it is on another machine."""
     host, pid = _Ranks.processes[rank]
     if host != socket.gethostname():
         return ""

@@ -1,4 +1,4 @@
-"""Patches of fairseq's options: how they are parsed, and options whose mistakes fairseq does not explain."""
+"""Patches of fairseq's options: their parsing, and messages for mistakes that fairseq does not explain."""
 
 import argparse
 import itertools
@@ -20,7 +20,7 @@ from s2sft_fairseq.runtime import Function, wrap
 logger = logging.getLogger(__name__)
 
 _HELP = ("-h", "--help")
-# The least and the greatest value of options for which fairseq takes every number.
+# The minimum and maximum of options for which fairseq accepts every number.
 _BOUNDS = {
     **dict.fromkeys(("lr", "clip_norm", "weight_decay", "warmup_updates", "max_update", "max_epoch"), (0.0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0.0, 1.0)),
@@ -38,13 +38,15 @@ def install() -> None:
 def _parse(
     parse: Function, parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
 ) -> argparse.Namespace | tuple[argparse.Namespace, list[str]]:
-    """Patch ``parse_args_and_arch`` of fairseq/options.py, which every command calls. The steps, in this order:
+    """Patch ``parse_args_and_arch`` of fairseq/options.py, which every command calls.
 
-    1. ``--help`` shows the options of the task, the model and the criterion too. fairseq prints it before it adds them.
-    2. Two mistakes get a message: a missing ``--arch``, where fairseq's exception has no text, and ``--fp16`` beside
-       ``--bf16``, where fairseq's text is about ``--tpu``.
-    3. ``--bf16`` asks for no TPU. fairseq sets ``tpu`` with it, and then fails without one.
-    4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares so, but its parser
+    The steps, in this order:
+
+    1. ``--help`` includes the options of the task, the model and the criterion. fairseq prints it before it adds them.
+    2. Two mistakes get a message: a missing ``--arch``, for which fairseq's exception has no text, and ``--fp16`` with
+       ``--bf16``, for which fairseq's text is about ``--tpu``.
+    3. ``--bf16`` does not request a TPU. fairseq sets ``tpu`` with it, and then fails without one.
+    4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares this, but its parser
        (``gen_parser_from_dataclass``) drops a default that refers to another option.
     5. Numbers that are out of range are refused, see `_check_numbers`.
     """
@@ -74,10 +76,10 @@ def _parse(
 
 
 def _check_numbers(namespace: argparse.Namespace) -> None:
-    """Refuse numbers that are out of range, infinite or none.
+    """Refuse numbers that are out of range, infinite or NaN.
 
     Raises:
-        UserError: naming each such option.
+        UserError: lists all such options.
     """
     problems = []
     for name, (least, greatest) in _BOUNDS.items():
@@ -93,8 +95,10 @@ def _check_numbers(namespace: argparse.Namespace) -> None:
 
 
 def _help_printer() -> Callable[[argparse.ArgumentParser], None]:
-    """Return a ``modify_parser``, which fairseq calls before it reads ``--task`` and the like, and again when their
-    options are all added."""
+    """Return a ``modify_parser`` that prints the help.
+
+    fairseq calls it before it reads ``--task`` and similar options, and again when all of their options are added.
+    """
     calls = itertools.count(1)
 
     def print_help(parser: argparse.ArgumentParser) -> None:
@@ -108,22 +112,22 @@ def _help_printer() -> Callable[[argparse.ArgumentParser], None]:
 
 
 def _forget_default_arch(parser: argparse.ArgumentParser) -> None:
-    """Without an ``--arch``, show no model's options; fairseq would fail, or show those of some model of its own."""
+    """Without ``--arch``, show no model options; fairseq would fail, or show those of one of its own models."""
     for action in parser._actions:
         if action.dest == "arch":
             action.default = argparse.SUPPRESS
 
 
 def _make_linear_schedule(make: Function, schedule: PolynomialDecayLRSchedule, cfg: Any, optimizer: Any) -> None:
-    """Patch the schedule of fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: name the options.
+    """Patch the schedule of fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: explain wrong options.
 
-    fairseq asserts ``total_num_update > 0`` without a text, and lets the learning rate fall to its end in one step
-    where the warm-up is longer than the training.
+    fairseq asserts ``total_num_update > 0`` without a text. If the warm-up is longer than the training, its learning
+    rate falls to the end value in one step.
     """
     if cfg.total_num_update <= 0:
         raise UserError(
-            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update if it is to end elsewhere: "
-            "the number of updates over which the learning rate falls"
+            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update for another end of the schedule: the "
+            "number of updates over which the learning rate falls"
         )
     if cfg.warmup_updates > cfg.total_num_update:
         raise UserError(
@@ -136,9 +140,9 @@ def _make_linear_schedule(make: Function, schedule: PolynomialDecayLRSchedule, c
 def _get_valid_stats(
     get_stats: Function, cfg: Any, trainer: Trainer, stats: dict[str, Any], *others: Any
 ) -> dict[str, Any]:
-    """Patch ``get_valid_stats`` of fairseq_cli/train.py: look for ``--best-checkpoint-metric`` first.
+    """Patch ``get_valid_stats`` of fairseq_cli/train.py: check ``--best-checkpoint-metric`` first.
 
-    fairseq raises a bare `KeyError` for one that is not measured, after a whole epoch.
+    For an unknown metric, fairseq raises a bare `KeyError` after a whole epoch.
     """
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric not in stats:
@@ -147,9 +151,9 @@ def _get_valid_stats(
 
 
 def _train_epoch(train_epoch: Function, cfg: Any, trainer: Trainer, *others: Any) -> tuple[list[float | None], bool]:
-    """Patch ``train`` of fairseq_cli/train.py: stop before an epoch where ``--max-update`` is reached already.
+    """Patch ``train`` of fairseq_cli/train.py: do not begin an epoch if ``--max-update`` is already reached.
 
-    fairseq compares the two numbers after each update only, and so makes one more.
+    fairseq compares the two numbers only after an update, and so makes one more.
     """
     done, wanted = trainer.get_num_updates(), cfg.optimization.max_update
     if not wanted or done < wanted:

@@ -1,10 +1,10 @@
-"""A training that is asked to end saves a checkpoint first: SIGTERM, SIGUSR1 and Ctrl-C.
+"""Save a checkpoint when SIGTERM, SIGUSR1 or Ctrl-C asks a training to end.
 
-fairseq ends at once, and what was learned since the last checkpoint is lost. Here the training finishes its update, and
-the validation that is due after it, saves ``checkpoint_last.pt`` and ends with a status of its own. The same command
-goes on from there, as if nothing had happened.
+fairseq ends at once, and loses all updates since the last checkpoint. With this module, the training finishes the
+current update and the validation that is due after it, saves ``checkpoint_last.pt``, and ends with a special exit
+status. The same command resumes it, with the result of an uninterrupted training.
 
-``status.json`` beside the checkpoints tells a scheduler what is left to do.
+``status.json`` beside the checkpoints tells a scheduler how far the training is.
 """
 
 import json
@@ -34,15 +34,16 @@ STATUS_FILE = "status.json"
 
 
 class _Asked:
-    """Which signal has asked this process to end; 0: none has."""
+    """The request to end."""
 
     number = 0
+    """The number of the signal that this process received; 0: no signal."""
     group: Any = None
-    """Through which ranks tell each other, on the CPU; made by the first update."""
+    """The group with which ranks exchange their signals on the CPU; created after the first update."""
 
 
 def install() -> None:
-    """Watch for signals while a training runs, and end after an update where one has come."""
+    """Handle signals while a training runs, and end after the update in which one arrived."""
     wrap(distributed_utils, "call_main", _run)
     wrap(train, "train", _epoch)
     wrap(train, "validate_and_save", _validate_and_save)
@@ -50,8 +51,10 @@ def install() -> None:
 
 
 def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
-    """Patch ``call_main`` of fairseq/distributed/utils.py: hand signals to the processes that it starts, one for each
-    GPU, and take their exit status for that of the training."""
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which starts a process for each GPU.
+
+    Pass signals on to these processes, and return their exit status.
+    """
     if main.__module__ != train.__name__:
         return call(cfg, main, **options)
     _Asked.number, _Asked.group = 0, None
@@ -65,10 +68,10 @@ def _run(call: Function, cfg: Any, main: Function, **options: Any) -> None:
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    """Handle a signal before the first update, or in the process that has started the others."""
-    # The workers that load data end with the process that they work for.
+    """Handle a signal before the first update, or in the process that started the others."""
+    # Data loading workers are daemons, and end with their process.
     if ranks := [process for process in multiprocessing.active_children() if not process.daemon]:
-        # Ctrl-C reaches all processes of a terminal by itself.
+        # Ctrl-C reaches all processes of a terminal anyway.
         for rank in ranks if number != signal.SIGINT else ():
             os.kill(rank.pid, number)  # type: ignore[arg-type]  # it has started
         return
@@ -76,13 +79,13 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 
 
 def _epoch(run: Function, *args: Any) -> Any:
-    """Patch ``train`` of fairseq_cli/train.py: from here on a signal has to wait for the end of the update."""
+    """Patch ``train`` of fairseq_cli/train.py: from here on, the training ends only after an update."""
     with handled(_ask):
         return run(*args)
 
 
 def _ask(number: int, frame: FrameType | None) -> None:
-    """Handle a signal while updates are made; the second Ctrl-C ends the training at once."""
+    """Handle a signal during an update: record it. The second Ctrl-C ends the training at once."""
     if number == signal.SIGINT and _Asked.number == signal.SIGINT:
         raise KeyboardInterrupt
     _Asked.number = number
@@ -91,9 +94,10 @@ def _ask(number: int, frame: FrameType | None) -> None:
 
 
 def _validate_and_save(run: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any) -> Any:
-    """Patch ``validate_and_save`` of fairseq_cli/train.py, which runs after each update: save and end, if asked.
+    """Patch ``validate_and_save`` of fairseq_cli/train.py, which runs after each update: save and end if asked.
 
-    What is due is done before, so that a training that goes on has validated wherever one without signals has.
+    A validation that is due runs first, so that a resumed training validates at the same updates as an uninterrupted
+    one.
     """
     losses, should_stop = run(cfg, trainer, task, epoch_itr, *args)
     most = cfg.optimization.max_epoch
@@ -107,11 +111,11 @@ def _validate_and_save(run: Function, cfg: Any, trainer: Any, task: Any, epoch_i
 
 
 def _agreed() -> int:
-    """Return the signal that any rank was asked by: all have to end after the same update."""
+    """Return the signal that any rank received (the highest number), so that all end after the same update."""
     if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
         return _Asked.number
     if _Asked.group is None:
-        # On the CPU: a GPU need not wait for it.
+        # On the CPU, so that a GPU does not wait for it.
         _Asked.group = new_group(backend="gloo")
     number = torch.tensor(_Asked.number)
     distributed.all_reduce(number, op=distributed.ReduceOp.MAX, group=_Asked.group)
@@ -119,7 +123,7 @@ def _agreed() -> int:
 
 
 def _save_with_status(save: Function, cfg: Any, trainer: Any, epoch_itr: Any, *args: Any) -> Any:
-    """Patch ``save_checkpoint`` of fairseq/checkpoint_utils.py: tell what it has saved."""
+    """Patch ``save_checkpoint`` of fairseq/checkpoint_utils.py: also write ``status.json``."""
     saved = save(cfg, trainer, epoch_itr, *args)
     _write_status(cfg, trainer, epoch_itr, "to be continued")
     return saved
@@ -142,12 +146,12 @@ def _write_status(cfg: Any, trainer: Any, epoch_itr: Any, state: str) -> None:
 
 
 def _save(cfg: Any, trainer: Any, epoch_itr: Any, name: str) -> None:
-    """Save ``checkpoint_last.pt``, also where none is wanted otherwise; not with ``--no-save``."""
+    """Save ``checkpoint_last.pt``, even with ``--no-last-checkpoints``, but not with ``--no-save``."""
     unwanted, cfg.no_last_checkpoints = cfg.no_last_checkpoints, False
     try:
         checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
     finally:
         cfg.no_last_checkpoints = unwanted
     updates = trainer.get_num_updates()
-    saved = "nothing is saved (--no-save)" if cfg.no_save else f"{cfg.save_dir} has it: the same command goes on"
+    saved = "nothing is saved (--no-save)" if cfg.no_save else f"saved in {cfg.save_dir}: the same command resumes it"
     logger.info(f"{name}: the training ends after {updates} updates; {saved}")

@@ -11,7 +11,7 @@ from s2sft_fairseq.runtime import Function, wrap
 
 
 def install() -> None:
-    """Share the keys of the source, refuse NaN, and let ``--no-repeat-ngram-size`` work."""
+    """Share the keys of the source among hypotheses, report NaN, and make ``--no-repeat-ngram-size`` work."""
     wrap(SequenceGenerator, "_generate", _generate)
     wrap(EnsembleModel, "reorder_encoder_out", _reorder_encoder_out)
     wrap(EnsembleModel, "forward_decoder", _forward_decoder)
@@ -21,16 +21,16 @@ def install() -> None:
 def _generate(
     generate: Function, generator: SequenceGenerator, sample: dict[str, Any], *args: Any, **options: Any
 ) -> Any:
-    """Patch ``SequenceGenerator._generate`` of fairseq/sequence_generator.py. The steps, in this order:
+    """Patch ``SequenceGenerator._generate`` of fairseq/sequence_generator.py.
 
-    1. Models that have ``share_source_keys`` learn the size of the beam for as long as the search takes: then they
-       compute keys and values of the source once for each sentence, not once for each hypothesis. fairseq's attention
-       can do so, but the generator calls a method for it that no model has. While models read whole targets, as in
-       training between two validations, they must not know a beam: they would take rows of the batch for hypotheses of
-       one sentence.
-    2. A score that is NaN is an error, which names the sentence. fairseq's search takes NaN for impossible, and ends
-       without a word in whatever hypotheses are left. It does not tell to which sentence a row of its batch belongs:
-       the next two patches follow that.
+    The changes:
+
+    1. During the search, models with ``share_source_keys`` know the beam size. They then compute keys and values of the
+       source once per sentence, not once per hypothesis. fairseq's attention can do this, but the generator calls a
+       method that no model has. After the search, the beam size is reset to 1: otherwise a model that reads whole
+       targets, as in training, would treat consecutive rows of the batch as hypotheses of one sentence.
+    2. A NaN score is an error that names the sentence. fairseq's search treats NaN as impossible, and silently returns
+       the hypotheses that are left. It does not record the sentence of each row of the batch; the next two patches do.
     """
     models = [model for model in generator.model.models if hasattr(model, "share_source_keys")]
     for model in models:
@@ -50,9 +50,9 @@ def _reorder_encoder_out(reorder: Function, ensemble: EnsembleModel, encoder_out
 
     Args:
         reorder: fairseq's method.
-        ensemble: of the search.
-        encoder_outs: of its models.
-        new_order: (rows,) the row before that each new row continues; of the first call, the sentence.
+        ensemble: the ensemble of the search.
+        encoder_outs: the encoder outputs of its models.
+        new_order: (rows,) the old row that each new row continues; in the first call, its sentence.
     """
     rows = getattr(ensemble, "sentence_of_row", None)
     ensemble.sentence_of_row = new_order if rows is None else rows[new_order]
@@ -70,19 +70,18 @@ def _forward_decoder(decode: Function, ensemble: EnsembleModel, *args: Any, **op
 def _no_repeat_ngram(
     block: Function, module: NGramRepeatBlock, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
 ) -> Tensor:
-    """Patch ``NGramRepeatBlock._no_repeat_ngram`` of fairseq/ngram_repeat_block.py: compare the last tokens that were
-    generated.
+    """Patch ``NGramRepeatBlock._no_repeat_ngram`` of fairseq/ngram_repeat_block.py: compare the last generated tokens.
 
-    Without its CUDA extension, which is mostly not built, fairseq compares the last tokens of a buffer for hypotheses
-    of the greatest length: until the end that is padding, and nothing is blocked.
+    Without its CUDA extension, which usually is not built, fairseq compares the last tokens of a buffer of the maximum
+    length. These are padding until the end of the search, so that it blocks nothing.
 
     Args:
         block: fairseq's method.
-        module: that it is of.
+        module: its instance.
         tokens: (rows, longest hypothesis + 2)
         lprobs: (rows, vocabulary)
         bsz: number of sentences.
         beam_size: number of rows of each.
-        step: of the search; so many tokens follow the first one of `tokens`.
+        step: step of the search; `tokens` has this many tokens after the first one.
     """
     return block(module, tokens[:, : step + 1], lprobs, bsz, beam_size, step)

@@ -1,8 +1,8 @@
-"""Patches for models that one GPU does not hold: ``--ddp-backend fully_sharded`` is PyTorch's FSDP2.
+"""Patches for models that do not fit on one GPU: ``--ddp-backend fully_sharded`` is PyTorch's FSDP2.
 
-fairseq knows that name, and means fairscale by it, which is no longer developed. Here every rank keeps a part of each
-parameter, of its gradient and of its moments, in 32 bits. A layer is put together when it is computed: in bfloat16 with
-``--bf16``, gradients are then summed in 32 bits. Checkpoints are those of one process.
+In fairseq this name means fairscale, which is no longer developed. With these patches, every rank keeps a shard of each
+parameter, of its gradient and of its moments, in 32 bits. A layer is gathered when it is computed. With ``--bf16`` it
+computes in bfloat16, and gradients are summed in 32 bits. Checkpoints are the same as those of one process.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _BACKEND = "fully_sharded"
 
 
 def install() -> None:
-    """Refuse what needs fairscale, and train sharded models by `ShardedTrainer`."""
+    """Refuse options that need fairscale, and train sharded models with `ShardedTrainer`."""
     wrap(distributed_utils, "call_main", _run)
     # fairscale's wrapper, which fairseq_cli/train.py puts around the model.
     train.fsdp_enable_wrap = lambda cfg: contextlib.nullcontext()
@@ -36,16 +36,16 @@ def install() -> None:
 
 
 def _run(call: Function, cfg: DictConfig, main: Function, **options: Any) -> None:
-    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: `check` its options first."""
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: call `check` first."""
     check(cfg)
     call(cfg, main, **options)
 
 
 def check(cfg: DictConfig) -> None:
-    """Make sure that the options need no fairscale, and go with sharded parameters where those are asked for.
+    """Check that no option needs fairscale, and that all are compatible with sharded parameters if those are requested.
 
     Raises:
-        UserError: naming every option that does not.
+        UserError: lists all other options.
     """
     training = cfg.distributed_training
     problems = []
@@ -79,7 +79,7 @@ def check(cfg: DictConfig) -> None:
 
 
 def _make_trainer(cfg: DictConfig, *args: Any) -> Trainer:
-    """Stand in for `Trainer` in fairseq_cli/train.py; one process has nothing to share."""
+    """Replace `Trainer` in fairseq_cli/train.py. With one process, do not shard."""
     training = cfg.distributed_training
     if training.ddp_backend == _BACKEND and training.distributed_world_size == 1:
         logger.info(f"--ddp-backend {_BACKEND}: nothing is sharded, for there is one process")
@@ -88,19 +88,19 @@ def _make_trainer(cfg: DictConfig, *args: Any) -> Trainer:
 
 
 class ShardedTrainer(Trainer):
-    """fairseq's trainer, of a model whose parameters are shared out among the ranks.
+    """fairseq's trainer for a model whose parameters are sharded among the ranks.
 
-    The model is loaded whole, on the CPU, and sharded when the optimizer is built, which fairseq does next.
+    The model is loaded completely on the CPU, and sharded when fairseq builds the optimizer, its next step.
     """
 
-    is_fsdp = False  # fairscale's
-    has_chosen_precision = True  # before fairseq's trainer is made
+    is_fsdp = False  # this means fairscale's FSDP
+    has_chosen_precision = True  # in `__init__`, before that of fairseq's trainer
 
     def __init__(self, cfg: DictConfig, *args: Any) -> None:
         choose_precision(cfg)
         self._dtype = torch.bfloat16 if cfg.common.bf16 else None
         self._whole_state: dict[str, Any] | None = None
-        cfg.common.bf16 = False  # fairseq would train a model in bfloat16, beside a copy in 32 bits
+        cfg.common.bf16 = False  # fairseq would convert the model to bfloat16, and keep a copy in 32 bits
         super().__init__(cfg, *args)
 
     @property
@@ -117,7 +117,7 @@ class ShardedTrainer(Trainer):
         self.optimizer.optimizer.register_load_state_dict_pre_hook(_shard_state)
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
-        """Clip by the norm of the gradients of all ranks together."""
+        """Clip by the norm of the gradients over all ranks."""
 
         def of_all_ranks(norm: Tensor) -> Tensor:
             squared = norm.square()
@@ -127,30 +127,30 @@ class ShardedTrainer(Trainer):
         return self.optimizer.clip_grad_norm(clip_norm, of_all_ranks)
 
     def consolidate_optimizer(self) -> None:
-        """Gather the whole state on the first rank: what every rank calls before a checkpoint is saved.
+        """Gather the whole state on the first rank. Every rank calls this before a checkpoint is saved.
 
-        Behind an error, which may be that of one rank alone, the others would not answer.
+        After an exception nothing is gathered: it may be on one rank only, and the others would not take part.
         """
         super().consolidate_optimizer()
         self._whole_state = None if sys.exc_info()[0] else gather(super().state_dict(), self.is_data_parallel_master)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return what was gathered."""
+        """Return the gathered state, and forget it."""
         state, self._whole_state = self._whole_state, None
         return state
 
     def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
-        """Save what was gathered, if anything was."""
+        """Save the gathered state, if there is one."""
         return super().save_checkpoint(filename, extra_state) if self._whole_state else None
 
 
 def shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Share the parameters of a model out among the ranks, in place: each of its layers for itself, then the others.
+    """Shard the parameters of a model among the ranks, in place: first each layer, then all other parameters.
 
     Args:
-        model: equal on all ranks, on the CPU.
-        device: where the parts go, and where the model is computed.
-        dtype: to compute in; None: that of the parameters.
+        model: a model on the CPU, equal on all ranks.
+        device: the device of the shards and of the computation.
+        dtype: the type of the computation; None: the type of the parameters.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -163,15 +163,17 @@ def shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> 
         fully_shard(module, mesh=mesh, mp_policy=policy)
     for name, parameter in model.named_parameters():
         vars(parameter).update(attributes[name])
-    logger.info(f"--ddp-backend {_BACKEND}: {len(layers)} layers, and what is around them, on {mesh.size()} ranks")
+    logger.info(
+        f"--ddp-backend {_BACKEND}: {len(layers)} layers and all other parameters are sharded on {mesh.size()} ranks"
+    )
 
 
 def gather(state: dict[str, Any], keep: bool) -> dict[str, Any]:
-    """Put sharded tensors together, on the CPU; every rank must call this.
+    """Gather sharded tensors on the CPU. Every rank must call this.
 
     Args:
-        state: whose containers hold the tensors; one that is there under two names stays one.
-        keep: whether this rank wants the result; None stands for its tensors otherwise.
+        state: nested containers with the tensors. A tensor that occurs twice is gathered into one tensor.
+        keep: whether this rank keeps the result; else its sharded tensors become None.
     """
     from torch.distributed.tensor import DTensor
 
@@ -187,7 +189,7 @@ def gather(state: dict[str, Any], keep: bool) -> dict[str, Any]:
 
 
 def _shard_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Take this rank's part of moments that are whole, before they are loaded."""
+    """Shard complete moments before they are loaded, and keep the part of this rank."""
     from torch.distributed.tensor import distribute_tensor
 
     def part(value: Tensor, parameter: Any) -> Tensor:

@@ -1,8 +1,8 @@
-"""How threads of the CPU wait for each other: a warning where they wait for a core, and fewer of them on request.
+"""Warn if CPU threads wait for cores, or use fewer threads with ``--share-cores``.
 
 A matrix product ends when its slowest thread does. The others wait in a loop (GNU's OpenMP: 300,000 rounds), which is
-fast while each thread has a core of its own. Where another process needs that core, the loop keeps it from the thread
-that all wait for.
+fast while each thread has its own core. If other processes need cores, the loops occupy those that the slowest thread
+needs.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from s2sft_fairseq.runtime import Function, wrap
 logger = logging.getLogger(__name__)
 
 WORTH_A_WARNING = 0.2
-"""Share of the time that the threads may wait for a core."""
+"""Share of the time that threads may wait for a core without a warning."""
 INTERVAL = 20.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 BUSY, FREE = 0.25, 0.75
-"""Cores: with ``--share-cores`` one thread less where the threads waited for more than the first, and one more, up to
-the number at the start, where more than the second were idle."""
+"""Numbers of cores for ``--share-cores``: use one thread less if the threads waited for more than `BUSY`, and one more,
+up to the number at the start, if more than `FREE` were idle."""
 
 
 def install() -> None:
@@ -43,11 +43,16 @@ def install() -> None:
 
 
 class Contention:
-    """Watches how long the threads wait for a core; it warns once, or has as many threads as there are free cores."""
+    """Watches how long threads wait for a core. It warns once, or adapts the number of threads to the free cores."""
 
     def __init__(self, waited: Callable[[], float], idle: Callable[[], float], clock: Callable[[], float]) -> None:
-        """Take the functions that tell, in seconds, how long all threads have waited, how long the cores of the machine
-        have been idle, added up, and what time it is."""
+        """Store the functions that return times in seconds.
+
+        Args:
+            waited: returns how long all threads have waited for a core, added up.
+            idle: returns how long the cores of the machine have been idle, added up.
+            clock: returns the current time.
+        """
         self._now = lambda: (clock(), waited(), idle())
         self._clock = clock
         self._last: tuple[float, float, float] | None = None
@@ -55,10 +60,10 @@ class Contention:
         self._most = torch.get_num_threads()
 
     def after_step(self, *, adapts: bool = False) -> None:
-        """Look, once an interval, at what happened since the last look.
+        """Once per interval, check the times since the last check.
 
         Args:
-            adapts: change the number of threads, in place of a warning.
+            adapts: change the number of threads instead of warning.
         """
         if self._last is not None and self._clock() - self._last[0] < INTERVAL:
             return
@@ -74,7 +79,7 @@ class Contention:
         self._last = now
 
     def _adapt(self, waited: float, idle: float) -> None:
-        """Change the number of threads; both arguments are cores."""
+        """Change the number of threads; both arguments are mean numbers of cores."""
         threads = torch.get_num_threads()
         if waited > BUSY and threads > 1:
             torch.set_num_threads(threads - 1)
@@ -97,7 +102,7 @@ class Contention:
 
 
 def waited_seconds() -> float:
-    """Return how long the threads of this process were ready but had no core, added up; 0 where Linux does not say.
+    """Return how long the threads of this process waited for a core, added up; 0 if the system does not provide it.
 
     proc(5): the second number of ``schedstat``, in nanoseconds.
     """
@@ -109,7 +114,7 @@ def waited_seconds() -> float:
 
 
 def idle_seconds() -> float:
-    """Return how long the cores of the machine were idle, added up; 0 where Linux does not say.
+    """Return how long the cores of the machine were idle, added up; 0 if the system does not provide it.
 
     proc(5): the fourth number of the first line of ``stat``, in ticks.
     """

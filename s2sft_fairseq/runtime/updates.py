@@ -1,7 +1,7 @@
-"""Patches of an update, so that a GPU never waits for the host: few launches, and numbers are read when logged.
+"""Patches of an update that keep a GPU busy: fewer kernel launches, and numbers are read only when they are logged.
 
-Of an update with ``--fp16`` or ``--amp`` the host reads the norm, which the loss scale follows. Otherwise it reads
-numbers every ``--log-interval`` updates. CPUs compute what they did before.
+With ``--fp16`` or ``--amp``, the host reads the norm of each update, on which the loss scale depends. Otherwise it
+reads numbers every ``--log-interval`` updates. Results on CPUs do not change.
 """
 
 import logging
@@ -24,11 +24,11 @@ from s2sft_fairseq.runtime import Function, wrap
 logger = logging.getLogger(__name__)
 
 _NAMED = 5
-"""Parameters that an error names at most."""
+"""Maximum number of parameters that an error names."""
 
 
 def install() -> None:
-    """Patch the optimizer of ``--fp16`` and ``--bf16``, and what `Trainer` reads of an update."""
+    """Patch the optimizer of ``--fp16`` and ``--bf16``, and how `Trainer` checks and logs an update."""
     wrap(FP16Optimizer, "_sync_fp16_grads_to_fp32", _widen_gradients)
     wrap(FP16Optimizer, "_sync_fp32_params_to_fp16", _narrow_parameters)
     wrap(FP16Optimizer, "zero_grad", _zero_gradients)
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def _widen_gradients(widen: Function, optimizer: FP16Optimizer) -> None:
-    """Patch ``_sync_fp16_grads_to_fp32`` of fairseq/optim/fp16_optimizer.py: copy a list of gradients, not each."""
+    """Patch ``_sync_fp16_grads_to_fp32`` of fairseq/optim/fp16_optimizer.py: copy all gradients in one call."""
     if optimizer.has_flat_params or not optimizer._needs_sync:
         return widen(optimizer)
     pairs = []
@@ -56,7 +56,7 @@ def _widen_gradients(widen: Function, optimizer: FP16Optimizer) -> None:
 
 
 def _narrow_parameters(narrow: Function, optimizer: FP16Optimizer) -> None:
-    """Patch ``_sync_fp32_params_to_fp16`` of fairseq/optim/fp16_optimizer.py likewise."""
+    """Patch ``_sync_fp32_params_to_fp16`` of fairseq/optim/fp16_optimizer.py: copy all parameters in one call."""
     if optimizer.has_flat_params:
         return narrow(optimizer)
     pairs = zip(optimizer.fp16_params, optimizer.fp32_params, strict=True)
@@ -64,13 +64,13 @@ def _narrow_parameters(narrow: Function, optimizer: FP16Optimizer) -> None:
 
 
 def _zero_gradients(zero: Function, optimizer: FP16Optimizer) -> None:
-    """Patch ``zero_grad`` of fairseq/optim/fp16_optimizer.py likewise."""
+    """Patch ``zero_grad`` of fairseq/optim/fp16_optimizer.py: zero all gradients in one call."""
     if optimizer.has_flat_params:
         return zero(optimizer)
     wide = optimizer.fp32_params
     if gradients := [parameter.grad for parameter in wide if parameter.grad is not None]:
         torch._foreach_zero_(gradients)
-    optimizer.fp32_params = []  # whose gradients fairseq would zero one by one
+    optimizer.fp32_params = []  # fairseq would zero their gradients one by one
     try:
         zero(optimizer)
     finally:
@@ -85,7 +85,7 @@ def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _torch_with_isfinite() -> types.ModuleType:
-    """Return PyTorch as a module of its own with `_isfinite`, for ``Trainer.train_step`` of fairseq/trainer.py."""
+    """Return a copy of the module `torch` with `_isfinite` and `_tensor`, for fairseq/trainer.py."""
     module = types.ModuleType("torch")
     module.__dict__.update(vars(torch))
     module.isfinite = _isfinite  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def _torch_with_isfinite() -> types.ModuleType:
 
 
 def _tensor(*args: Any, **options: Any) -> Tensor:
-    """Stand in for `torch.tensor`: fairseq puts the norm of an update that is left out on a GPU, even without one."""
+    """Replace `torch.tensor`: fairseq moves the norm of a skipped update to a GPU, even if there is none."""
     made = torch.tensor(*args, **options)
     if not torch.cuda.is_available():
         vars(made)["cuda"] = made.cpu
@@ -102,24 +102,25 @@ def _tensor(*args: Any, **options: Any) -> Tensor:
 
 
 def _isfinite(x: Tensor) -> Tensor:
-    """Stand in for `torch.isfinite`: what `_clip` looks at later counts as finite until then."""
+    """Replace `torch.isfinite`: norms that `_clip` checks later count as finite until then."""
     return torch.ones(x.shape, dtype=torch.bool) if hasattr(x, "is_looked_at_later") else torch.isfinite(x)
 
 
 def _clip(clip: Callable[..., Tensor], trainer: Trainer, max_norm: float) -> Tensor:
-    """Patch ``Trainer.clip_grad_norm`` of fairseq/trainer.py: ask whether norms are finite when numbers are logged.
+    """Patch ``Trainer.clip_grad_norm`` of fairseq/trainer.py: on GPUs, check that norms are finite only when logging.
 
-    fairseq asks before each step, and ends the training behind a second pass that prints tensors. On CPUs the error
-    names the parameters. On GPUs the optimizer leaves such a step out by itself, and the training ends at the next
-    numbers.
+    fairseq checks before each step. If a norm is not finite, it runs a second pass that prints tensors, and ends the
+    training. With this patch, the error on CPUs names the parameters. On GPUs the optimizer skips such a step itself,
+    and the training ends when numbers are logged next.
 
-    With ``--skip-nonfinite-updates`` such an update is left out on CPUs too: it is not counted, and its examples are
-    read. All ranks have the same norm, and do the same.
+    With ``--skip-nonfinite-updates``, such an update is skipped on CPUs, too: it is not counted, but its examples are
+    consumed. All ranks have the same norm, and so do the same.
 
     Raises:
-        UserError: on CPUs, if gradients are infinite or no numbers, and more often in a row than may be.
-        OverflowError: on CPUs, if the update is left out; fairseq catches it.
-        FloatingPointError: on GPUs, if those of an update since the last numbers were.
+        UserError: on CPUs, gradients are infinite or NaN more often in a row than ``--skip-nonfinite-updates`` allows.
+        OverflowError: on CPUs, the update is skipped; fairseq catches this.
+        FloatingPointError: on GPUs, gradients were infinite or NaN since numbers were last logged, more often in a row
+            than ``--skip-nonfinite-updates`` allows.
     """
     norm = clip(trainer, max_norm)
     optimizer = trainer.optimizer
@@ -133,7 +134,7 @@ def _clip(clip: Callable[..., Tensor], trainer: Trainer, max_norm: float) -> Ten
         trainer.nonfinite = 0
     if norm.device.type == "cpu" or trainer.cfg.common.amp or not getattr(inner, "leaves_out_overflows", False):
         return norm
-    # A sum is finite where all that were added to it are.
+    # The sum of the norms is finite only if all of them are.
     trainer.sum_of_norms = norm + getattr(trainer, "sum_of_norms", 0.0)
     if _is_logged(trainer):
         total, trainer.sum_of_norms = float(trainer.sum_of_norms), 0.0
@@ -150,7 +151,7 @@ def _clip(clip: Callable[..., Tensor], trainer: Trainer, max_norm: float) -> Ten
 
 
 def _left_out(trainer: Trainer, problem: str) -> bool:
-    """Count an update whose gradients are not finite; tell whether it may be left out, and warn."""
+    """Count an update whose gradients are not finite. If it may be skipped, log a warning and return True."""
     allowed = int(getattr(trainer.cfg.task, "skip_nonfinite_updates", 0))
     trainer.nonfinite = getattr(trainer, "nonfinite", 0) + 1
     if trainer.nonfinite > allowed:
@@ -160,28 +161,28 @@ def _left_out(trainer: Trainer, problem: str) -> bool:
 
 
 def _not_finite(trainer: Trainer) -> str:
-    """Return which parameters have gradients that are NaN or infinite."""
+    """Return a message that names the parameters whose gradients are NaN or infinite."""
     gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
     names = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return (
         f"gradients of update {trainer.get_num_updates() + 1} are NaN or infinite, of "
         f"{', '.join(names[:_NAMED]) or 'no single parameter'}{more}. A lower --lr or --clip-norm or a longer "
-        "--warmup-updates may help; what was saved before is whole"
+        "--warmup-updates may help; saved checkpoints are not affected"
     )
 
 
 def _check_ranks(check: Function, trainer: Trainer, norm: Tensor) -> None:
-    """Patch ``Trainer._check_grad_norms`` of fairseq/trainer.py: on GPUs compare ranks when numbers are logged."""
+    """Patch ``Trainer._check_grad_norms`` of fairseq/trainer.py: on GPUs, compare ranks only when logging."""
     if norm.device.type == "cpu" or _is_logged(trainer):
         check(trainer, norm)
 
 
 def _log(log: Function, trainer: Trainer, logged: Any, sample_size: Any, norm: Any = None) -> dict[str, Any]:
-    """Patch ``Trainer._reduce_and_log_stats`` of fairseq/trainer.py: on GPUs numbers stay there.
+    """Patch ``Trainer._reduce_and_log_stats`` of fairseq/trainer.py: on GPUs, keep numbers as tensors.
 
-    fairseq copies two constants to the GPU, for which the host waits, and returns the numbers of the update rounded,
-    which nobody reads. The meters keep tensors.
+    fairseq copies two constants to the GPU, for which the host waits, and returns the rounded numbers of the update,
+    which are not used. With this patch, the meters store tensors.
     """
     if not isinstance(norm, Tensor) or norm.device.type == "cpu":
         return log(trainer, logged, sample_size, norm)
@@ -189,7 +190,7 @@ def _log(log: Function, trainer: Trainer, logged: Any, sample_size: Any, norm: A
     metrics.log_scalar("gnorm", norm, priority=400, round=3)
     if (limit := trainer.cfg.optimization.clip_norm) > 0:
         metrics.log_scalar("clip", 100.0 * (norm > limit), priority=500, round=1)
-    trainer.tpu = True  # for which fairseq returns nothing
+    trainer.tpu = True  # then fairseq does not return the rounded numbers
     try:
         return log(trainer, logged, sample_size)
     finally:
@@ -197,9 +198,9 @@ def _log(log: Function, trainer: Trainer, logged: Any, sample_size: Any, norm: A
 
 
 def _average(update: Function, meter: AverageMeter, value: Any, weight: Any = 1) -> None:
-    """Patch ``AverageMeter.update`` of fairseq/logging/meters.py: do not ask a GPU whether a weight is 0.
+    """Patch ``AverageMeter.update`` of fairseq/logging/meters.py: do not wait for the GPU to compare a weight with 0.
 
-    Weights of flows are there, and all weights are where there are several ranks.
+    The weights of flows are on the GPU; with several ranks all weights are.
     """
     if not isinstance(weight, Tensor) or weight.device.type == "cpu":
         return update(meter, value, weight)
@@ -209,5 +210,5 @@ def _average(update: Function, meter: AverageMeter, value: Any, weight: Any = 1)
 
 
 def _is_logged(trainer: Trainer) -> bool:
-    """Tell whether the numbers of the update at hand are logged."""
+    """Return whether the numbers of the current update are logged."""
     return (trainer.get_num_updates() + 1) % trainer.cfg.common.log_interval == 0

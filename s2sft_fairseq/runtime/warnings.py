@@ -1,4 +1,4 @@
-"""Warnings that fairseq's use of Hydra and PyTorch raises, and that the user of a command cannot act upon."""
+"""Silence warnings about fairseq's use of Hydra and PyTorch, which the user of a command cannot act on."""
 
 import sys
 import warnings
@@ -14,7 +14,7 @@ MESSAGES = (
     r"\s*Future Hydra versions will no longer change working directory at job runtime",
     # fairseq/data/iterators.py, on the CPU
     r"'pin_memory' argument is set as true but no accelerator is found",
-    # fairseq/trainer.py and fairseq/optim/amp_optimizer.py; of --amp on the CPU `cpu` warns
+    # fairseq/trainer.py and fairseq/optim/amp_optimizer.py; the module `cpu` warns of --amp on the CPU
     r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated",
     r"torch\.cuda\.amp\.GradScaler is enabled, but CUDA is not available",
     r"CUDA is not available or torch_xla is imported\. Disabling autocast",
@@ -22,7 +22,7 @@ MESSAGES = (
     r"`broadcast_buffers` is deprecated",
     # fairseq/modules/multihead_attention.py
     r"Support for mismatched key_padding_mask and attn_mask is deprecated",
-    # torch.distributed.fsdp, of the scores of fairseq's decoder: nothing changes them in place
+    # torch.distributed.fsdp, about the scores of fairseq's decoder, which nothing changes in place
     r"FSDP2-wrapped module \(\w+\) returned a view tensor",
 )
 

@@ -1,4 +1,4 @@
-"""`s2sft serve`: a model behind HTTP, with a page.
+"""`s2sft serve`: an HTTP server for a model, with a web page.
 
-A request passes `gate.py` (who may ask, and how much), `app.py` (what is asked) and `batching.py` (the model's thread).
+A request passes `gate.py` (access and limits), `app.py` (endpoints) and `batching.py` (the model's thread).
 """

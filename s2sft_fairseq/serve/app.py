@@ -1,4 +1,4 @@
-"""The application: what is asked of the model, and the page."""
+"""The application: the endpoints of the model, and the web page."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
@@ -35,13 +35,13 @@ REASONS = {
     504: "no answer in time",
 }
 SOURCE_NEEDED = "must be a text in Unicode, an object of such texts, or a list of either"
-"""In place of what pydantic finds wrong for each of the three."""
+"""Replaces pydantic's messages, one for each of the three."""
 MOST_PROBLEMS = 5
-"""Of a malformed request that its answer tells."""
+"""Maximum number of problems in the answer to a malformed request."""
 
 
 class Model(Protocol):
-    """What is used of `s2sft_fairseq.Seq2Seq`; its methods are called by one thread."""
+    """The methods of `s2sft_fairseq.Seq2Seq` that the server calls, always in the same thread."""
 
     def hypotheses(self, sources: Any, **options: Any) -> list[list[Any]]:
         """Return the best hypotheses of each source."""
@@ -50,7 +50,7 @@ class Model(Protocol):
         """Return the score of each target."""
 
     def attention(self, source: Any, target: str) -> Any:
-        """Return the weights of a source's tokens."""
+        """Return the attention weights of the tokens of a source."""
 
 
 def create_app(
@@ -59,10 +59,10 @@ def create_app(
     """Return the ASGI application that serves a model.
 
     Args:
-        model: the model; one thread of this application calls it.
-        limits: what requests may cost.
-        access: who may ask.
-        name: what ``/health`` calls the model.
+        model: the model, which one thread of this application calls.
+        limits: the limits of requests.
+        access: who may use the server.
+        name: the name of the model in ``/health``.
     """
     limits, access = limits or Limits(), access or Access()
     metrics = Metrics()
@@ -122,7 +122,7 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
 
     @app.post("/attention")
     async def attention(request: schemas.AttentionRequest) -> schemas.AttentionAnswer:
-        """Tell which tokens of the source each token of the target looks at."""
+        """Return the attention weights of the source tokens for each target token."""
         (source,) = schemas.sources_of(request.source, limits)
         schemas.check_length("target", len(request.target), limits)
 
@@ -140,7 +140,7 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
 def _add_state(app: FastAPI, batcher: Batcher, metrics: Metrics, name: str) -> None:
     @app.get("/health")
     async def health() -> schemas.HealthAnswer:
-        """Tell whether the model's thread runs."""
+        """Return the state of the server, if the model's thread runs."""
         if not batcher.is_alive():
             raise Refused(503, "the model's thread has ended")
         return schemas.HealthAnswer(status="ok", model=name, version=__version__, queue_length=batcher.queue_length())
@@ -159,7 +159,7 @@ def _add_page(app: FastAPI) -> None:
         app.get(path, include_in_schema=False)(page)
 
     folder = files("s2sft_fairseq.serve") / "static"
-    for path, (name, kind) in PAGE.items():  # read now: no request reaches the file system
+    for path, (name, kind) in PAGE.items():  # read the files now, so that requests do not access the file system
         add(path, (folder / name).read_bytes(), kind)
 
 
@@ -186,7 +186,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _problems(found: Sequence[Any]) -> list[str]:
-    """What is wrong with a request, once for each of its values."""
+    """Return the problems of a request, one for each of its values."""
     texts = {}
     for each in found:
         name = next((part for part in each["loc"][1:] if isinstance(part, str)), "")

@@ -1,4 +1,4 @@
-"""One thread that runs the model, and the requests that wait for it."""
+"""The thread that runs the model, and the queue of requests that wait for it."""
 
 import threading
 import time
@@ -11,15 +11,15 @@ from s2sft_fairseq.serve.metrics import Metrics
 from s2sft_fairseq.serve.settings import Limits, Refused
 
 Work = Callable[[list[Any]], Sequence[Any]]
-"""From the items of a batch to a result for each, in their order."""
+"""A function from the items of a batch to their results, in the same order."""
 
 
 @dataclass
 class Job:
-    """What one request asks of the model."""
+    """The work of one request."""
 
     key: Hashable
-    """Jobs of equal keys may share a batch: they ask for the same work with the same options."""
+    """Jobs with equal keys may share a batch: they ask for the same work with the same options."""
     work: Work
     items: list[Any]
     future: Future[list[Any]] = field(default_factory=Future)
@@ -27,7 +27,7 @@ class Job:
 
 
 class Batcher:
-    """Runs jobs in the order of their arrival, and those that may share a batch together with the oldest of them."""
+    """Runs jobs in the order of arrival. Later jobs with the same key may join the batch of the oldest one."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self._limits, self._metrics = limits, metrics
@@ -39,7 +39,7 @@ class Batcher:
         metrics.queue_length = self.queue_length
 
     def submit(self, key: Hashable, work: Work, items: list[Any]) -> Future[list[Any]]:
-        """Queue a job; a future that is cancelled before the model takes it leaves the queue.
+        """Queue a job and return its future. Cancel the future to remove the job from the queue.
 
         Raises:
             Refused: 429 if the queue is full, 503 if the server is shutting down.
@@ -62,11 +62,11 @@ class Batcher:
             return self._count()
 
     def is_alive(self) -> bool:
-        """Whether the model's thread runs."""
+        """Return whether the model's thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Refuse new jobs, finish those that wait, and end the thread."""
+        """Refuse new jobs, finish the waiting ones, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -81,10 +81,10 @@ class Batcher:
             self._do(batch)
 
     def _next_batch(self) -> list[Job]:
-        """Wait for a batch; an empty one tells that the batcher is closed and nothing waits."""
+        """Wait for the next batch and return it; return an empty one if the batcher is closed and no job waits."""
         with self._changed:
             while True:
-                self._count()  # which forgets what was cancelled
+                self._count()  # removes cancelled jobs
                 if self._waiting:
                     batch, full = self._sharing(self._waiting[0])
                     left = self._waiting[0].arrived + self._limits.max_wait_ms / 1000 - time.monotonic()
@@ -100,7 +100,7 @@ class Batcher:
         return batch
 
     def _sharing(self, oldest: Job) -> tuple[list[Job], bool]:
-        """The jobs that share a batch with the oldest one, and whether no further one could."""
+        """Return the jobs that share a batch with the oldest one, and whether the batch is full."""
         batch: list[Job] = []
         size = 0
         for job in self._waiting:
@@ -122,7 +122,7 @@ class Batcher:
         except Exception as error:
             if len(running) == 1:
                 running[0].future.set_exception(error)
-            else:  # one of them is to blame: each gets its own result or error
+            else:  # run each job alone, so that only the failing one gets the error
                 for job in running:
                     self._do_alone(job)
         else:

@@ -1,7 +1,7 @@
-"""What every request passes before the application sees it: who may ask, how much, and for how long.
+"""The checks of every request before it reaches the application: access, size and time.
 
-Plain ASGI, for the body must be counted while it is read, and a client that has gone must be noticed while the model
-works.
+This is plain ASGI, because the gate must count the body while it reads it, and must notice while the model works that
+the client has disconnected.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )
 READ_AND_DROPPED = 8
-"""Times the largest body: what is read of a body that is too large, so that its sender gets to read the answer."""
+"""A too large body is read up to this multiple of the limit, so that its sender receives the answer."""
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """The client disconnected before the answer."""
 
 
 class Gate:
-    """An ASGI application in front of another."""
+    """An ASGI application that checks requests before it passes them to another one."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Gate:
         free: Iterable[str],
         paths: Iterable[str],
     ) -> None:
-        """Stand before `app`.
+        """Wrap `app`.
 
         Args:
             app: the application.
             access: who may use it.
-            limits: the size of a body, the number of open requests, and the time of each, are kept here.
+            limits: the gate enforces the size of a body, the number of open requests, and the time of each.
             metrics: counts each answer.
             free: paths that need no key: the page itself, and ``/health``.
-            paths: all paths that exist; metrics name no others.
+            paths: all paths that exist; metrics count all others as "other".
         """
         self._app, self._access, self._limits, self._metrics = app, access, limits, metrics
         self._free, self._paths = frozenset(free), frozenset(paths)
@@ -77,18 +77,18 @@ class Gate:
         try:
             await self._admit(scope, receive, answer)
         except ClientGoneError:
-            answer.status = 499  # nothing was sent: as other servers log it
+            answer.status = 499  # nothing was sent; other servers log this status, too
         except Refused as refused:
             await answer.refuse(refused)
         except Exception:
-            if not answer.status:  # else it is logged and answered
+            if not answer.status:  # else the error was logged and answered
                 await answer.refuse(unexpected())
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.count_request(path, answer.status, time.monotonic() - start)
 
     async def _admit(self, scope: Message, receive: Receive, answer: "Answer") -> None:
-        headers = dict(scope["headers"])  # of several of one name, the last
+        headers = dict(scope["headers"])  # of repeated headers, the last
         self._check_sender(scope, headers)
         if scope["method"] in ("GET", "HEAD"):  # these read no body and do not wait for the model
             await self._app(scope, receive, answer)
@@ -117,7 +117,7 @@ class Gate:
             raise Refused(401, "the header Authorization: Bearer KEY is needed", {"WWW-Authenticate": "Bearer"})
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """Read the body, and no more of it than is allowed, whatever length it claims."""
+        """Read the body and check its real size, independent of the claimed length."""
         most = self._limits.max_body
         chunks, size, more = [], 0, True
         claimed = headers.get(b"content-length", b"0")
@@ -141,7 +141,7 @@ class Gate:
 
     @staticmethod
     async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
-        """Await the work; it is cancelled if the client goes."""
+        """Await the work; cancel it if the client disconnects."""
         working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
         try:
             await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -156,12 +156,12 @@ class Gate:
 
 
 class Answer:
-    """Sends an answer with the headers that all have, and knows its status."""
+    """Sends an answer with the common headers, and records its status."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
-        """0 until an answer has begun."""
+        """The status of the answer; 0 before it begins."""
 
     async def __call__(self, message: Message) -> None:
         """Send a part of the answer."""
@@ -171,7 +171,7 @@ class Answer:
         await self._send(message)
 
     async def refuse(self, refused: Refused) -> None:
-        """Answer with a reason, unless another answer has begun."""
+        """Answer with the reason, unless another answer has begun."""
         if self.status:
             return
         body = refused.body()
@@ -182,14 +182,14 @@ class Answer:
 
 
 def unexpected() -> Refused:
-    """Return the answer to what must not happen; its traceback goes to the log, under the id that the answer names."""
+    """Return the answer to an unexpected exception, and log its traceback with an id that the answer names."""
     name = uuid.uuid4().hex[:12]
     logger.exception(f"error {name}")
     return Refused(500, f"an error within the server; its log tells more of error {name}")
 
 
 def _replay(body: bytes) -> Receive:
-    """A `receive` that gives a body that was read already, and then nothing more."""
+    """Return a `receive` that returns a body that was already read, and then waits forever."""
     parts = [body]
 
     async def receive() -> Message:

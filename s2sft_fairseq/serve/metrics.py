@@ -10,7 +10,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Histogram:
-    """How often a number was at most each of some bounds, their sum and their count."""
+    """The numbers of values up to each bound, their sum and their count."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -18,12 +18,12 @@ class Histogram:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count a number."""
+        """Add a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def lines(self, name: str) -> list[str]:
-        """Return the lines that Prometheus reads."""
+        """Return the lines for Prometheus."""
         found, below = [], 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             below += count
@@ -32,7 +32,7 @@ class Histogram:
 
 
 class Metrics:
-    """All that ``/metrics`` tells; any thread may count."""
+    """All numbers of ``/metrics``; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,22 +41,22 @@ class Metrics:
         self._batch_sizes = Histogram(BATCHES)
         self._model_seconds = Histogram(SECONDS)
         self.queue_length: Callable[[], int] = lambda: 0
-        """Asked when the text is made."""
+        """Called when the text is made."""
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Count an answer; `path` is one of the few that exist, for each makes a line."""
+        """Count an answer. `path` must be one of a fixed set, because each makes a line."""
         with self._lock:
             self._requests[path, status] += 1
             self._seconds.add(seconds)
 
     def count_batch(self, size: int, seconds: float) -> None:
-        """Count a batch that the model has done."""
+        """Count a batch that the model has finished."""
         with self._lock:
             self._batch_sizes.add(size)
             self._model_seconds.add(seconds)
 
     def text(self) -> str:
-        """Return the page that Prometheus reads."""
+        """Return the page for Prometheus."""
         queue_length = self.queue_length()
         with self._lock:
             lines = _head("s2sft_requests_total", "counter", "Answered requests.")

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers; FastAPI checks the former and describes both in ``/openapi.json``."""
+"""The JSON of requests and answers. FastAPI checks requests, and describes both in ``/openapi.json``."""
 
 from typing import Annotated
 
@@ -8,24 +8,24 @@ from s2sft_fairseq.serve.settings import Limits, Refused
 
 
 def _in_unicode(text: str) -> str:
-    """Refuse half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    """Refuse an unpaired surrogate, which is possible in JSON but not in UTF-8."""
     text.encode()
     return text
 
 
 Text = Annotated[str, AfterValidator(_in_unicode)]
 Source = Text | dict[Text, Text]
-"""A text, or named fields, for models that were trained with them."""
+"""A text, or named fields for models that were trained with fields."""
 
 
 class Request(BaseModel):
-    """A request: no unknown names, and no value of another type, such as "5" for 5."""
+    """A request. Unknown names and values of another type, such as "5" for 5, are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class GenerateRequest(Request):
-    """Sources and options of the search; what is left out is as the model's folder says."""
+    """Sources and search options; options that are left out have the defaults of the model folder."""
 
     source: Annotated[Source | list[Source], Field(description="a text, named fields, or a list of either")]
     beam: Annotated[int | None, Field(ge=1, description="hypotheses that the search keeps")] = None
@@ -71,7 +71,7 @@ class GenerateAnswer(BaseModel):
 
 
 class TargetScore(BaseModel):
-    """How probable a target is."""
+    """The log-probability of a target."""
 
     total: Annotated[float, Field(description="sum of log_probs")]
     tokens: list[str]
@@ -85,7 +85,7 @@ class ScoreAnswer(BaseModel):
 
 
 class AttentionAnswer(BaseModel):
-    """Weights of the source's tokens for each token of the target."""
+    """Attention weights of the source tokens for each target token."""
 
     source_tokens: list[str]
     target_tokens: list[str]
@@ -93,7 +93,7 @@ class AttentionAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """Whether the model's thread runs."""
+    """The state of a server whose model's thread runs."""
 
     status: str
     model: str
@@ -124,20 +124,32 @@ def sources_of(given: Source | list[Source], limits: Limits) -> list[Source]:
 
 
 def check_count(count: int, limits: Limits) -> None:
-    """Refuse an empty list and a longer one than a batch."""
+    """Refuse an empty list, and one that is longer than a batch.
+
+    Raises:
+        Refused: 422.
+    """
     if not 1 <= count <= limits.max_batch:
         raise Refused(422, f"source: 1 to {limits.max_batch} sources are taken at once, but there are {count}")
 
 
 def check_length(name: str, characters: int, limits: Limits) -> None:
-    """Refuse a text that is too long."""
+    """Refuse a text that is too long.
+
+    Raises:
+        Refused: 413.
+    """
     if characters > limits.max_length:
         reason = f"{name}: at most {limits.max_length} characters are taken, but one has {characters}"
         raise Refused(413, reason)
 
 
 def check_options(request: GenerateRequest, limits: Limits) -> None:
-    """Refuse options of a search that would take too long, naming all of them."""
+    """Refuse search options above the limits.
+
+    Raises:
+        Refused: 422; the reason lists all of them.
+    """
     most = {"beam": limits.max_beam, "num_return": request.beam or limits.max_beam, "max_len": limits.max_tokens}
     found = [
         f"{name} must be at most {bound}, but is {value}"

@@ -1,1 +1,1 @@
-"""Words and spans of words: counting n-grams of whole words, choosing those that belong together, and finding them."""
+"""Spans of whole words: count n-grams, choose those whose words belong together, and find them in targets."""

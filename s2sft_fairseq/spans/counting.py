@@ -1,8 +1,8 @@
-"""From files of symbols to the n-grams that belong together, in two passes: the words first, then their n-grams.
+"""Find the n-grams in files of symbols whose words belong together, in two passes: count words, then their n-grams.
 
-An n-gram occurs at most as often as any of its words. So the second pass needs numbers only for words that occur
-often enough, and these are few: an n-gram of them is a single integer, exactly. Words are counted exactly too, in a
-memory that does not grow with the text.
+An n-gram occurs at most as often as any of its words. So the second pass numbers only words that occur often enough.
+These are few, so that an n-gram fits into one integer, without hashing. Words are counted exactly, too, in memory that
+does not grow with the text.
 """
 
 import heapq
@@ -36,21 +36,21 @@ from s2sft_fairseq.tokenization.workers import Workers
 
 @dataclass
 class WordCounts:
-    """What a part of the text holds. Special symbols are no words here, and in no n-gram.
+    """The counts of words in a part of the text. Special symbols do not count as words, and are in no n-gram.
 
     Shape:
         V: symbols of the vocabulary.
     """
 
     tokens: np.ndarray
-    """How often each token is a word by itself, int64 (V,)."""
+    """The count of each word of one token, int64 (V,)."""
     spellings: Counter[bytes] = field(default_factory=Counter)
-    """How often each word of several tokens occurs."""
+    """The count of each word of several tokens."""
     totals: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
-    """The number of all words, bigrams and trigrams (3,)."""
+    """The number of all words, bigrams and trigrams, int64 (3,)."""
 
     def count(self, words: Words) -> None:
-        """Count further words; no n-gram goes on from those counted before."""
+        """Count further words; n-grams do not cross from earlier words."""
         ordinary = ~words.special
         bigrams = ordinary[:-1] & ordinary[1:]
         trigrams = bigrams[:-1] & bigrams[1:]
@@ -60,24 +60,24 @@ class WordCounts:
         self.spellings.update(words.spellings(~single))
 
     def add(self, other: "WordCounts") -> None:
-        """Count another part of the text too."""
+        """Add the counts of another part of the text."""
         self.totals += other.totals
         self.tokens += other.tokens
         self.spellings.update(other.spellings)
 
 
 class SpilledWordCounts:
-    """Adds up counts; when there are many words of several tokens they go to sorted files, which are merged later."""
+    """Sums of counts. If there are many words of several tokens, they are moved to sorted files, and merged later."""
 
     def __init__(self, num_symbols: int, folder: Path, max_spellings: int) -> None:
-        """Prepare to hold `max_spellings` words of several tokens at a time, and to write the others to a folder."""
+        """Begin with no counts; if memory has more than `max_spellings` words of several tokens, write to `folder`."""
         self.counts = WordCounts(np.zeros(num_symbols, np.int64))
         self._folder = folder
         self._max_spellings = max_spellings
         self._files: list[Path] = []
 
     def add(self, counts: WordCounts) -> None:
-        """Count a part of the text."""
+        """Add the counts of a part of the text."""
         self.counts.add(counts)
         if len(self.counts.spellings) > self._max_spellings:
             path = self._folder / f"words-{len(self._files)}.txt"
@@ -87,7 +87,7 @@ class SpilledWordCounts:
             self.counts.spellings.clear()
 
     def sums(self) -> Iterator[tuple[bytes, int]]:
-        """Yield each word, in the order of the spellings, and how often it occurs in all."""
+        """Yield each word with its total count, in the order of spellings."""
         tokens = np.flatnonzero(self.counts.tokens).tolist()
         of_one = ((token.to_bytes(4, "big"), int(self.counts.tokens[token])) for token in tokens)
         in_order = heapq.merge(of_one, self._in_order(), *map(_read, self._files))
@@ -105,12 +105,11 @@ def _read(path: Path) -> Iterator[tuple[bytes, int]]:
             yield bytes.fromhex(spelling), int(count)
 
 
-# Bytes of memory that a process needs for each byte of the text that it is given, counting what waits for it; for each
-# n-gram that it adds up; and that this process needs for each word of several tokens.
-_FOR_TEXT = 16
-_FOR_NGRAM = 64
-_FOR_WORD = 400
-# More text at a time than this is no faster, as long as each process gets several chunks.
+# Bytes of memory per unit of data.
+_FOR_TEXT = 16  # of a process, for each byte of its text, including chunks that wait for it
+_FOR_NGRAM = 64  # of a process, for each n-gram that it adds up
+_FOR_WORD = 400  # of the main process, for each word of several tokens
+# Larger chunks are not faster; each process should get several.
 _ENOUGH_TEXT = 1 << 20
 _CHUNKS_EACH = 8
 
@@ -119,17 +118,17 @@ _bar = partial(tqdm, unit_scale=True, mininterval=1)
 
 @dataclass(frozen=True)
 class Resources:
-    """What the counting may use; the result is the same whatever it is."""
+    """The resources of the counting, which do not change its result."""
 
     workers: int
-    """Processes."""
+    """Number of processes."""
     max_memory: int
-    """Bytes for text and n-grams, of all processes together."""
+    """Bytes for text and n-grams, for all processes together."""
     folder: Path
     """An empty folder for temporary files."""
 
     def chunk_size(self, paths: Iterable[Path]) -> int:
-        """Return how many bytes of text a process takes at a time."""
+        """Return how many bytes of text a process reads at a time."""
         affordable = self.max_memory // (_FOR_TEXT * self.workers)
         fair = sum(path.stat().st_size for path in paths) // (_CHUNKS_EACH * self.workers)
         return max(1, min(affordable, max(fair, _ENOUGH_TEXT)))
@@ -140,16 +139,12 @@ class Resources:
 
 
 class Found(NamedTuple):
-    """What the text holds.
-
-    Shape:
-        3: words, bigrams, trigrams.
-    """
+    """The result of the counting."""
 
     totals: np.ndarray
-    """How many there are in all, int64 (3,)."""
+    """The number of all words, bigrams and trigrams, int64 (3,)."""
     ngrams: dict[int, Collocations]
-    """The best n-grams of each order, 2 and 3; their keys are made of the numbers of their words."""
+    """The best n-grams of each order, 2 and 3. Their keys consist of the numbers of their words."""
     spellings: list[bytes]
     """The spelling of each word by its number."""
 
@@ -166,17 +161,16 @@ def find_collocations(
     """Find the bigrams and trigrams with the highest t-statistics.
 
     Args:
-        paths: checked files of symbols, a text a line; n-grams do not cross lines.
-        lines: how many they have in all.
-        text: reads them.
-        rule: what a word is.
-        numbers_wanted: how many n-grams of each order, 2 and 3.
-        min_count: how often an n-gram must occur.
+        paths: checked files of symbols, one text per line; n-grams do not cross lines.
+        lines: number of lines of all files.
+        text: converts symbols to ids.
+        rule: splits tokens into words.
+        numbers_wanted: number of n-grams of each order, 2 and 3.
+        min_count: minimum count of an n-gram.
         resources: processes and memory.
 
     Raises:
-        UserError: if a symbol is unknown, more words occur `min_count` times than can be told apart, or a process is
-            killed.
+        UserError: a symbol is unknown, more than `MAX_WORDS` words occur `min_count` times, or a process is killed.
     """
     counts = _count_words(paths, lines, text, rule, resources)
     words = _frequent(counts, min_count)
@@ -228,7 +222,7 @@ def _frequent(counts: SpilledWordCounts, min_count: int) -> dict[bytes, int]:
 
 
 class _Numbering(NamedTuple):
-    """What the processes share that count n-grams."""
+    """The data that all processes share when they count n-grams."""
 
     text: TokenText
     rule: WordRule
@@ -237,7 +231,7 @@ class _Numbering(NamedTuple):
 
 
 def _count_ngrams(paths: Sequence[Path], lines: int, shared: _Numbering, resources: Resources) -> dict[int, list[Path]]:
-    """Write the runs of each order, 2 and 3."""
+    """Write the runs of each order, 2 and 3, and return their paths."""
     runs: dict[int, list[Path]] = {2: [], 3: []}
     chunks = read_chunks(paths, resources.chunk_size(paths))
     with Workers(resources.workers, shared) as pool, _bar(total=lines, desc="n-grams", unit="line") as progress:
@@ -251,7 +245,7 @@ def _count_ngrams(paths: Sequence[Path], lines: int, shared: _Numbering, resourc
 def _ngrams_of_chunk(shared: _Numbering, chunk: Chunk) -> tuple[int, dict[int, Path | None]]:
     text, rule, numbers, folder = shared
     found = [numbers.of(rule.split(ids, np.zeros(1, np.int64))) for ids in text.ids(chunk)]
-    # Texts end in eos, which has no number: no n-gram goes from one to the next.
+    # Texts end with eos, which has no number, so that no n-gram crosses texts.
     in_text = np.concatenate([*found, np.empty(0, np.int64)])
     bigrams = bigram_keys(in_text)
     trigrams = trigram_keys(bigrams, in_text)
@@ -260,7 +254,7 @@ def _ngrams_of_chunk(shared: _Numbering, chunk: Chunk) -> tuple[int, dict[int, P
 
 
 class _Scoring(NamedTuple):
-    """What the processes share that compute t-statistics."""
+    """The data that all processes share when they compute t-statistics."""
 
     runs: Sequence[Path]
     order: int

@@ -1,8 +1,8 @@
-"""Bigrams and trigrams of numbered words: as single integers, counted in sorted files, and scored by the t-test.
+"""Bigrams and trigrams of numbered words, as integer keys: count them in sorted files, and score them by the t-test.
 
-The integers, keys, sort in the order of their words. Counting is external sorting, a range of keys at a time: each run
-is a ``.npy`` file with an int64 array (2, K): the keys of the n-grams of a part of the text, ascending and each one
-once, and how often each occurs there. The t-test is that of ERNIE-GEN (section 3.3, "Span-by-span Generation Flow").
+Keys sort in the order of their words. Counting is external sorting, one range of keys at a time. Each run is a ``.npy``
+file with an int64 array (2, K): the unique keys of the n-grams in a part of the text, ascending, and their counts. The
+t-test is that of ERNIE-GEN (section 3.3, "Span-by-span Generation Flow").
 """
 
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ import numpy as np
 
 _BITS = 21
 MAX_WORDS = (1 << _BITS) - 1
-"""So many words can be told apart: three numbers of 21 bits fill an int64, whose largest value is left free."""
+"""Maximum number of words: three numbers of 21 bits fill an int64, and the largest value is reserved."""
 
 
 def bigram_keys(numbers: np.ndarray) -> np.ndarray:
-    """Return the key of the two words that begin at each word but the last, (W,) to (W - 1,).
+    """Return the key of the bigram that begins at each word but the last, (W,) to (W - 1,).
 
     Args:
-        numbers: of words, -1 for those that belong to no n-gram; then the key is negative.
+        numbers: numbers of the words; -1 for a word that is in no n-gram, which makes the key negative.
     """
     return numbers[:-1] << _BITS | numbers[1:]
 
 
 def trigram_keys(bigrams: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return the key of the three words that begin at each word but the last two, (W - 2,).
+    """Return the key of the trigram that begins at each word but the last two, (W - 2,).
 
     Args:
-        bigrams: as `bigram_keys` returns them, (W - 1,); a negative one makes its trigrams negative.
-        numbers: of the words (W,).
+        bigrams: the result of `bigram_keys`, (W - 1,); a negative key makes its trigrams negative.
+        numbers: numbers of the words (W,).
     """
     keys = bigrams[:-1] << _BITS | numbers[2:]
     keys[(bigrams[:-1] < 0) | (bigrams[1:] < 0)] = -1
@@ -51,11 +51,11 @@ def write_run(path: Path, keys: np.ndarray) -> Path | None:
     """Count the n-grams of a part of the text.
 
     Args:
-        path: of the run, which ends in ``.npy``.
-        keys: of all n-grams; negative ones do not count.
+        path: path of the run, which ends in ``.npy``.
+        keys: keys of all n-grams; negative ones are ignored.
 
     Returns:
-        The path, or None where nothing was to be written.
+        The path, or None if there is no n-gram.
     """
     found, counts = np.unique(keys[keys >= 0], return_counts=True)
     if not len(found):
@@ -65,22 +65,22 @@ def write_run(path: Path, keys: np.ndarray) -> Path | None:
 
 
 def key_ranges(runs: Sequence[Path], size: int) -> list[tuple[int, int]]:
-    """Cut the keys of all runs into ranges, from the first key of each up to, but without, its end.
+    """Cut the keys of all runs into ranges (first key, end), the end exclusive.
 
-    A range takes at most `size` keys of all the runs together, or three of each run where that is more.
+    A range has at most `size` keys of all runs together, or three keys per run if that is more.
     """
     if not runs:
         return []
-    # A range has at most `step` keys more of each run than its samples stand for. It has fewer than two samples a run:
-    # one on the average, and those that equal its first one, of which each run has one at most.
+    # A sample stands for `step` keys of a run. A range has at most `step` keys of each run more than its samples stand
+    # for. It has fewer than two samples per run: one on average, and at most one per run that equals its first sample.
     step = max(1, size // (3 * len(runs)))
-    # Copies: a file that is not mapped any more leaves the memory.
+    # Copy, so that the mapped files can leave the memory.
     samples = np.sort(np.concatenate([np.load(run, mmap_mode="r")[0, ::step].copy() for run in runs]))
     return list(pairwise([0, *samples[len(runs) :: len(runs)].tolist(), int(_END)]))
 
 
 def merge_runs(runs: Sequence[Path], start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys from `start` up to `end` of all runs, ascending and each one once, and the sums of their counts.
+    """Return the unique keys from `start` up to `end` of all runs, ascending, and the sums of their counts.
 
     Shape:
         two int64 arrays (K,)
@@ -90,20 +90,20 @@ def merge_runs(runs: Sequence[Path], start: int, end: int) -> tuple[np.ndarray, 
         counted = np.load(run, mmap_mode="r")
         parts.append(counted[:, slice(*np.searchsorted(counted[0], [start, end]))].copy())
     keys, counts = np.concatenate(parts, axis=1)
-    order = np.argsort(keys, kind="stable")  # fast where parts are sorted already
+    order = np.argsort(keys, kind="stable")  # fast, because the parts are sorted
     keys, counts = keys[order], counts[order]
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     return keys[first], np.add.reduceat(counts, first) if len(first) else counts
 
 
 def t_statistic(counts: np.ndarray, total: int, by_chance: np.ndarray) -> np.ndarray:
-    """Return how far n-grams are from the hypothesis that their words meet by chance.
+    """Return the t-statistics of n-grams under the hypothesis that their words are independent.
 
-    ``t = (p - p') / sqrt(sigma^2 / N)`` with ``p = count / N`` and ``sigma^2 = p (1 - p)``. Where all n-grams are the
-    same, ``sigma`` is 0 and t is infinite, or 0 if that is what chance gives too.
+    ``t = (p - p') / sqrt(sigma^2 / N)`` with ``p = count / N`` and ``sigma^2 = p (1 - p)``. If all n-grams of the text
+    are the same, ``sigma`` is 0 and t is infinite, or 0 if ``p = p'``.
 
     Args:
-        counts: of n-grams of one order (K,).
+        counts: counts of n-grams of one order (K,).
         total: N, the number of all n-grams of this order in the text.
         by_chance: ``p'``, the products of the probabilities of their words (K,).
     """
@@ -122,24 +122,24 @@ class Collocations:
     """
 
     keys: np.ndarray
-    """Of the n-grams, int64 (K,)."""
+    """The keys of the n-grams, int64 (K,)."""
     counts: np.ndarray
-    """How often they occur, int64 (K,)."""
+    """Their counts, int64 (K,)."""
     t: np.ndarray
     """Their t-statistics, float64 (K,)."""
 
     @classmethod
     def none(cls) -> "Collocations":
-        """Return no n-grams."""
+        """Return an empty collection."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
     @classmethod
     def joined(cls, parts: Sequence["Collocations"]) -> "Collocations":
-        """Join n-grams, at least one part."""
+        """Concatenate one or more parts."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "counts", "t")))
 
     def best(self, number: int) -> "Collocations":
-        """Return those with the highest t, best first; of equals those whose words have the smaller ids come first.
+        """Return at most `number` n-grams with the highest t, best first; ties are in the order of the words' ids.
 
         N-grams that are not more frequent than by chance (t <= 0) are left out.
         """

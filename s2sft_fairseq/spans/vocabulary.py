@@ -1,16 +1,15 @@
 """The vocabulary of spans and its file, and the spans of target texts.
 
-Spans are trigrams, bigrams and single words, found greedily (ERNIE-GEN, section 3.3). The file is text, so that it can
-be looked through:
+Spans are trigrams, bigrams and single words, found greedily (ERNIE-GEN, section 3.3). The file is readable text:
 
 ===========  ===========================================================================================================
-first line   JSON: ``format`` and ``version``, what was counted and how, and how many n-grams the file lists
+first line   JSON: ``format`` and ``version``, the settings of the counting, and the number of n-grams in the file
 then         the bigrams, best first, and then the trigrams, best first: the symbols as in tokenized text, the count and
              the t-statistic, separated by tabs
-last line    ``continuing`` and, behind a tab, the symbols of the dictionary that do not begin a word
+last line    ``continuing`` and, after a tab, the symbols of the dictionary that do not begin a word
 ===========  ===========================================================================================================
 
-So it holds all that is needed to split rows of token ids into spans, whatever the tokenizer was.
+The file suffices to split rows of token ids into spans, without the tokenizer.
 """
 
 import json
@@ -34,17 +33,17 @@ _NO_NGRAMS = Ragged(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class SpanVocabulary:
-    """The bigrams and trigrams that are predicted as one span; every other word is a span by itself.
+    """The bigrams and trigrams that are predicted as one span. Every other word is a span by itself.
 
     Shape:
         N: tokens, W: words, of all rows together.
     """
 
     def __init__(self, rule: WordRule, ngrams: Ragged = _NO_NGRAMS) -> None:
-        """Take the n-grams as rows of token ids.
+        """Store the n-grams, given as rows of token ids.
 
         Raises:
-            ValueError: if one has not two or three words, or holds a special symbol.
+            ValueError: an n-gram does not have two or three words, or holds a special symbol.
         """
         self.rule = rule
         words = rule.split_rows(ngrams)
@@ -54,25 +53,25 @@ class SpanVocabulary:
             raise ValueError("the n-grams of a span vocabulary need two or three words, none of them special")
         self._numbers = WordNumbers(sorted(set(words.spellings())), len(rule.continues))
         bigrams, trigrams = _keys(self._numbers.of(words), row)
-        begins = np.diff(row, prepend=-1) > 0  # each n-gram is what its first word begins
+        begins = np.diff(row, prepend=-1) > 0  # the first word of each n-gram
         self._bigrams = np.sort(bigrams[begins[:-1] & (order[row[:-1]] == 2)])
         self._trigrams = np.sort(trigrams[begins[:-2] & (order[row[:-2]] == 3)])
 
     @classmethod
     def of_single_tokens(cls, dictionary: PretrainedDictionary) -> "SpanVocabulary":
-        """Return the vocabulary that makes each token a span: with it, the span flow is the word flow."""
+        """Return the vocabulary with which each token is a span, so that the span flow is the word flow."""
         return cls(WordRule.of(dictionary, ()))
 
     def boundaries(self, tokens: Ragged) -> np.ndarray:
-        """Find the spans of each row: from the left the longest one that the vocabulary has, in whole words.
+        """Find the spans of each row: from the left, always the longest one in the vocabulary, in whole words.
 
-        Special symbols, words that the vocabulary lacks and what is left of a cut word are spans of their own.
+        Special symbols, words that the vocabulary lacks and the rest of a cut word are spans of their own.
 
         Args:
             tokens: ids of all rows.
 
         Returns:
-            For each token the place in its row of the first token of its span, int64 (N,).
+            For each token, the index in its row of the first token of its span, int64 (N,).
         """
         words = self.rule.split_rows(tokens)
         spans = self._spans(self._numbers.of(words), tokens.row[words.first])
@@ -85,7 +84,7 @@ class SpanVocabulary:
         longest = np.ones(len(numbers), np.int64)
         longest[:-1][_is_in(bigrams, self._bigrams)] = 2
         longest[:-2][_is_in(trigrams, self._trigrams)] = 3
-        # No span leaves its row, so that one walk through all words comes by the first word of each row.
+        # No span crosses rows, so that one walk through all words visits the first word of each row.
         words = longest.tolist()
         spans = []
         at = 0
@@ -96,13 +95,13 @@ class SpanVocabulary:
 
 
 def _keys(numbers: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys of the bigrams (W - 1,) and trigrams (W - 2,) that begin at each word, negative across rows."""
+    """Return the keys of the bigrams (W - 1,) and trigrams (W - 2,) that begin at each word; negative across rows."""
     bigrams = np.where(np.diff(row) == 0, bigram_keys(numbers), -1)
     return bigrams, trigram_keys(bigrams, numbers)
 
 
 def _is_in(keys: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Tell which keys a sorted table holds, boolean."""
+    """Return whether a sorted table holds each key, boolean."""
     if not len(table):
         return np.zeros(len(keys), bool)
     return table[np.minimum(np.searchsorted(table, keys), len(table) - 1)] == keys
@@ -136,9 +135,9 @@ def write_spans(
     Args:
         path: the file.
         dictionary: the vocabulary.
-        rule: what a word is.
+        rule: splits tokens into words.
         ngrams: the bigrams and the trigrams, best first.
-        facts: what was counted and how, for the first line.
+        facts: the settings and totals of the counting, for the first line.
     """
     listed = {name: len(entries) for name, entries in zip(_ORDERS, ngrams, strict=True)}
     continuing = (dictionary.symbols[number] for number in np.flatnonzero(rule.continues))
@@ -152,8 +151,8 @@ def load_spans(path: Path, dictionary: PretrainedDictionary) -> SpanVocabulary:
     """Load a span vocabulary for the ids of a dictionary.
 
     Raises:
-        UserError: if the file cannot be read, is no such file or is damaged, or has symbols that the dictionary lacks;
-            the first ten mistakes are named.
+        UserError: the file cannot be read, is not a span vocabulary or is damaged, or has symbols that the dictionary
+            lacks. The message lists the first ten mistakes.
     """
     try:
         lines = list(read_lines(path))
@@ -165,7 +164,7 @@ def load_spans(path: Path, dictionary: PretrainedDictionary) -> SpanVocabulary:
 
 
 class _Reader:
-    """Reads lines and collects what is wrong with them."""
+    """A reader of lines that collects their problems."""
 
     def __init__(self, path: Path, dictionary: PretrainedDictionary) -> None:
         self._path = path
@@ -197,7 +196,7 @@ class _Reader:
             raise UserError.of(self._problems[:_SHOWN_PROBLEMS], heading)
 
     def _listed(self, line: str) -> dict[str, int]:
-        """Return how many n-grams the first line says there are of each order."""
+        """Return the number of n-grams of each order, as the first line states it."""
         try:
             facts = parse_json(line)
             found: object = {key: facts[key] for key in FORMAT}
@@ -225,7 +224,7 @@ class _Reader:
         return [self._dictionary.indices[name] for name in names]
 
     def _entry(self, number: int, line: str) -> Entry[int]:
-        """Read an n-gram, with ids for symbols."""
+        """Return the n-gram of a line, with the ids of its symbols."""
         symbols, count, t = line.split("\t") if line.count("\t") == 2 else ("", "", "")
         number_of = whole_number(count)
         if not (symbols and number_of and _T.fullmatch(t)):

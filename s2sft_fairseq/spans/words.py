@@ -1,9 +1,9 @@
-"""Whole words of tokenized text: reading files of symbols, where words begin, and numbers for those looked for.
+"""Whole words of tokenized text: read files of symbols, find where words begin, and number the words of n-grams.
 
-Where a word begins follows fairseq's convention for masking whole words: at a piece that white space stands before.
-WordPiece marks the other pieces (``##ing``), byte-level BPE (``Ġthe``) and SentencePiece (``▁the``) mark those that
-begin one. So punctuation is a word of its own with WordPiece alone, and in scripts without spaces only WordPiece, which
-splits at every Chinese character, has words of any use.
+As in fairseq's masking of whole words, a word begins at a piece after white space. WordPiece marks the other pieces
+(``##ing``); byte-level BPE (``Ġthe``) and SentencePiece (``▁the``) mark the pieces that begin a word. So punctuation is
+a word of its own only with WordPiece. In scripts without spaces only WordPiece, which splits at every Chinese
+character, gives useful words.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ from s2sft_fairseq.tokenization.wordpiece import CONTINUATION, WordPiece
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a stretch of tokens, one after the other.
+    """The words of a sequence of tokens.
 
     Shape:
         N: tokens, W: words.
@@ -35,7 +35,7 @@ class Words:
     first: np.ndarray
     """The index of the first token of each word (W,)."""
     special: np.ndarray
-    """Tells special symbols from other words: boolean (W,)."""
+    """Whether each word is a special symbol, boolean (W,)."""
 
     @property
     def lengths(self) -> np.ndarray:
@@ -43,9 +43,9 @@ class Words:
         return np.diff(self.first, append=len(self.tokens))
 
     def spellings(self, chosen: np.ndarray | slice = slice(None)) -> list[bytes]:
-        """Return what identifies each of the chosen words exactly: its ids, four bytes each, the highest one first.
+        """Return the spelling of each chosen word: its ids as big-endian integers of four bytes.
 
-        So spellings are in the order of the ids.
+        Spellings sort in the order of the ids.
         """
         data = self.tokens.astype(">i4").tobytes()
         begin = 4 * self.first[chosen]
@@ -60,19 +60,19 @@ def ids_of(spelling: bytes) -> list[int]:
 
 @dataclass(frozen=True)
 class WordRule:
-    """Tells by the tokens where words begin, for a vocabulary of V symbols.
+    """The rule that decides at which tokens words begin, for a vocabulary of V symbols.
 
     A special symbol is a word by itself, and ends the word before it.
     """
 
     continues: np.ndarray
-    """Which symbols go on the word before them, boolean (V,)."""
+    """Which symbols continue the word before them, boolean (V,)."""
     special: np.ndarray
-    """Which symbols are special, boolean (V,); none of these goes on a word."""
+    """Which symbols are special, boolean (V,); these do not continue a word."""
 
     @classmethod
     def of(cls, dictionary: PretrainedDictionary, continues: Iterable[int]) -> "WordRule":
-        """Take the ids of the symbols that go on the word before them."""
+        """Return the rule for the ids of the symbols that continue the word before them."""
         special = np.zeros(len(dictionary), bool)
         special[[*dictionary.never_generated(), dictionary.eos()]] = True
         marked = np.zeros(len(dictionary), bool)
@@ -84,7 +84,7 @@ class WordRule:
 
         Args:
             tokens: the ids of all rows, one after the other (N,).
-            row_starts: indices of the first tokens of the rows, which begin words in any case (B,).
+            row_starts: indices of the first token of each row, which always begins a word (B,).
         """
         special = self.special[tokens]
         begins = ~self.continues[tokens]
@@ -99,12 +99,12 @@ class WordRule:
 
 
 class WordNumbers:
-    """Numbers some words from 0, in the order of their ids."""
+    """The numbers of some words, from 0, in the order of their ids."""
 
     def __init__(self, spellings: Sequence[bytes], num_symbols: int) -> None:
-        """Take the spellings of the words, sorted and each one once, and the size of the vocabulary."""
+        """Number the words of unique, sorted spellings, for a vocabulary of `num_symbols`."""
         self._of_spelling = {spelling: number for number, spelling in enumerate(spellings)}
-        # Most words are single tokens.
+        # Most words are single tokens, which an array looks up faster.
         self._of_token = np.full(num_symbols, -1, np.int64)
         for spelling, number in self._of_spelling.items():
             if len(spelling) == 4:
@@ -118,7 +118,7 @@ class WordNumbers:
         return iter(self._of_spelling)
 
     def of(self, words: Words) -> np.ndarray:
-        """Return the number of each word, -1 for those without (W,)."""
+        """Return the number of each word, -1 for a word without one (W,)."""
         numbers = self._of_token[words.tokens[words.first]]
         several = np.flatnonzero(words.lengths > 1)
         number_of = self._of_spelling.get
@@ -127,20 +127,20 @@ class WordNumbers:
 
 
 _BEGINNINGS = ("Ġ", "▁")
-_LEAST_MARKED = 0.01  # of all pieces: other vocabularies may hold such a mark as a letter
+_LEAST_MARKED = 0.01  # share of all pieces; other vocabularies may have such a mark as a letter
 
 
 def word_rule(tokenizer: Tokenizer) -> WordRule:
-    """Tell the words of a tokenizer apart.
+    """Return the rule of words for a tokenizer.
 
     Raises:
-        UserError: if its pieces do not show where words begin, as those of fastBPE, which mark where words end.
+        UserError: its pieces do not show where words begin, such as those of fastBPE, which mark where words end.
     """
     symbols = tokenizer.dictionary.symbols
     if isinstance(tokenizer, WordPiece):
         continues = [symbol.startswith(CONTINUATION) and len(symbol) > len(CONTINUATION) for symbol in symbols]
     else:
-        # fairseq's RoBERTa numbers its pieces: only its tokenizer knows how they are spelled.
+        # The symbols of fairseq's RoBERTa are numbers; its tokenizer has the pieces.
         spelled = getattr(tokenizer, "pieces", {})
         pieces = [spelled.get(symbol, symbol) for symbol in symbols]
         mark = _mark(pieces)
@@ -159,7 +159,7 @@ def _mark(pieces: list[str]) -> str:
     return mark
 
 
-# Bytes that become Python strings at a time: these take twenty times as much memory.
+# Bytes that are split into Python strings at a time; these take twenty times as much memory.
 _BLOCK = 1 << 20
 _SHOWN_SYMBOLS = 10
 
@@ -168,20 +168,20 @@ class Chunk(NamedTuple):
     """Some whole lines of a file."""
 
     number: int
-    """Of the chunk, over all files."""
+    """Number of the chunk, over all files."""
     path: Path
     lines_before: int
-    """Lines of the file that stand before it."""
+    """Number of lines of the file before this chunk."""
     text: bytes
 
     @property
     def lines(self) -> int:
-        """How many lines these are, counting a last one without an end."""
+        """The number of lines, including a last line without a line end."""
         return self.text.count(b"\n") + (not self.text.endswith(b"\n"))
 
 
 def read_chunks(paths: Sequence[Path], size: int) -> Iterator[Chunk]:
-    """Yield the lines of checked files, as many at a time as make up `size` bytes."""
+    """Yield the whole lines of checked files in chunks of about `size` bytes."""
     numbers = count()
     for path in paths:
         lines = 0
@@ -193,17 +193,17 @@ def read_chunks(paths: Sequence[Path], size: int) -> Iterator[Chunk]:
 
 
 class TokenText:
-    """Gives symbols their ids."""
+    """Converts text of symbols to ids."""
 
     def __init__(self, dictionary: PretrainedDictionary) -> None:
         self._ids = dictionary.indices
         self._line_end = f" {dictionary.eos_word} "
 
     def ids(self, chunk: Chunk) -> Iterator[np.ndarray]:
-        """Yield the ids of some lines at a time (N,): the end of each line is the symbol eos.
+        """Yield the ids of a few lines at a time (N,), with eos at the end of each line.
 
         Raises:
-            UserError: if symbols are not in the dictionary.
+            UserError: symbols are not in the dictionary.
         """
         start = 0
         while start < len(chunk.text):
@@ -220,7 +220,7 @@ class TokenText:
             start = end
 
     def _unknown_symbols(self, path: Path, lines_before: int, block: str) -> UserError:
-        unknown: dict[str, int] = {}  # and the number of the line where each stands first
+        unknown: dict[str, int] = {}  # with the number of the first line that has the symbol
         for number, line in enumerate(block.split("\n"), lines_before + 1):
             for symbol in line.split():
                 if symbol not in self._ids:

@@ -1,4 +1,4 @@
-"""Tasks, registered with fairseq by being imported."""
+"""Tasks. Importing this package registers them with fairseq."""
 
 from s2sft_fairseq import runtime
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DeltaLMPretrainingConfig(MixtureConfig):
-    """Where the data is; the defaults of the objective are those of the paper (section 2.3)."""
+    """Options of the data and of the objective, with the paper's defaults (section 2.3)."""
 
     translation_span_density: float = field(
         default=0.5, metadata={"help": "share of the tokens of a pair that are taken out of it (default: 0.5)"}
@@ -35,7 +35,7 @@ class DeltaLMPretrainingConfig(MixtureConfig):
 
 @register_task("deltalm_pretraining", dataclass=DeltaLMPretrainingConfig)
 class DeltaLMPretrainingTask(MixtureTask):
-    """Spans of texts and of pairs, which are one text each; all languages and pairs are mixed by one temperature."""
+    """Span corruption of texts and of concatenated pairs; one temperature mixes all languages and pairs."""
 
     may_begin_at_random = True
 
@@ -51,7 +51,7 @@ class DeltaLMPretrainingTask(MixtureTask):
         """Load the dictionary.
 
         Raises:
-            UserError: if data or dictionary are missing, or options are out of range.
+            UserError: data or dictionary are missing, or options are out of range.
         """
         folder = data_folder(cfg)
         paths = [folder / language / "dict.txt" for language in parse_languages(cfg.text_languages)]
@@ -65,7 +65,7 @@ class DeltaLMPretrainingTask(MixtureTask):
         """Load a split of all languages and pairs.
 
         Raises:
-            UserError: if files are missing or truncated, or texts are too long for model or sentinels.
+            UserError: files are missing or truncated, or texts are too long for the model or its sentinels.
         """
         folder = data_folder(self.cfg, split, epoch)
         parts = [self.text_part(folder, split, language) for language in self.languages]

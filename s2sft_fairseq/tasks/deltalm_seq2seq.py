@@ -1,4 +1,4 @@
-"""The task of fine-tuning DeltaLM: one pair of languages or many, and zero-shot transfer beside plain text."""
+"""The task of fine-tuning DeltaLM: one or many pairs of languages, and zero-shot transfer with plain text."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DeltaLMSeq2SeqConfig(LengthOptions, SearchConfig, MixtureConfig, TranslationConfig):
-    """Options of fairseq's translation, ``--eval-bleu`` and its like among them, and those of several languages."""
+    """Options of fairseq's translation task, such as ``--eval-bleu``, and of several languages."""
 
     language_token: Optional[str] = field(
         default=None,
@@ -55,8 +55,10 @@ class DeltaLMSeq2SeqConfig(LengthOptions, SearchConfig, MixtureConfig, Translati
 
 @register_task("deltalm_seq2seq", dataclass=DeltaLMSeq2SeqConfig)
 class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
-    """Pairs of one or several directions, sampled by temperature. With ``--text-languages`` half of the batches are
-    texts whose spans are to be written without sentinels, so that other languages than those of the pairs are kept.
+    """Pairs of one or several directions, sampled by temperature.
+
+    With ``--text-languages`` half of the batches are texts with span corruption, whose targets have no sentinels, so
+    that the model does not forget languages other than those of the pairs.
     """
 
     def __init__(self, cfg: DeltaLMSeq2SeqConfig, dictionary: FairseqDictionary) -> None:
@@ -65,10 +67,10 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: DeltaLMSeq2SeqConfig, **_: Any) -> "DeltaLMSeq2SeqTask":
-        """Load the dictionary; a single pair that is not named is read off the data.
+        """Load the dictionary. If no pair is given, take its languages from the names of the data files.
 
         Raises:
-            UserError: if data or dictionary are missing, or options are out of range.
+            UserError: data or dictionary are missing, or options are out of range.
         """
         folder = data_folder(cfg)
         if not cfg.lang_pairs and not (cfg.source_lang and cfg.target_lang):
@@ -79,10 +81,10 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         return cls(cfg, load_common_dictionary(paths))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """Build the model, and settle what a checkpoint remembers of the layout.
+        """Build the model, and determine the layout from the options or the checkpoint.
 
         Raises:
-            UserError: if options, checkpoint, dictionary and model do not fit each other.
+            UserError: options, checkpoint, dictionary and model do not fit each other.
         """
         model = super().build_model(cfg, from_checkpoint)
         saved = self.state.state_dict.get("layout", {})
@@ -105,14 +107,14 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         return list(dict.fromkeys([*(pair.language for pair in self.pairs), *self.languages]))
 
     def _language_problems(self, saved: Mapping[str, Any]) -> list[str]:
-        """Tell what languages have no token; ``saved``: what the checkpoint says that is decoded with."""
+        """Return the problems of languages without a token; ``saved``: the layout of the loaded checkpoint, if any."""
         lacking = [
             language
             for language in self._written_languages()
             if (symbol := self.language_symbol(language)) and symbol not in self.dictionary
         ]
         if lacking and saved:
-            known = "".join(f", {language}" for language in saved.get("languages", []))  # older ones do not say it
+            known = "".join(f", {language}" for language in saved.get("languages", []))  # older checkpoints lack them
             found = self.cfg.target_lang or "not given"
             return [f"--target-lang must be a language of the checkpoint{known}; it is {found}"]
         return [
@@ -122,7 +124,7 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the task."""
+        """Return the state of the task for a checkpoint."""
         layout = {
             "language_token": self.language_token,
             "languages": self._written_languages(),
@@ -132,11 +134,11 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         return {**super().state_dict(), "layout": layout}
 
     def language_symbol(self, language: str) -> str | None:
-        """Return the symbol that sources for targets in this language begin with, if there is any."""
+        """Return the symbol at the beginning of sources whose targets are in this language, if there is one."""
         return self.language_token.replace("{}", language) if self.language_token else None
 
     def form_for(self, language: str) -> EncoderDecoderForm:
-        """Return the layout of pairs whose targets are in this language."""
+        """Return the layout of pairs whose targets are in a language."""
         symbol = self.language_symbol(language)
         prefix = (self.dictionary.index(symbol),) if symbol else ()
         special = self.dictionary.eos(), self.dictionary.pad()
@@ -144,14 +146,14 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
 
     @property
     def form(self) -> EncoderDecoderForm:
-        """The layout of the first pair, the only one there is in decoding."""
+        """The layout of the first pair, the only one when decoding."""
         return self.form_for(self.pairs[0].language)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
-        """Load a split of all pairs, and of training the texts too.
+        """Load a split of all pairs, and for training the plain texts, too.
 
         Raises:
-            UserError: if files are missing or truncated, or texts are too long for model or sentinels.
+            UserError: files are missing or truncated, or texts are too long for the model or its sentinels.
         """
         folder = data_folder(self.cfg, split, epoch)
         groups: list[list[Any]] = [[self._pair_part(folder, split, pair, combine) for pair in self.pairs]]
@@ -182,11 +184,11 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
     def valid_step(
         self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Validate a batch; what is counted for BLEU counts for the direction of the batch too."""
+        """Validate a batch, and copy the counts of BLEU to those of its direction."""
         loss, size, output = super().valid_step(sample, model, criterion)
         if len(self.pairs) > 1:
             counts = {name: value for name, value in output.items() if name.startswith("_bleu_")}
-            for pair in self.pairs:  # the others too: workers add up what all of them have
+            for pair in self.pairs:  # all pairs: workers only add up what all of them have
                 is_own = str(pair) == sample["part"]
                 output |= {f"{name}/{pair}": value if is_own else 0 for name, value in counts.items()}
         return loss, size, output
@@ -199,12 +201,12 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         extra_gen_cls_kwargs: dict[str, Any] | None = None,
         **others: Any,
     ) -> Any:
-        """Build the generator, or with ``--score-reference`` the scorer, as fairseq does but for ``--early-stop``.
+        """Build the generator as fairseq does, or with ``--score-reference`` the scorer, and apply ``--early-stop``.
 
-        Greedy search, samples and alignments end as fairseq's do whatever it says.
+        Greedy search, sampling and ``--print-alignment`` ignore ``--early-stop`` and end as in fairseq.
 
         Raises:
-            UserError: if the options say two things about when a search ends.
+            UserError: the options about the end of a search contradict each other.
         """
         if problems := early_stop_problems(args, self.cfg):
             raise UserError.of(problems)
@@ -220,11 +222,10 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **others)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
-        """Log what was measured: with ``--eval-bleu`` BLEU; of several directions ``bleu_en-de`` and so on, and as
-        ``bleu`` their mean.
+        """Log the statistics, with ``--eval-bleu`` also BLEU.
 
-        It is 0 where nothing at all is generated: fairseq would not log it then, and fail if it is the metric of the
-        best checkpoint.
+        With several directions, log ``bleu_en-de`` and so on, and their mean as ``bleu``. BLEU is 0 if all hypotheses
+        are empty. In this case fairseq logs no BLEU, and fails if it is the metric of the best checkpoint.
         """
         if self.cfg.eval_bleu and any("_bleu_sys_len" in output for output in logging_outputs):
             directions = [f"/{pair}" for pair in self.pairs] if len(self.pairs) > 1 else []
@@ -237,14 +238,14 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: list[int], constraints: Any = None
     ) -> LanguagePairDataset:
-        """Return the data set of some sources that were typed in, each with its final eos."""
+        """Return a data set of sources from an input stream, each with a final eos."""
         form = self.form
         sources = [torch.from_numpy(form.source(source.numpy()[:-1])) for source in src_tokens]
         return super().build_dataset_for_inference(sources, [len(source) for source in sources], constraints)
 
 
 def chosen_pairs(cfg: DeltaLMSeq2SeqConfig) -> list[LanguagePair]:
-    """Return the pairs of ``--lang-pairs``, or the one of them or beside them that ``-s`` and ``-t`` name."""
+    """Return the pairs of ``--lang-pairs``, or only the pair of ``-s`` and ``-t`` if these are given."""
     pairs = parse_pairs(cfg.lang_pairs)
     if cfg.source_lang and cfg.target_lang:
         given = (cfg.source_lang, cfg.target_lang)
@@ -254,7 +255,7 @@ def chosen_pairs(cfg: DeltaLMSeq2SeqConfig) -> list[LanguagePair]:
 
 
 def log_bleu_counts(outputs: list[dict[str, Any]], direction: str) -> None:
-    """Log the sums of what is counted for BLEU of a direction, ``/en-de``, as fairseq does for all of them."""
+    """Log the sums of the counts for BLEU of a direction, such as ``/en-de``, as fairseq does for all together."""
 
     def total(name: str) -> int:
         return int(sum(output.get(f"_bleu_{name}{direction}", 0) for output in outputs))
@@ -266,11 +267,11 @@ def log_bleu_counts(outputs: list[dict[str, Any]], direction: str) -> None:
 
 
 def corpus_bleu(meters: Mapping[str, Any], directions: Sequence[str] = ("",)) -> float:
-    """Return BLEU, by sacreBLEU, of the counts that were summed over batches and workers.
+    """Return sacreBLEU's BLEU from counts that were summed over batches and workers.
 
     Args:
-        meters: fairseq's.
-        directions: of whose BLEU the mean is returned; "" is what fairseq counts, all of them together.
+        meters: fairseq's meters.
+        directions: the directions over which BLEU is averaged; "" stands for all pairs together, as fairseq counts.
     """
     scores = []
     for direction in directions:

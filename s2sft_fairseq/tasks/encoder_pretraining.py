@@ -1,4 +1,4 @@
-"""The tasks of pre-training an encoder as UniLMv2 and as ERNIE-GEN do, from a checkpoint or from random weights."""
+"""The pre-training tasks of UniLMv2 and ERNIE-GEN, from a checkpoint or from random weights."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPret
 
 GENERATIONS = ["infilling", "typical"]
 NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
-"""The rates of the paper: of section 4.1, and, for pre-training is easier then, of the caption of Table 7."""
+"""The paper's rates: with spans of section 4.1; without spans, when pre-training is easier, of Table 7's caption."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class UnilmPretrainingConfig(TextPretrainingConfig, ReplacementOptions):
 
 @register_task("unilm_pretraining", dataclass=UnilmPretrainingConfig)
 class UnilmPretrainingTask(TextPretrainingTask):
-    """Plain text of which some tokens are masked, predicted all at once and one factorization step after the other."""
+    """Plain text with masked tokens, which are predicted all at once and in factorization steps."""
 
     # [CLS] S1 [SEP] S2 [SEP].
     special_symbols = 3
@@ -73,16 +73,16 @@ class UnilmPretrainingTask(TextPretrainingTask):
         )
 
     def option_problems(self) -> list[str]:
-        """Return what is wrong with the options of the objective, a sentence each."""
+        """Return the problems of the objective's options, a sentence each."""
         return [*self.masking.problems(self.cfg.block_lengths), *self.corruption.problems()]
 
     def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the positions of packed texts at most, from their tokens (texts,)."""
+        """Return the maximum number of positions of packed texts, from their numbers of tokens (texts,)."""
         copies = 2 if self.language_model.has_placeholders else 0
         return sizes + self.special_symbols + copies * self.masking.most_masked(sizes)
 
     def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
-        """Make what the model is trained on of the ids of texts, a row for each."""
+        """Return the packed training examples of texts, given as rows of ids."""
         laid_out = text.between([self.form.cls], [self.form.sep])
         return pseudo_masked_lm(
             laid_out, self.language_model, self.masking, self.form, self.corruption, draws, mask=self.dictionary.mask()
@@ -114,7 +114,7 @@ class ErnieGenPretrainingConfig(TextPretrainingConfig, InfillingOptions):
 
 @register_task("ernie_gen_pretraining", dataclass=ErnieGenPretrainingConfig)
 class ErnieGenPretrainingTask(TextPretrainingTask):
-    """Multi-granularity fragments of plain text, infilled word by word and span by span from noised content."""
+    """Multi-granularity fragments of plain text, predicted word by word and span by span from content with noise."""
 
     # [CLS] source [SEP] and the [CLS] and [SEP] of the target.
     special_symbols = 4
@@ -130,7 +130,7 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
             noise_symbol=None if symbol is None or symbol not in dictionary else dictionary.index(symbol),
         )
         super().__init__(cfg, dictionary)
-        # Typical generation is that of causal fine-tuning, which it is for.
+        # Typical generation prepares for causal fine-tuning, and has its layout.
         objective = OBJECTIVES["causal" if self.is_typical else "infilling"]
         self.form = SequenceForm(
             cls=dictionary.bos(),
@@ -150,7 +150,7 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
         self.positions_per_target = objective.positions_per_target
 
     def option_problems(self) -> list[str]:
-        """Return what is wrong with the options of the objective, a sentence each."""
+        """Return the problems of the objective's options, a sentence each."""
         cfg = self.cfg
         problems = [*self.fragments.problems(cfg.fragment_lengths), *self.corruption.problems()]
         problems += symbol_problems({"--noise-symbol": cfg.noise_symbol}, self.dictionary)
@@ -165,19 +165,19 @@ class ErnieGenPretrainingTask(TextPretrainingTask):
         return problems
 
     def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the positions of packed texts, from their tokens (texts,)."""
+        """Return the numbers of positions of packed texts, from their numbers of tokens (texts,)."""
         targets = self.fragments.target_length(sizes) + 1
         return sizes - targets + 1 + self.form.source_specials + self.positions_per_target * targets
 
     def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
-        """Make what the model is trained on of the ids of texts, a row for each."""
+        """Return the packed training examples of texts, given as rows of ids."""
         if self.is_typical:
             return causal_fragments(text, self.fragments, self.form, self.corruption, draws)
         return infilled_fragments(text, self.fragments, self.form, self.corruption, draws, spans=self.spans)
 
 
 def parse_fragments(cfg: ErnieGenPretrainingConfig) -> Fragments:
-    """Read the options; what is no number becomes one that `Fragments.problems` finds."""
+    """Read the options of fragments. Malformed numbers become values that `Fragments.problems` reports."""
     lengths = tuple(map(parse_range, cfg.fragment_lengths.split(",")))
     try:
         shares = tuple(float(text) for text in cfg.fragment_shares.split(","))

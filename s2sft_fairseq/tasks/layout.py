@@ -1,7 +1,7 @@
-"""How sources and targets are laid out, settled from options, checkpoint and model.
+"""The layout of sources and targets, determined from options, checkpoint and model.
 
-What a fine-tuned checkpoint must remember to be decoded, method, layout and placeholder, is kept in fairseq's task
-state, so that neither generating nor validating needs an option for it.
+A fine-tuned checkpoint stores its method, layout and placeholder in fairseq's task state, so that generation and
+validation need no options for them.
 """
 
 import logging
@@ -31,24 +31,24 @@ DEFAULTS: dict[str, Any] = {
     "placeholder": None,
 }
 DIALOGUE = "dialogue"
-"""What ``--source-segments`` may be in place of numbers; other values are the default with it."""
+"""The value of ``--source-segments`` for dialogues. With it, the defaults are those of `_DIALOGUE_DEFAULTS`."""
 _DIALOGUE_DEFAULTS = {"source_truncation": "right,left", "target_segment": 0}
 
 
 def resolve_layout(
     options: Any, saved: Mapping[str, Any] | None, suggested: Mapping[str, Any], *, from_checkpoint: bool
 ) -> dict[str, Any]:
-    """Settle the layout: what the user gives, else the checkpoint, else the pretrained encoder, else the defaults.
+    """Return the layout: each value is from the user, else the checkpoint, else the pretrained encoder, else a default.
 
     Args:
-        options: of the task.
-        saved: the layout in the checkpoint, if there is any.
-        suggested: what the pretrained encoder was trained with.
+        options: the options of the task.
+        saved: the layout in the checkpoint, if there is one.
+        suggested: the layout that the pretrained encoder was trained with.
         from_checkpoint: whether a fine-tuned model is loaded.
 
     Raises:
-        UserError: if a checkpoint is loaded that does not say how it was fine-tuned, or was by a method that is not
-            known here, and the user does not say either.
+        UserError: the checkpoint does not have the method of its fine-tuning and the user does not give it, or the
+            method is unknown.
     """
     given = {name: getattr(options, name) for name in DEFAULTS if getattr(options, name) is not None}
     if "finetune_method" in given:
@@ -72,18 +72,18 @@ def resolve_layout(
         )
     has_source_limit = "max_source_positions" in {**suggested, **saved, **given}
     if OBJECTIVES[layout["finetune_method"]].own_start and not has_source_limit:
-        layout["max_source_positions"] -= 1  # of the usual 512 the start of the target needs one
+        layout["max_source_positions"] -= 1  # the start of the target needs one of the usual 512 positions
     if layout["source_segments"] == DIALOGUE:
-        # The encoder speaks of segments, which a dialogue has none of.
+        # Ignore the encoder's suggestions, which are about segments: a dialogue has roles and turns instead.
         layout |= {**_DIALOGUE_DEFAULTS, **saved, **given}
     return layout
 
 
 def make_form(layout: Mapping[str, Any], dictionary: FairseqDictionary, model: UnilmConfig) -> SequenceForm:
-    """Make the form that objectives and decoder share.
+    """Return the layout that objectives and decoder share.
 
     Raises:
-        UserError: naming every option that does not fit the dictionary or the model.
+        UserError: lists every option that does not fit the dictionary or the model.
     """
     problems: list[str] = []
     objective = OBJECTIVES[layout["finetune_method"]]
@@ -135,17 +135,17 @@ def make_text_form(
     source_segments: str | None,
     **field_options: str,
 ) -> SequenceForm:
-    """Make the layout of texts.
+    """Return the layout of texts for understanding.
 
     Args:
-        dictionary: of the data.
-        model: its options.
-        max_source: most positions of a text.
+        dictionary: the dictionary of the data.
+        model: the options of the model.
+        max_source: maximum number of positions of a text.
         source_segments: the option; None: the default.
-        field_options: the others that `parse_source_fields` reads.
+        field_options: the other options that `parse_source_fields` reads.
 
     Raises:
-        UserError: naming every option that does not fit the model.
+        UserError: lists every option that does not fit the model.
     """
     problems = []
     if not 3 <= max_source <= model.max_positions:
@@ -174,7 +174,7 @@ def make_text_form(
 
 
 def placeholder_id(symbol: str | None, objective: Objective, dictionary: FairseqDictionary) -> int:
-    """Return the id of the placeholder: the symbol given, else that of the objective if there is one, else the mask."""
+    """Return the id of the placeholder: the given symbol, else the objective's if it is known, else the mask."""
     if symbol is None and objective.placeholder in dictionary:
         symbol = objective.placeholder
     return dictionary.mask() if symbol is None else dictionary.index(symbol)
@@ -185,7 +185,7 @@ def _either(given: int | None, default: int) -> int:
 
 
 def _segment_ids(num_segments: int, num_roles: int, num_turns: int) -> tuple[int, str]:
-    """Return how many segment ids a model has, 0 if it has none, and the words for that number."""
+    """Return the number of segment ids of a model, 0 if it has none, and a description for messages."""
     if num_roles:
         return num_roles * num_turns, f"--num-roles times --num-turns of the model ({num_roles * num_turns})"
     return num_segments, f"--num-segments of the model ({num_segments})"
@@ -194,15 +194,16 @@ def _segment_ids(num_segments: int, num_roles: int, num_turns: int) -> tuple[int
 def parse_source_fields(
     layout: Mapping[str, Any], num_segments: int, num_roles: int = 0, num_turns: int = 0
 ) -> SourceFields:
-    """Read the options of the fields of a source, each a list with commas.
+    """Read the options of the fields of a source, which are lists separated by commas.
 
     Args:
         layout: the texts of ``source_segments``, ``source_truncation`` and ``source_field_positions``.
-        num_segments: how many the model has; 0: none, and any will do.
-        num_roles: and ``num_turns``: how many the model has in place of segments; 0: none.
+        num_segments: number of segments of the model; 0: it has no segments, and any number is accepted.
+        num_roles: number of roles of the model, which replace segments; 0: it has no roles.
+        num_turns: number of turns of the model; 0: it has no turns.
 
     Raises:
-        UserError: naming every option whose text is none of these, or whose numbers are out of range.
+        UserError: lists every option that is malformed, or has numbers out of range.
     """
     problems = []
     is_dialogue = layout["source_segments"] == DIALOGUE
@@ -246,7 +247,7 @@ def parse_source_fields(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers separated by commas; nothing if the text is anything else."""
+    """Read whole numbers separated by commas; return () for any other text."""
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:

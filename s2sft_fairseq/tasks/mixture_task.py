@@ -1,6 +1,6 @@
-"""What the tasks of the encoder-decoder have in common: parts of several languages, mixed by temperature.
+"""The base of the encoder-decoder's tasks: parts of several languages, mixed by temperature.
 
-The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
+Types are written ``Optional[...]``, the only form that fairseq's command line supports.
 """
 
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class MixtureConfig(DataOptions, TextBlockOptions, PrecisionOptions):
-    """What is sampled how often, and how texts are corrupted."""
+    """Options of the languages, of their sampling, and of the corruption of texts."""
 
     lang_pairs: Optional[str] = field(
         default=None,
@@ -65,12 +65,12 @@ class MixtureConfig(DataOptions, TextBlockOptions, PrecisionOptions):
 
 
 def temperature_schedule(cfg: MixtureConfig) -> TemperatureSchedule:
-    """Return the schedule that the options describe."""
+    """Return the temperature schedule of the options."""
     return TemperatureSchedule(cfg.first_temperature, cfg.temperature, cfg.temperature_epochs)
 
 
 def mixture_problems(cfg: MixtureConfig) -> list[str]:
-    """Return what is wrong with the options, a sentence each."""
+    """Return the problems of the options, a sentence each."""
     problems = temperature_schedule(cfg).problems()
     problems += SpanCorruption(cfg.span_density, cfg.mean_span_length).problems("--span-density")
     if cfg.epoch_examples is not None and cfg.epoch_examples < 1:
@@ -79,18 +79,18 @@ def mixture_problems(cfg: MixtureConfig) -> list[str]:
 
 
 class MixtureTask(OneDictionaryTask):
-    """A task of one encoder-decoder."""
+    """A task of an encoder-decoder that mixes several languages."""
 
     def __init__(self, cfg: MixtureConfig, dictionary: FairseqDictionary, *others: Any) -> None:
-        """Check the options; ``others`` are what another base class needs beyond them.
+        """Check the options; ``others`` are further arguments of another base class.
 
         Raises:
-            UserError: naming every option that is out of range.
+            UserError: lists every option that is out of range.
         """
         cfg.tokens_per_sample = 512 if cfg.tokens_per_sample is None else cfg.tokens_per_sample
         super().__init__(cfg, *others)
         self.dictionary = dictionary
-        self.max_source = self.max_target = 0  # known when the model is
+        self.max_source = self.max_target = 0  # set by `build_model`
         if problems := mixture_problems(cfg):
             raise UserError.of(problems)
         self.corruption = SpanCorruption(cfg.span_density, cfg.mean_span_length)
@@ -99,13 +99,13 @@ class MixtureTask(OneDictionaryTask):
         """Build the model, whose positions limit sources and targets.
 
         Raises:
-            UserError: if options, checkpoint, dictionary and model do not fit each other.
+            UserError: options, checkpoint, dictionary and model do not fit each other.
         """
         if not (name := str(getattr(cfg, "_name", "deltalm"))).startswith("deltalm"):
             raise UserError(f"--arch must be deltalm or one of its sizes for {self.cfg._name}, but is {name}")
         model = super().build_model(cfg, from_checkpoint)
         self.max_source, self.max_target = model.max_positions()
-        self.max_target_of_model = self.max_target  # which the search does not go beyond
+        self.max_target_of_model = self.max_target  # the limit of the search
         return model
 
     def text_part(
@@ -114,15 +114,15 @@ class MixtureTask(OneDictionaryTask):
         """Load the plain text of a language.
 
         Args:
-            folder: of the data; the language has a subfolder.
-            split: such as ``train``.
-            language: name of the language.
+            folder: the data folder, with a subfolder for the language.
+            split: the split, such as ``train``.
+            language: the name of the language.
             prefix: ids that every source begins with.
             target_sentinels: whether the targets have sentinels.
 
         Raises:
-            UserError: if files are missing or truncated, hold no text that is long enough, or the model or the
-                sentinels are too few for such long texts.
+            UserError: files are missing or truncated, or hold no text that is long enough; or the model has too few
+                positions or the dictionary too few sentinels for such long texts.
         """
         lines = load_texts(folder / language, split, self.dictionary, self.cfg.dataset_impl)
         blocks = TokenBlocks(lines, self.cfg.tokens_per_sample, least=self.cfg.min_tokens_per_sample)
@@ -134,10 +134,10 @@ class MixtureTask(OneDictionaryTask):
         return self.span_part(language, blocks, self.corruption, prefix=prefix, target_sentinels=target_sentinels)
 
     def span_part(self, name: str, texts: Any, corruption: SpanCorruption, **how: Any) -> SpanPart:
-        """Make a part of texts, see `SpanPart`.
+        """Return a part of texts with span corruption, see `SpanPart`.
 
         Raises:
-            UserError: if the model or the sentinels are too few for such long texts.
+            UserError: the model has too few positions or the dictionary too few sentinels for such long texts.
         """
         sentinels = self.sentinels()
         longest = int(np.max(texts.sizes, initial=2))
@@ -161,14 +161,14 @@ class MixtureTask(OneDictionaryTask):
         return part
 
     def sentinels(self) -> list[int]:
-        """Return the ids of the sentinels that the dictionary has."""
+        """Return the ids of the sentinels in the dictionary."""
         ids: list[int] = []
         while (symbol := SENTINEL.format(len(ids))) in self.dictionary:
             ids.append(self.dictionary.index(symbol))
         return ids
 
     def mixture(self, split: str, groups: Sequence[Sequence[MixturePart]], epoch: int) -> MixtureDataset:
-        """Make the data set of a split; only that of training is sampled."""
+        """Return the data set of a split; only the training set is sampled by temperature."""
         dataset = MixtureDataset(
             groups,
             temperature_schedule(self.cfg) if split == self.cfg.train_subset else None,
@@ -183,9 +183,9 @@ class MixtureTask(OneDictionaryTask):
         return dataset
 
     def begin_epoch(self, epoch: int, model: BaseFairseqModel) -> None:
-        """Log what the epoch is made of."""
+        """Log how many examples of each part the epoch has."""
         super().begin_epoch(epoch, model)
         self.datasets[self.cfg.train_subset].log_counts()
 
     def max_positions(self) -> None:
-        """Return None: no example is too long, for longer ones are cut."""
+        """Return None: long examples are cut, so that none is too long."""

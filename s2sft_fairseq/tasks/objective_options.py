@@ -1,4 +1,4 @@
-"""From the options of a task to its objective: what is corrupted, and how targets are predicted."""
+"""Make the objective of a task from its options: the corruption, and how targets are predicted."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,15 +15,15 @@ from s2sft_fairseq.tasks.options import symbol_problems
 
 
 def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> Corruption:
-    """Settle how sources and targets are corrupted.
+    """Return the corruption of sources and targets.
 
     Args:
-        options: of the task.
-        name: of the fine-tuning method.
-        dictionary: of the data.
+        options: the options of the task.
+        name: the name of the fine-tuning method.
+        dictionary: the dictionary of the data.
 
     Raises:
-        UserError: naming every option that is out of range or does nothing with this method.
+        UserError: lists every option that is out of range or has no effect with this method.
     """
     objective = OBJECTIVES[name]
     problems = [
@@ -45,7 +45,7 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
     if weight is not None and not 0 <= weight <= 1:
         problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
     if options.span_vocab is None and objective.cut is None and weight not in (None, 1):
-        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is one flow alone")
+        problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is only one flow")
     if options.span_vocab is not None and not objective.takes_spans:
         takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]
         problems.append(f"--span-vocab is for --finetune-method {' or '.join(takers)}, but that is {name}")
@@ -55,7 +55,7 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
 
 
 def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
-    """Return the options that some objectives read only: which do, and the value that asks for nothing."""
+    """Return the options that only some objectives read, with the names of these and the value without effect."""
     found: dict[str, tuple[list[str], Any]] = {}
     for name, objective in OBJECTIVES.items():
         for option, unused in objective.options.items():
@@ -64,10 +64,10 @@ def _options_of_objectives() -> dict[str, tuple[list[str], Any]]:
 
 
 def make_objective(options: Any, layout: Mapping[str, Any], dictionary: FairseqDictionary) -> Objective:
-    """Return the objective to train with, which reads the span vocabulary where one is named.
+    """Return the objective of a training, with the span vocabulary if one is given.
 
     Raises:
-        UserError: naming what is wrong with the span vocabulary, or with the options of blocks.
+        UserError: the span vocabulary or an option of blocks is wrong.
     """
     objective = OBJECTIVES[layout["finetune_method"]]
     if objective.cut is not None:
@@ -79,14 +79,14 @@ def make_objective(options: Any, layout: Mapping[str, Any], dictionary: FairseqD
 
 
 def make_blocks(options: Any, block_length: str | None) -> Blocks:
-    """Settle how targets are cut into blocks.
+    """Return how targets are cut into blocks.
 
     Args:
-        options: of the task.
-        block_length: ``--block-length``, given now or when the checkpoint was trained.
+        options: the options of the task.
+        block_length: the value of ``--block-length``, from the user or the checkpoint.
 
     Raises:
-        UserError: naming every option that is out of range.
+        UserError: lists every option that is out of range.
     """
     bounds = parse_block_length("random" if block_length is None else block_length)
     least, greatest = bounds or (1, LONGEST)

@@ -1,7 +1,7 @@
-"""Options by concept: each is declared once, and a task inherits the concepts that it has.
+"""Groups of options that tasks inherit, so that each option is declared once.
 
-The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
-None means that the checkpoint or the task decides; the help says what the tasks have.
+Types are written ``Optional[...]``, the only form that fairseq's command line supports. None means that the checkpoint
+or the task determines the value; the help names the defaults of the tasks.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from s2sft_fairseq.objectives.blocks import LENGTHS, LONGEST, SCHEDULES, WEIGHTS
 
 @dataclass
 class DataOptions(FairseqDataclass):
-    """Where the data is."""
+    """Options of the data."""
 
     data: str = field(
         default=MISSING,
         metadata={
-            "help": "folder that s2sft preprocess wrote; several, separated by colons, are read in turn, one an epoch"
+            "help": "folder that s2sft preprocess wrote; of several, separated by colons, each epoch reads the next one"
         },
     )
     seed: int = II("common.seed")
@@ -34,8 +34,7 @@ class DataOptions(FairseqDataclass):
 
 @dataclass
 class PrecisionOptions(FairseqDataclass):
-    """The precision in which a GPU computes, beside fairseq's ``--bf16``, ``--fp16`` and ``--amp``, and what is done
-    where numbers overflow."""
+    """Options of the precision on a GPU, besides fairseq's ``--bf16``, ``--fp16`` and ``--amp``, and of overflows."""
 
     float32: bool = field(
         default=False,
@@ -54,7 +53,7 @@ class PrecisionOptions(FairseqDataclass):
 
 
 def data_folder(cfg: DataOptions, split: str | None = None, epoch: int = 1) -> Path:
-    """Return the data folder; of several, for training, the one whose turn it is in this epoch."""
+    """Return the data folder. With several, the training set of each epoch is from the next one in turn."""
     folders = utils.split_paths(cfg.data)
     if split is None or split != cfg.train_subset:
         return Path(folders[0])
@@ -63,7 +62,7 @@ def data_folder(cfg: DataOptions, split: str | None = None, epoch: int = 1) -> P
 
 @dataclass
 class TextBlockOptions(FairseqDataclass):
-    """How plain text is cut into blocks; a line is a paragraph, an empty line ends a document."""
+    """Options of cutting plain text into texts. A line is a paragraph, and an empty line ends a document."""
 
     tokens_per_sample: Optional[int] = field(
         default=None,
@@ -78,18 +77,18 @@ class TextBlockOptions(FairseqDataclass):
 
 
 def text_block_problems(cfg: TextBlockOptions) -> Iterator[str]:
-    """Yield what is wrong with the options, a sentence each."""
+    """Yield the problems of the options, a sentence each."""
     least, most = cfg.min_tokens_per_sample, cfg.tokens_per_sample
     if least < 2:
         yield f"--min-tokens-per-sample must be at least 2, but is {least}"
     if most < 2 * least:
-        # A document that is a little too long is cut into halves.
+        # A document that is slightly too long is cut into halves, which must not be too short.
         yield f"--tokens-per-sample must be at least twice --min-tokens-per-sample ({least}), but is {most}"
 
 
 @dataclass
 class PlaceholderOptions(FairseqDataclass):
-    """What placeholders and targets look like."""
+    """Options of placeholders and of the segments of targets."""
 
     placeholder: Optional[str] = field(
         default=None,
@@ -106,7 +105,7 @@ class PlaceholderOptions(FairseqDataclass):
 
 @dataclass
 class ReplacementOptions(FairseqDataclass):
-    """What corrupted tokens become; what is left of 1 become placeholders."""
+    """Probabilities of replacing or keeping corrupted tokens; the others become placeholders."""
 
     random_prob: Optional[float] = field(
         default=None,
@@ -125,7 +124,7 @@ class ReplacementOptions(FairseqDataclass):
 
 @dataclass
 class InfillingOptions(FairseqDataclass):
-    """Noise and the span-by-span flow of ERNIE-GEN (sections 3.2 and 3.3 of the paper)."""
+    """Options of ERNIE-GEN's noise and span-by-span flow (sections 3.2 and 3.3 of the paper)."""
 
     noise_prob: Optional[float] = field(
         default=None,
@@ -155,13 +154,13 @@ class InfillingOptions(FairseqDataclass):
 
 @dataclass
 class BlockOptions(FairseqDataclass):
-    """How targets are cut into blocks, whose tokens are predicted in any order."""
+    """Options of cutting targets into blocks, whose tokens are predicted in any order."""
 
     block_length: Optional[str] = field(
         default=None,
         metadata={
             "help": f"blocks: tokens of a block of the target: {LENGTHS}; random: up to {LONGEST} or N, each length "
-            "as likely; target: all of it (default: random)"
+            "equally likely; target: the whole target (default: random)"
         },
     )
     noise_schedule: Optional[ChoiceEnum(list(SCHEDULES))] = field(  # type: ignore[valid-type]
@@ -181,7 +180,7 @@ class BlockOptions(FairseqDataclass):
 
 
 def symbol_problems(options: dict[str, str | None], dictionary: FairseqDictionary) -> Iterator[str]:
-    """Yield which options name a symbol that the dictionary lacks."""
+    """Yield a sentence for each option that names a symbol that the dictionary lacks."""
     for option, symbol in options.items():
         if symbol is not None and symbol not in dictionary:
             yield f"{option} must be a symbol of the dictionary, but {symbol!r} is not"
@@ -189,7 +188,7 @@ def symbol_problems(options: dict[str, str | None], dictionary: FairseqDictionar
 
 @dataclass
 class SegmentOptions(FairseqDataclass):
-    """The segments of a source."""
+    """Options of the segments of a source."""
 
     source_segments: Optional[str] = field(
         default=None,
@@ -204,7 +203,7 @@ class SegmentOptions(FairseqDataclass):
 
 @dataclass
 class SourceLengthOptions(FairseqDataclass):
-    """The limit of a source."""
+    """Options of the length of a source."""
 
     max_source_positions: Optional[int] = field(
         default=None,
@@ -217,7 +216,7 @@ class SourceLengthOptions(FairseqDataclass):
 
 @dataclass
 class LengthOptions(SourceLengthOptions):
-    """The limits of a source and of a target."""
+    """Options of the lengths of a source and of a target."""
 
     max_target_positions: Optional[int] = field(
         default=None,
@@ -230,7 +229,7 @@ class LengthOptions(SourceLengthOptions):
 
 @dataclass
 class FieldCutOptions(FairseqDataclass):
-    """How the fields of a long source are cut."""
+    """Options of cutting the fields of a long source."""
 
     source_truncation: Optional[str] = field(
         default=None,

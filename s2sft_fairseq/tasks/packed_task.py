@@ -1,4 +1,4 @@
-"""What tasks over one dictionary have in common, and those among them that train the `unilm` model."""
+"""The base of all tasks, which have one dictionary, and the base of those that train the `unilm` model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,23 +12,23 @@ from s2sft_fairseq.errors import UserError
 
 
 class OneDictionaryTask(FairseqTask):
-    """A task over one dictionary that keeps the pretrained ids."""
+    """A task with one dictionary, which keeps the pretrained ids."""
 
     dictionary: FairseqDictionary
 
     @classmethod
     def load_dictionary(cls, filename: str) -> FairseqDictionary:
-        """Load a dictionary that keeps the pretrained ids, for fairseq-preprocess too."""
+        """Load a dictionary that keeps the pretrained ids, also for fairseq-preprocess."""
         return FairseqDictionary.load(filename)
 
     @property
     def source_dictionary(self) -> FairseqDictionary:
-        """The one dictionary."""
+        """The dictionary."""
         return self.dictionary
 
     @property
     def target_dictionary(self) -> FairseqDictionary:
-        """The one dictionary."""
+        """The dictionary."""
         return self.dictionary
 
 
@@ -36,7 +36,7 @@ class PackedTask(OneDictionaryTask):
     """A task whose batches are packed."""
 
     criterion = "mask_attention"
-    """The one that can read its batches."""
+    """The only criterion that reads the batches of this task."""
 
     def __init__(self, cfg: Any, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg)
@@ -44,7 +44,7 @@ class PackedTask(OneDictionaryTask):
 
     @classmethod
     def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> FairseqDictionary:
-        """Refuse to build a dictionary: that of the pretrained encoder is needed.
+        """Refuse to build a dictionary: the pretrained encoder's is needed.
 
         Raises:
             UserError: always.
@@ -55,26 +55,26 @@ class PackedTask(OneDictionaryTask):
         """Build the criterion.
 
         Raises:
-            UserError: if it is one that cannot read these batches, such as cross_entropy, fairseq's default.
+            UserError: it cannot read these batches, such as cross_entropy, fairseq's default.
         """
         if cfg._name != self.criterion:
             raise UserError(f"--criterion must be {self.criterion} for {self.cfg._name}, but is {cfg._name}")
         return super().build_criterion(cfg, from_checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the task: which symbols its embedding is of."""
+        """Return the state of the task for a checkpoint: a fingerprint of the symbols of its embedding."""
         symbols = self.dictionary.symbols
         return {**super().state_dict(), "symbols": symbols_fingerprint(symbols), "num_symbols": len(symbols)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what a checkpoint kept of the task.
+        """Load the state of the task from a checkpoint.
 
         Raises:
-            UserError: if the checkpoint is of other symbols, or of the same ones in another order.
+            UserError: the checkpoint has other symbols, or the same ones in another order.
         """
         symbols, count = state_dict.get("symbols"), len(self.dictionary)
         if symbols is not None and symbols != symbols_fingerprint(self.dictionary.symbols):
-            needed = state_dict.get("num_symbols", count)  # older checkpoints do not say it
+            needed = state_dict.get("num_symbols", count)  # older checkpoints lack it
             found = f"the dictionary has {count} symbols, but the checkpoint was made with {needed}"
             if needed == count:
                 found = f"the dictionary has other symbols than those of the checkpoint ({count}), or another order"

@@ -1,4 +1,4 @@
-"""Predictions of models that are fine-tuned for understanding, and the files that they are written to."""
+"""Predict with models that are fine-tuned for understanding, and write the predictions to files."""
 
 import argparse
 import json
@@ -27,13 +27,13 @@ _OF_ANSWERS = ("null_odds", "null_threshold", "n_best_file")
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Write what a model predicts for a split of binarized data.
+    """Write the predictions of a model for a split of binarized data.
 
     Args:
-        options: of ``s2sft predict``, by their names.
+        options: the options of ``s2sft predict``.
 
     Raises:
-        UserError: naming what is wrong with the data or the checkpoint, or does not fit it.
+        UserError: the data or the checkpoint is wrong, or options do not fit it.
     """
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     model, task = load(options.path, {**options.model_overrides, "data": str(options.data)})
@@ -53,14 +53,14 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def load(path: Path, overrides: dict[str, Any]) -> tuple[EncoderWithHead, UnderstandingTask]:
-    """Load a checkpoint and set up the task that it was trained for.
+    """Load a checkpoint and set up its task.
 
     Args:
-        path: of the checkpoint.
+        path: the checkpoint.
         overrides: options of its task and model by name.
 
     Raises:
-        UserError: if it is one of another task, or data and checkpoint do not fit each other.
+        UserError: it is a checkpoint of another task, or data and checkpoint do not fit each other.
     """
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path), overrides)
     name = (state.get("cfg") or {}).get("task", {}).get("_name")
@@ -84,16 +84,16 @@ def logits_of(
     """Return the logits, float32, of each text of a data set, in its order.
 
     Args:
-        task: that the model was trained for.
-        model: on its device.
+        task: the task of the model.
+        model: the model, on its device.
         dataset: the texts.
-        max_tokens: positions of a batch together.
-        batch_size: most texts of a batch.
-        where: what messages call a text; its number stands for {}.
+        max_tokens: maximum number of positions of a batch.
+        batch_size: maximum number of texts of a batch.
+        where: the name of a text in messages; {} is replaced by its number.
         bar: show progress.
 
     Raises:
-        UserError: if a text alone has more than `max_tokens`, or the model gives NaN or infinite logits for a text.
+        UserError: a single text has more than `max_tokens` positions, or the logits of a text are NaN or infinite.
     """
     found: dict[int, np.ndarray] = {}
     with sentence_progress(len(dataset), 0, bar=bar) as progress:
@@ -152,7 +152,9 @@ def _write_answers(task: UnilmQuestionAnsweringTask, logits: Sequence[np.ndarray
     print(f"{options.output}: {len(texts):,} answers, {empty:,} of them empty")
     if options.null_odds:
         _write_json(options.null_odds, {name: answers.null_odds for name, answers in found.items()})
-        print(f"{options.null_odds}: the odds that there is no answer; predicted where they are above {threshold:g}")
+        print(
+            f"{options.null_odds}: the odds that there is no answer; answers are empty if they are above {threshold:g}"
+        )
     if options.n_best_file:
         _write_json(options.n_best_file, {name: [asdict(a) for a in answers.best] for name, answers in found.items()})
         print(f"{options.n_best_file}: the best {options.n_best} spans of each question")
@@ -163,7 +165,7 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def _problems(task: UnderstandingTask, options: argparse.Namespace) -> Iterator[str]:
-    """Yield what does nothing with the task of the checkpoint."""
+    """Yield a sentence for each option that has no effect with the task of the checkpoint."""
     if isinstance(task, UnilmQuestionAnsweringTask):
         if options.clip:
             yield "--clip is for regression, but --path is a checkpoint of question answering"

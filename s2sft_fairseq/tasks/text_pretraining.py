@@ -1,4 +1,4 @@
-"""What the pre-training tasks have in common: plain text, cut into blocks, of which an objective makes examples."""
+"""The base of the encoders' pre-training tasks: plain text, cut into texts from which an objective makes examples."""
 
 import logging
 from abc import abstractmethod
@@ -32,19 +32,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TextPretrainingConfig(DataOptions, TextBlockOptions, PlaceholderOptions, PrecisionOptions):
-    """Where plain text is, and how it is laid out."""
+    """Options of plain text and its layout."""
 
 
 class TextPretrainingTask(PackedTask):
-    """Blocks of plain text; subclasses say what is made of them."""
+    """A task on plain text; a subclass makes the training examples."""
 
     form: SequenceForm
     special_symbols: int
-    """Positions that an objective adds to a text, placeholders apart."""
+    """Number of positions that an objective adds to a text, without placeholders."""
     may_begin_at_random = True
-    """Pre-training may begin from scratch, so that it needs neither ``--pretrained`` nor ``--random-init``."""
+    """Pre-training may begin from scratch, without ``--pretrained`` or ``--random-init``."""
     divider: int | None = None
-    """What stands between the two halves of a text, if it has such."""
+    """The id of the symbol between the two halves of a text, if it has halves."""
 
     def __init__(self, cfg: TextPretrainingConfig, dictionary: FairseqDictionary) -> None:
         cfg.tokens_per_sample = 508 if cfg.tokens_per_sample is None else cfg.tokens_per_sample
@@ -63,27 +63,27 @@ class TextPretrainingTask(PackedTask):
         """Load the dictionary.
 
         Raises:
-            UserError: if data or dictionary are missing, or options are out of range.
+            UserError: data or dictionary are missing, or options are out of range.
         """
         return cls(cfg, load_text_dictionary(data_folder(cfg)))
 
     @abstractmethod
     def option_problems(self) -> list[str]:
-        """Return what is wrong with the options of the objective, a sentence each."""
+        """Return the problems of the objective's options, a sentence each."""
 
     @abstractmethod
     def packed_sizes(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the positions of packed texts, from their tokens (texts,)."""
+        """Return the numbers of positions of packed texts, from their numbers of tokens (texts,)."""
 
     @abstractmethod
     def pack(self, text: Ragged, draws: Draws) -> PackedExamples:
-        """Make what the model is trained on of the ids of texts, a row for each."""
+        """Return the packed training examples of texts, given as rows of ids."""
 
     def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
         """Build the model.
 
         Raises:
-            UserError: if options, checkpoint, dictionary and model do not fit each other.
+            UserError: options, checkpoint, dictionary and model do not fit each other.
         """
         model = super().build_model(cfg, from_checkpoint)
         problems = []
@@ -105,10 +105,10 @@ class TextPretrainingTask(PackedTask):
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, **_: Any) -> None:
-        """Load a split; of several data folders the one whose turn it is in this epoch.
+        """Load a split from the data folder of this epoch, see `data_folder`.
 
         Raises:
-            UserError: if its files are missing or truncated, or hold no text that is long enough.
+            UserError: its files are missing or truncated, or hold no text that is long enough.
         """
         lines = load_texts(data_folder(self.cfg, split, epoch), split, self.dictionary, self.cfg.dataset_impl)
         limits = {"most": self.cfg.tokens_per_sample, "least": self.cfg.min_tokens_per_sample}
@@ -130,10 +130,10 @@ class TextPretrainingTask(PackedTask):
         )
 
     def max_positions(self) -> None:
-        """Return None: no text is too long, for longer ones are cut."""
+        """Return None: long texts are cut, so that none is too long."""
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Read a range of lengths, such as ``2-6``; other text becomes 0-0, which the objective refuses."""
+    """Read a range of lengths, such as ``2-6``; return (0, 0) for other text, which the objective refuses."""
     least, _, greatest = text.partition("-")
     return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)

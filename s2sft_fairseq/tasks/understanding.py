@@ -1,6 +1,6 @@
-"""The tasks of understanding: classes or numbers of texts, such as those of GLUE, and answers in passages (SQuAD).
+"""The tasks of understanding: classification or regression of texts, such as GLUE, and answers in passages (SQuAD).
 
-They have in common texts, a label for each, and a head on the encoder.
+Both have texts, a label for each, and a head on the encoder.
 """
 
 from abc import abstractmethod
@@ -35,11 +35,11 @@ from s2sft_fairseq.tasks.packed_task import PackedTask
 
 @dataclass
 class UnderstandingConfig(DataOptions, SegmentOptions, PrecisionOptions):
-    """Where the data is, with the labels beside, and how texts are laid out."""
+    """Options of data with labels, and of the layout of texts."""
 
 
 class UnderstandingTask(PackedTask):
-    """Texts of one or more fields, ``[CLS] a [SEP] b [SEP]``, read as a whole; subclasses say what is predicted."""
+    """A task on texts of one or more fields, ``[CLS] a [SEP] b [SEP]``; a subclass defines the head and the labels."""
 
     form: SequenceForm
 
@@ -48,35 +48,35 @@ class UnderstandingTask(PackedTask):
         """Load the dictionary.
 
         Raises:
-            UserError: if it is missing or damaged.
+            UserError: it is missing or damaged.
         """
         return cls(cfg, load_text_dictionary(data_folder(cfg)))
 
     @abstractmethod
     def make_head(self, cfg: UnilmConfig) -> ClassificationHead | SpanHead:
-        """Make the head for an encoder with these options."""
+        """Return a new head for an encoder with these options."""
 
     @abstractmethod
     def read_labels(self, folder: Path, split: str, count: int) -> np.ndarray | None:
-        """Read the labels of the texts of a split (count, ...); None where there are none."""
+        """Read the labels of the texts of a split (count, ...); return None if there are none."""
 
     @abstractmethod
     def split_logits(self, logits: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-        """Return the logits of each text of a batch, from those of the model and the lengths of the texts."""
+        """Split the logits of a batch into those of each text, given the lengths of the texts."""
 
     def max_source(self, max_positions: int) -> int:
-        """Return the positions of the longest text, of those that a model has."""
+        """Return the maximum number of positions of a text, for a model with `max_positions`."""
         return max_positions
 
     def field_options(self) -> dict[str, str]:
-        """Return how the fields of too long a text give way, by the names of the options."""
+        """Return the options of cutting the fields of a long text, by name."""
         return {"source_truncation": "right", "source_field_positions": "0"}
 
     def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> EncoderWithHead:
-        """Build the encoder, from ``--pretrained`` if that is given, and put the head on it.
+        """Build the encoder, from ``--pretrained`` if that is given, and add the head.
 
         Raises:
-            UserError: if options, checkpoint, dictionary and model do not fit each other.
+            UserError: options, checkpoint, dictionary and model do not fit each other.
         """
         encoder = super().build_model(cfg, from_checkpoint)
         self.form = make_text_form(
@@ -89,10 +89,10 @@ class UnderstandingTask(PackedTask):
         return EncoderWithHead(encoder, self.make_head(encoder.cfg))
 
     def load_dataset(self, split: str, epoch: int = 1, **_: Any) -> None:
-        """Load a split; of several data folders the one whose turn it is in this epoch.
+        """Load a split from the data folder of this epoch, see `data_folder`.
 
         Raises:
-            UserError: if its files are missing or damaged, or it lacks labels to train on.
+            UserError: its files are missing or damaged, or the training set has no labels.
         """
         folder = data_folder(self.cfg, split, epoch)
         texts = load_texts(folder, split, self.dictionary, self.cfg.dataset_impl)
@@ -105,13 +105,13 @@ class UnderstandingTask(PackedTask):
         )
 
     def max_positions(self) -> int:
-        """Return the positions of the longest laid-out text; longer ones are cut."""
+        """Return the maximum number of positions of a laid-out text; longer ones are cut."""
         return self.form.max_source
 
 
 @dataclass
 class UnilmClassificationConfig(UnderstandingConfig, SourceLengthOptions, FieldCutOptions):
-    """What the labels are, and how too long texts are cut."""
+    """Options of labels, and of cutting long texts."""
 
     regression: bool = field(default=False, metadata={"help": "labels are numbers, not classes"})
     classes: Optional[str] = field(
@@ -125,12 +125,12 @@ class UnilmClassificationConfig(UnderstandingConfig, SourceLengthOptions, FieldC
 
 @register_task("unilm_classification", dataclass=UnilmClassificationConfig)
 class UnilmClassificationTask(UnderstandingTask):
-    """Texts and a class or a number for each."""
+    """Classification or regression of texts."""
 
     criterion = "classification"
 
     classes: tuple[str, ...]
-    """Their names in the order of the outputs; () of a regression."""
+    """The names of the classes in the order of the outputs; () for regression."""
 
     def __init__(self, cfg: UnilmClassificationConfig, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg, dictionary)
@@ -141,16 +141,16 @@ class UnilmClassificationTask(UnderstandingTask):
         """Build the model, with an output for each class.
 
         Raises:
-            UserError: if options, classes, checkpoint, dictionary and model do not fit each other.
+            UserError: options, classes, checkpoint, dictionary and model do not fit each other.
         """
         self.classes = self._find_classes()
         return super().build_model(cfg, from_checkpoint)
 
     def _find_classes(self) -> tuple[str, ...]:
-        """Return the classes that the checkpoint has, else those that the options or the data name.
+        """Return the classes of the options, else of the data, else of the checkpoint.
 
         Raises:
-            UserError: if there are none, or the checkpoint's are others.
+            UserError: there are none, or the checkpoint has others.
         """
         if self.cfg.regression:
             return ()
@@ -172,40 +172,40 @@ class UnilmClassificationTask(UnderstandingTask):
         return given
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what a checkpoint keeps of the task; a training that is resumed must have the same classes.
+        """Load the state of the task from a checkpoint. A resumed training must have the same classes.
 
         Raises:
-            UserError: if it has others.
+            UserError: it has others.
         """
         super().load_state_dict(state_dict)
         if hasattr(self, "classes"):
             self._find_classes()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the task."""
+        """Return the state of the task for a checkpoint."""
         return {**super().state_dict(), "classes": list(self.classes)}
 
     def make_head(self, cfg: UnilmConfig) -> ClassificationHead | SpanHead:
-        """Make the head, with the dropout of the model."""
+        """Return a new head, with the dropout of the model."""
         return ClassificationHead(cfg.encoder_embed_dim, len(self.classes) or 1, dropout=cfg.dropout)
 
     def max_source(self, max_positions: int) -> int:
-        """Return the option."""
+        """Return ``--max-source-positions``, by default 128."""
         limit = self.cfg.max_source_positions
         return 128 if limit is None else limit
 
     def field_options(self) -> dict[str, str]:
-        """Return the options."""
+        """Return ``--source-truncation`` and ``--source-field-positions``, or their defaults."""
         return {
             "source_truncation": self.cfg.source_truncation or "right,right",
             "source_field_positions": self.cfg.source_field_positions or "0",
         }
 
     def read_labels(self, folder: Path, split: str, count: int) -> np.ndarray | None:
-        """Read ``<split>.label``: numbers of classes, int64 (count,), or numbers, float32 (count,).
+        """Read ``<split>.label``: numbers of classes, int64 (count,), or for regression numbers, float32 (count,).
 
         Raises:
-            UserError: if its lines are not one class or number for each text.
+            UserError: the file does not have one class or number for each text.
         """
         path = folder / f"{split}.label"
         if not path.is_file():
@@ -227,24 +227,24 @@ class UnilmClassificationTask(UnderstandingTask):
 
 @dataclass
 class UnilmQuestionAnsweringConfig(UnderstandingConfig):
-    """Nothing but where the data is and its segments: how long windows are is up to ``s2sft prepare squad``."""
+    """Options of data and segments. ``s2sft prepare squad`` has those of windows."""
 
 
 @register_task("unilm_question_answering", dataclass=UnilmQuestionAnsweringConfig)
 class UnilmQuestionAnsweringTask(UnderstandingTask):
-    """Windows of passages with their questions; the labels are first and last token of the answer, or ``[CLS]``."""
+    """Windows of passages with their questions. Labels are first and last token of the answer, or ``[CLS]``."""
 
     criterion = "answer_span"
 
     def make_head(self, cfg: UnilmConfig) -> ClassificationHead | SpanHead:
-        """Make the head."""
+        """Return a new head."""
         return SpanHead(cfg.encoder_embed_dim)
 
     def load_dataset(self, split: str, epoch: int = 1, **_: Any) -> None:
         """Load a split.
 
         Raises:
-            UserError: if its files are missing or damaged, or a window is too long for the model.
+            UserError: its files are missing or damaged, or a window is too long for the model.
         """
         super().load_dataset(split, epoch)
         longest = int(np.max(self.datasets[split].texts.sizes)) + 1
@@ -255,14 +255,14 @@ class UnilmQuestionAnsweringTask(UnderstandingTask):
             )
 
     def read_labels(self, folder: Path, split: str, count: int) -> np.ndarray | None:
-        """Return where the answers are in each window, int64 (count, 2)."""
+        """Return the first and last index of the answer in each window, int64 (count, 2)."""
         return label_array(read_questions(questions_path(folder, split), count))
 
     def questions(self, split: str, count: int) -> list[Question]:
-        """Read the questions of a split of so many windows.
+        """Read the questions of a split with `count` windows.
 
         Raises:
-            UserError: if their file is missing or damaged, or is that of another split.
+            UserError: their file is missing or damaged, or does not have `count` windows.
         """
         return read_questions(questions_path(data_folder(self.cfg), split), count)
 

@@ -1,7 +1,7 @@
 """Options of the `unilm_seq2seq` task.
 
-The types are spelled ``Optional[...]`` because fairseq makes its command line from them and knows no other spelling.
-What is None by default is taken from the checkpoint where one is loaded, else from the default named in its help.
+Types are written ``Optional[...]``, the only form that fairseq's command line supports. An option whose default is None
+has the value of the loaded checkpoint, if there is one, else the default in its help.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class UnilmSeq2SeqConfig(
     PrecisionOptions,
     UnilmSearchConfig,
 ):
-    """Where the data is, how it is laid out, what is corrupted, how decoding differs from fairseq's."""
+    """Options of data, layout, corruption, and of decoding beyond fairseq's."""
 
     source_lang: Optional[str] = field(
         default=None,
@@ -73,7 +73,7 @@ class UnilmSeq2SeqConfig(
         default=None, metadata={"help": "probability that a source token is corrupted (default: 0)"}
     )
     max_masked_tokens: int = field(
-        default=0, metadata={"help": "masked fine-tuning: at most so many masked tokens a target; 0: no limit"}
+        default=0, metadata={"help": "masked fine-tuning: maximum number of masked tokens of a target; 0: no limit"}
     )
     placeholder_segment: Optional[int] = field(
         default=None, metadata={"help": "segment id of placeholders (default: that of the target)"}
@@ -81,8 +81,7 @@ class UnilmSeq2SeqConfig(
     max_batch_memory: Optional[float] = field(
         default=None,
         metadata={
-            "help": "GiB that decoding a batch may take beyond the model, as far as that can be estimated "
-            "(default: 60 %% of what is free)"
+            "help": "estimated memory in GiB for decoding a batch, without the model (default: 60 %% of what is free)"
         },
     )
     quantize: ChoiceEnum(list(QUANTIZATIONS)) = field(  # type: ignore[valid-type]

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @register_task("unilm_seq2seq", dataclass=UnilmSeq2SeqConfig)
 class UnilmSeq2SeqTask(PackedTask):
-    """Pairs of texts over one dictionary, one encoder-only model, one of several fine-tuning methods."""
+    """Fine-tuning of an encoder-only model on pairs of texts, by one of several methods."""
 
     layout: dict[str, Any]
     form: SequenceForm
@@ -46,10 +46,10 @@ class UnilmSeq2SeqTask(PackedTask):
 
     @classmethod
     def setup_task(cls, cfg: UnilmSeq2SeqConfig, **_: Any) -> "UnilmSeq2SeqTask":
-        """Load the dictionary; languages that are not given are read off the data.
+        """Load the dictionary. Languages that are not given are taken from the names of the data files.
 
         Raises:
-            UserError: if data or dictionary are missing or ambiguous.
+            UserError: data or dictionary are missing or ambiguous.
         """
         folder = data_folder(cfg)
         if cfg.source_lang is None or cfg.target_lang is None:
@@ -58,10 +58,10 @@ class UnilmSeq2SeqTask(PackedTask):
         return cls(cfg, load_dictionary(folder, cfg.source_lang, cfg.target_lang))
 
     def build_model(self, cfg: UnilmConfig, from_checkpoint: bool = False) -> UnilmModel:
-        """Build the model and settle the layout that it is trained, or was trained, with.
+        """Build the model, and determine the layout of its training.
 
         Raises:
-            UserError: if options, checkpoint, dictionary and model do not fit each other.
+            UserError: options, checkpoint, dictionary and model do not fit each other.
         """
         model = super().build_model(cfg, from_checkpoint)
         # A model with roles is for dialogues.
@@ -79,25 +79,25 @@ class UnilmSeq2SeqTask(PackedTask):
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the task: the layout in use, not that of a checkpoint which was resumed."""
+        """Return the state of the task for a checkpoint: the current layout, not that of the resumed checkpoint."""
         return {**super().state_dict(), "layout": self.layout}
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
         """Build the criterion.
 
         Raises:
-            UserError: if it is one that cannot read packed batches, or something is wrong with the span vocabulary.
+            UserError: it cannot read packed batches, or something is wrong with the span vocabulary.
         """
-        # Not before: what decodes needs no span vocabulary.
+        # Not in `build_model`: decoding needs no span vocabulary.
         self.objective = make_objective(self.cfg, self.layout, self.dictionary)
-        self.decoding_models.clear()  # the loss of a checkpoint is wanted, not what it generates
+        self.decoding_models.clear()  # a criterion means training or validation, not decoding
         return super().build_criterion(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **_: Any) -> None:
-        """Load a split; of several data folders the one whose turn it is in this epoch.
+        """Load a split from the data folder of this epoch, see `data_folder`.
 
         Raises:
-            UserError: if its files are missing, truncated or of different lengths, or if it lacks targets to train on.
+            UserError: its files are missing, truncated or of different lengths, or the training set has no targets.
         """
         folder = data_folder(self.cfg, split, epoch)
         source, target = load_split(
@@ -122,29 +122,29 @@ class UnilmSeq2SeqTask(PackedTask):
     def build_dataset_for_inference(
         self, src_tokens: Sequence[Tensor], src_lengths: Sequence[int], constraints: Tensor | None = None
     ) -> PackedPairDataset:
-        """Make a data set of sources alone, each with a final eos, for fairseq-interactive."""
+        """Return a data set of sources without targets, each with a final eos, for fairseq-interactive."""
         return self._make_dataset(
             ListDataset(src_tokens, src_lengths), None, shuffle=False, for_decoding=True, name="input"
         )
 
     def get_batch_iterator(self, dataset: PackedPairDataset, *limits: Any, **others: Any) -> EpochBatchIterator:
-        """Iterate over batches; those to decode are as large as they may be, with regard to memory too.
+        """Iterate over batches. For decoding, limit the memory of a batch, too.
 
         Raises:
-            UserError: if ``--max-batch-memory`` is not positive.
+            UserError: ``--max-batch-memory`` is not positive.
         """
         if self.decoding_models and not self.cfg.score_reference:
             device = self.decoding_models[0].embeddings.tokens.weight.device
-            beam = max(1, self.cfg.beam)  # fewer are refused later, together with what else is wrong
+            beam = max(1, self.cfg.beam)  # a smaller beam is refused later, with all other problems
             memory = self.batch_memory(self.decoding_models, beam)
             dataset = DecodingDataset(dataset, memory, useful_sentences(device, beam))
         return super().get_batch_iterator(dataset, *limits, **others)
 
     def batch_memory(self, models: Sequence[UnilmModel], beam: int) -> BatchMemory:
-        """Estimate the memory of decoding a batch with the models that were loaded.
+        """Estimate the memory of decoding a batch with the loaded models.
 
         Raises:
-            UserError: if ``--max-batch-memory`` is not positive.
+            UserError: ``--max-batch-memory`` is not positive.
         """
         limit = self.cfg.max_batch_memory
         if limit is not None and limit <= 0:
@@ -173,7 +173,7 @@ class UnilmSeq2SeqTask(PackedTask):
         """Build the generator, or with ``--score-reference`` the scorer.
 
         Raises:
-            UserError: naming every generation option that is not supported or contradicts another.
+            UserError: lists every generation option that is not supported or contradicts another.
         """
         if args.prefix_size > 0 and any(data.target is None for data in self.datasets.values()):
             raise UserError("--prefix-size takes its prefixes from the targets, but the data has sources alone")
@@ -189,17 +189,17 @@ class UnilmSeq2SeqTask(PackedTask):
         return SequenceGenerator(models, self.form, options)
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the longest laid-out source and target; longer ones are cut."""
+        """Return the maximum lengths of a laid-out source and target; longer ones are cut."""
         return self.form.max_source, self.form.max_target
 
 
 class DecodingDataset(BaseWrapperDataset):
-    """Pairs in the batches of `plan_batches`, which regards the memory of decoding; those of fairseq count tokens."""
+    """Pairs in batches by `plan_batches`, which limits the memory of decoding; fairseq only limits tokens."""
 
     dataset: PackedPairDataset
 
     def __init__(self, dataset: PackedPairDataset, memory: BatchMemory, useful_sentences: int | None) -> None:
-        """Wrap a data set; a batch has at most ``useful_sentences`` unless the user says how many."""
+        """Wrap a data set. A batch has at most ``useful_sentences``, unless ``max_sentences`` is given."""
         super().__init__(dataset)
         self.memory, self.useful_sentences = memory, useful_sentences
 
@@ -210,9 +210,9 @@ class DecodingDataset(BaseWrapperDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Return the indices of each batch; ``max_tokens`` counts packed positions, as it does in training.
+        """Return the indices of each batch; ``max_tokens`` counts packed positions, as in training.
 
-        The batches are no multiples: that serves the ranks of a training.
+        ``required_batch_size_multiple`` is ignored.
         """
         batches = plan_batches(
             self.dataset.source_sizes[indices],

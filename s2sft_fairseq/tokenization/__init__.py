@@ -1,1 +1,1 @@
-"""Raw text to symbols of a pretrained vocabulary and back, by the tokenizer files that a folder holds."""
+"""Convert raw text to symbols of a pretrained vocabulary and back, with the tokenizer files of a folder."""

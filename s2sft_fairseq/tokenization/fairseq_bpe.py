@@ -22,14 +22,14 @@ class PretrainedBpeConfig(FairseqDataclass):
 
 @register_bpe("pretrained", dataclass=PretrainedBpeConfig)
 class PretrainedBpe:
-    """What fairseq looks up by its name; it makes a tokenizer of one of the schemes."""
+    """The entry in fairseq's registry, which opens a tokenizer of any scheme."""
 
     @classmethod
     def build_bpe(cls, config: PretrainedBpeConfig) -> Tokenizer:
-        """Make the tokenizer of ``--tokenizer-dir``.
+        """Return the tokenizer of ``--tokenizer-dir``.
 
         Raises:
-            UserError: if the option is missing or the folder holds no tokenizer.
+            UserError: the option is missing, or the folder holds no tokenizer.
         """
         if not config.tokenizer_dir:
             raise UserError("--bpe pretrained needs --tokenizer-dir, the folder of the tokenizer's files, found none")

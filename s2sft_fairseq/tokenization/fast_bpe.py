@@ -1,4 +1,4 @@
-"""fastBPE's codes, applied by the package of that name or, where it is not installed, by `subword-nmt`."""
+"""fastBPE's codes, applied by the package `fastBPE` or, if that is not installed, by `subword-nmt`."""
 
 import io
 import re
@@ -17,13 +17,13 @@ _CACHED_WORDS = 2**18
 
 
 class FastBpe:
-    """Words, separated by white space, to pieces of which all but a word's last end in ``@@``."""
+    """A tokenizer that splits words, separated by white space, into pieces. All but a word's last end with ``@@``."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
         """Load the codes.
 
         Raises:
-            UserError: if neither package is installed or the codes are damaged.
+            UserError: neither package is installed, or the codes are damaged.
         """
         self.dictionary = dictionary
         self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])
@@ -47,7 +47,7 @@ class FastBpe:
             yield " ".join(map(self._symbols_of, text.split()))
 
     def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
-        """Encode many lines and tell where each symbol comes from."""
+        """Encode many lines, with the offsets of each symbol."""
         return [self.kept.pieces_around(line, self._pieces_of_text) for line in lines]
 
     def _pieces_of_text(self, text: str) -> Pieces:
@@ -73,7 +73,7 @@ def load_codes(path: Path) -> Callable[[str], list[str]]:
     """Return the function that splits a word into its pieces.
 
     Raises:
-        UserError: if neither package is installed or the codes are damaged.
+        UserError: neither package is installed, or the codes are damaged.
     """
     pairs = read_pairs(path)
     try:
@@ -89,18 +89,22 @@ def _with_subword_nmt(path: Path, pairs: list[str]) -> Callable[[str], list[str]
         from subword_nmt.apply_bpe import BPE
     except ImportError:
         raise UserError(f"{path} needs the package subword-nmt, or fastBPE: pip install subword-nmt") from None
-    # The version whose words end as fastBPE's do: the mark </w> is part of the last letter.
+    # In version 0.2 the mark </w> is part of a word's last letter, as in fastBPE.
     codes = BPE(io.StringIO("\n".join(["#version: 0.2", *pairs])), separator=CONTINUED)
 
     def pieces_of(word: str) -> list[str]:
-        codes.cache.clear()  # it would grow with every new word
+        codes.cache.clear()  # else it grows with every new word
         return codes.segment_tokens([word])
 
     return pieces_of
 
 
 def read_pairs(path: Path) -> list[str]:
-    """Read the pairs of codes, most urgent first: ``a b`` of lines ``a b count``."""
+    """Read the pairs of codes, in the order of priority: ``a b`` from lines ``a b count``.
+
+    Raises:
+        UserError: the file cannot be read, is empty, or has malformed lines.
+    """
     try:
         lines = list(read_lines(path))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder as one ``tokenizer.json``, which lays out sources as an encoder-decoder reads them."""
+"""Write the tokenizer of a folder as a ``tokenizer.json``, which also adds the special symbols of sources."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +27,14 @@ def write_fast_tokenizer(
     """Write ``tokenizer.json`` and ``tokenizer_config.json``: a text becomes ``prefix text eos``.
 
     Args:
-        folder: with the tokenizer's files.
-        vocabulary: of that folder; symbol i has the id i.
+        folder: the folder of the tokenizer's files.
+        vocabulary: the vocabulary of that folder; symbol i has the id i.
         destination: the folder to write into.
         prefix: symbols that every source begins with.
-        max_source: most positions of a source.
+        max_source: maximum number of positions of a source.
 
     Raises:
-        UserError: if a package is not installed, or the tokenizer is none that such a file can describe.
+        UserError: a package is not installed, or such a file cannot describe the tokenizer.
     """
     dictionary = PretrainedDictionary.of(vocabulary.symbols)
     library = _library(folder, vocabulary, dictionary)
@@ -80,7 +80,7 @@ def _library(folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDiction
 
 
 def _check_ids(folder: Path, library: "Library", dictionary: PretrainedDictionary) -> None:
-    """Make sure that the ids of the library are those of the model."""
+    """Check that the library gives tokens the ids of the model."""
     for token, number in library.get_vocab(with_added_tokens=True).items():
         if number >= len(dictionary) or dictionary.symbols[number] != write_symbol(token):
             raise UserError(
@@ -90,7 +90,7 @@ def _check_ids(folder: Path, library: "Library", dictionary: PretrainedDictionar
 
 
 def _unigram(path: Path, dictionary: PretrainedDictionary) -> "Library":
-    """Make the tokenizer of a Unigram model of SentencePiece, with the ids of the dictionary."""
+    """Return the tokenizer of SentencePiece's Unigram model, with the ids of the dictionary."""
     require_library(path)
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Library
@@ -114,12 +114,12 @@ def _unigram(path: Path, dictionary: PretrainedDictionary) -> "Library":
 
 
 def _fields(path: Path, message: bytes) -> Mapping[int, Any]:
-    """Return the fields of a message of protocol buffers by their numbers; of several of one number the last.
+    """Return the fields of a protocol buffer message by number; if a field is repeated, its last value.
 
     The numbers are those of ``sentencepiece_model.proto``.
 
     Raises:
-        UserError: if it is none.
+        UserError: the bytes are not such a message.
     """
     try:
         return dict(_read_fields(message))

@@ -1,4 +1,4 @@
-"""A tokenizer is a folder of files, recognised by what it holds."""
+"""Open the tokenizer of a folder, whose scheme is recognized by its files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,18 +15,18 @@ from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 
 class Tokenizer(Protocol):
-    """Raw lines to symbols of a dictionary, separated by spaces, and back."""
+    """Converts raw lines to symbols of a dictionary, separated by spaces, and back."""
 
     dictionary: PretrainedDictionary
 
     def encode(self, line: str) -> str:
-        """Return the symbols of a raw line; every one is in the dictionary."""
+        """Return the symbols of a raw line; all are in the dictionary."""
 
     def encode_batch(self, lines: Sequence[str]) -> list[str]:
         """Return the symbols of many lines."""
 
     def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
-        """Return the symbols of many lines with the characters that each stands for."""
+        """Return the symbols of many lines, with the offsets of each symbol."""
 
     def decode(self, tokens: str) -> str:
         """Return the text of symbols."""
@@ -42,10 +42,10 @@ _SCHEMES: dict[str, Callable[[Path, Vocabulary, PretrainedDictionary], Tokenizer
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """Make the tokenizer that a folder holds.
+    """Return the tokenizer of a folder.
 
     Raises:
-        UserError: if it holds none, if its files are damaged, or if the library that reads them is not installed.
+        UserError: the folder holds no tokenizer, its files are damaged, or a library that they need is not installed.
     """
     vocabulary = read_vocabulary(folder)
     if vocabulary.scheme is None:

@@ -1,8 +1,9 @@
-"""Tokenizers made with Hugging Face's `tokenizers`: byte-level BPE, and whatever a ``tokenizer.json`` describes.
+"""Tokenizers that use Hugging Face's `tokenizers`: byte-level BPE, and those that a ``tokenizer.json`` describes.
 
-Byte-level BPE is GPT-2's and RoBERTa's: every text has pieces, and they give back exactly that text. Hugging Face's
-RoBERTa names its pieces; fairseq's numbers them as GPT-2 does, and its ``dict.txt`` holds the numbers. A
-``tokenizer.json`` describes ModernBERT's BPE or mmBERT's, or XLM-R's Unigram. WordPiece has a file of its own.
+GPT-2 and RoBERTa have byte-level BPE, which encodes every text, and decodes to exactly the same text. The symbols of
+Hugging Face's RoBERTa are the pieces; those of fairseq's, in its ``dict.txt``, are GPT-2's numbers of the pieces. A
+``tokenizer.json`` describes the BPE of ModernBERT and mmBERT or the Unigram model of XLM-R. The module `wordpiece` has
+WordPiece.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LibraryTokenizer:
-    """Encode raw lines to symbols of the dictionary, separated by spaces, and decode generated symbols to text."""
+    """A tokenizer of the library that encodes raw lines to symbols of the dictionary, and decodes symbols to text."""
 
     def __init__(
         self,
@@ -29,13 +30,13 @@ class LibraryTokenizer:
         kept: Iterable[str],
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """Take a tokenizer of the library.
+        """Wrap a tokenizer of the library.
 
         Args:
-            dictionary: of the model; a token that it lacks is written as its unknown symbol.
+            dictionary: the model's dictionary; a token that it lacks becomes its unknown symbol.
             library: the tokenizer, without truncation and padding.
-            kept: tokens that stay whole where raw text holds them.
-            names: the symbols of tokens that are not written as themselves.
+            kept: tokens that are not split in raw text.
+            names: the symbols of tokens whose symbol differs from the token.
         """
         from tokenizers import AddedToken, pre_tokenizers
 
@@ -44,16 +45,16 @@ class LibraryTokenizer:
         library.add_special_tokens([AddedToken(token, special=True) for token in kept])
         names = names or {}
         ids = library.get_vocab(with_added_tokens=True)
-        # The symbol of each id of the library, whose ids need not be the dictionary's.
+        # The symbol of each id of the library. Its ids may differ from the dictionary's.
         self.symbols = [dictionary.unk_word] * (max(ids.values()) + 1)
         for token, number in ids.items():
             symbol = names.get(token) or write_symbol(token)
             if symbol in dictionary:
                 self.symbols[number] = symbol
-        # What the library's decoder must be given for a symbol, where that is not its token.
+        # The input of the library's decoder for a symbol, if it is not the symbol's token.
         self.pieces = {symbol: token for token, symbol in names.items()}
         if "ByteLevel(" in repr(library.decoder):
-            # Its pieces spell bytes, but tokens kept whole are plain text.
+            # The decoder expects spelled bytes, but kept tokens are plain text.
             spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
             for token in map(str, library.get_added_tokens_decoder().values()):
                 self.pieces[write_symbol(token)] = spelling.pre_tokenize_str(token)[0][0]
@@ -69,7 +70,7 @@ class LibraryTokenizer:
         return [" ".join(map(symbol_of, encoding.ids)) for encoding in encodings]
 
     def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
-        """Encode many lines and tell where each symbol comes from."""
+        """Encode many lines, with the offsets of each symbol."""
         encodings = self.library.encode_batch(lines, add_special_tokens=False)
         return [Pieces([self.symbols[number] for number in found.ids], found.offsets) for found in encodings]
 
@@ -80,10 +81,10 @@ class LibraryTokenizer:
 
 
 def require_library(path: Path) -> None:
-    """Make sure that the library can be imported.
+    """Check that the library can be imported.
 
     Raises:
-        UserError: if it is not installed.
+        UserError: it is not installed.
     """
     try:
         import tokenizers  # noqa: F401
@@ -94,10 +95,10 @@ def require_library(path: Path) -> None:
 
 
 def load_library_file(path: Path) -> "Library":
-    """Load a ``tokenizer.json``, without the truncation and padding that it may ask for.
+    """Load a ``tokenizer.json``, with its truncation and padding turned off.
 
     Raises:
-        UserError: if the library cannot read it.
+        UserError: the library cannot read it.
     """
     require_library(path)
     from tokenizers import Tokenizer as Library
@@ -109,7 +110,11 @@ def load_library_file(path: Path) -> "Library":
 
 
 def made_by_library(path: Path, make: Any, *arguments: Any, **options: Any) -> Any:
-    """Return ``make(...)``; whatever the library, which has no exceptions of its own, finds wrong lies in `path`."""
+    """Return ``make(...)``. The library has no exceptions of its own: blame any error on the file `path`.
+
+    Raises:
+        UserError: the library raised an exception.
+    """
     try:
         return make(*arguments, **options)
     except Exception as error:
@@ -117,26 +122,26 @@ def made_by_library(path: Path, make: Any, *arguments: Any, **options: Any) -> A
 
 
 class TokenizerJson(LibraryTokenizer):
-    """A tokenizer that does what its file says, normalization and decoding included."""
+    """A tokenizer that its file describes completely, including normalization and decoding."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
         """Load the tokenizer.
 
         Raises:
-            UserError: if `tokenizers` is not installed or cannot read the file.
+            UserError: `tokenizers` is not installed, or cannot read the file.
         """
         kept = [dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added]
         super().__init__(dictionary, load_library_file(folder / vocabulary.files[0]), kept)
 
 
 class ByteLevelBpe(LibraryTokenizer):
-    """GPT-2's tokenizer, with whichever symbols the dictionary has."""
+    """GPT-2's tokenizer; the symbols of the dictionary are its pieces or their numbers."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
         """Load pieces and merges.
 
         Raises:
-            UserError: if `tokenizers` is not installed or the files are damaged.
+            UserError: `tokenizers` is not installed, or the files are damaged.
         """
         ids_path, merges_path = (folder / name for name in vocabulary.files[:2])
         require_library(ids_path)
@@ -144,7 +149,7 @@ class ByteLevelBpe(LibraryTokenizer):
         from tokenizers import decoders, models, pre_tokenizers
 
         ids = read_ids(ids_path)
-        # Of a vocabulary that lacks some bytes; those of GPT-2 and RoBERTa have all.
+        # For vocabularies that lack some bytes. Those of GPT-2 and RoBERTa have all.
         ids.setdefault(dictionary.unk_word, max(ids.values()) + 1)
         model = made_by_library(
             merges_path, models.BPE, vocab=ids, merges=_read_merges(merges_path), unk_token=dictionary.unk_word
@@ -156,7 +161,7 @@ class ByteLevelBpe(LibraryTokenizer):
         kept = [dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added]
         pieces = sum(write_symbol(piece) in dictionary for piece in ids)
         numbers = {piece: str(number) for piece, number in ids.items() if str(number) in dictionary}
-        # Some numbers are pieces too, so that a dictionary of pieces holds a few hundred of them.
+        # Some numbers are pieces, too: a dictionary of pieces also has a few hundred numbers.
         super().__init__(dictionary, library, kept, names=numbers if len(numbers) > pieces else None)
 
     def decode(self, tokens: str) -> str:
@@ -166,7 +171,7 @@ class ByteLevelBpe(LibraryTokenizer):
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """Read the pairs of pieces that are merged, most urgent first."""
+    """Read the pairs of pieces to merge, in the order of priority."""
     try:
         lines = list(read_lines(path))
     except (OSError, UnicodeDecodeError) as error:

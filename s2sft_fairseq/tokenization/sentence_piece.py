@@ -9,13 +9,13 @@ from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece
 
 
 class SentencePiece:
-    """A SentencePiece model whose unknown pieces are written as the dictionary's unknown symbol."""
+    """A SentencePiece model. Pieces that the dictionary lacks become its unknown symbol."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
         """Load the model.
 
         Raises:
-            UserError: if `sentencepiece` is not installed or cannot read the file.
+            UserError: `sentencepiece` is not installed, or cannot read the file.
         """
         self.dictionary = dictionary
         self.model = load_sentencepiece(folder / vocabulary.files[0])
@@ -38,7 +38,7 @@ class SentencePiece:
             yield " ".join(map(symbol_of, ids))
 
     def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
-        """Encode many lines and tell where each symbol comes from."""
+        """Encode many lines, with the offsets of each symbol."""
         return [self.kept.pieces_around(line, self._pieces_of) for line in lines]
 
     def _pieces_of(self, text: str) -> Pieces:

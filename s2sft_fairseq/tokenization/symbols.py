@@ -1,6 +1,7 @@
-"""The symbols of tokens: how a dictionary and tokenized text write them, where they stand, and which stay whole.
+"""The symbols of tokens: their spelling, their offsets in raw text, and tokens that are not split.
 
-A dictionary and tokenized text break at white space: white space within a token is written as ``<U+2028>``.
+White space separates symbols in a dictionary and in tokenized text. So white space within a token is escaped, U+2028
+for example as ``<U+2028>``.
 """
 
 import re
@@ -13,7 +14,7 @@ _WRITTEN = re.compile(r"<U\+([0-9A-F]{4,6})>")
 
 
 def write_symbol(token: str) -> str:
-    """Return the symbol of a token: every white space character, U+2028 for example, becomes ``<U+2028>``."""
+    """Return the symbol of a token, with white space escaped."""
     return _WHITE_SPACE.sub(lambda found: f"<U+{ord(found[0]):04X}>", token)
 
 
@@ -28,7 +29,7 @@ def _white_space(found: re.Match[str]) -> str:
 
 
 def spare_symbols(taken: Iterable[str]) -> Iterator[str]:
-    """Yield names for ids that no token has, as fairseq names those that pad a vocabulary to a round number."""
+    """Yield names for ids without a token, in the form of fairseq's padding of a vocabulary."""
     taken = set(taken)
     return (name for number in count() if (name := f"madeupword{number:04d}") not in taken)
 
@@ -40,13 +41,13 @@ class Pieces(NamedTuple):
     """
 
     symbols: list[str]
-    """Of the dictionary (N)."""
+    """Symbols of the dictionary (N)."""
     offsets: list[tuple[int, int]]
-    """The characters of the line that each symbol stands for, the end exclusive (N); white space may be among them."""
+    """The characters of the line of each symbol, the end exclusive (N); they may include white space."""
 
 
 class KeptTokens:
-    """Splits lines at these tokens."""
+    """Tokens that are not split in raw text, such as ``[MASK]``."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.symbols = frozenset(map(write_symbol, tokens))
@@ -54,7 +55,7 @@ class KeptTokens:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def encode_around(self, lines: Sequence[str], encode: Callable[[list[str]], Iterable[str]]) -> list[str]:
-        """Encode what lies between the tokens, all at once; each text becomes its symbols, separated by spaces."""
+        """Encode the texts between the tokens in one call; return the symbols of each line, separated by spaces."""
         split = [self._pattern.split(line) for line in lines]  # text, token, text, ..., text
         encoded = iter(encode([text for parts in split for text in parts[::2]]))
         for parts in split:
@@ -63,7 +64,7 @@ class KeptTokens:
         return [parts[0] if len(parts) == 1 else " ".join(filter(None, parts)) for parts in split]
 
     def pieces_around(self, line: str, encode: Callable[[str], Pieces]) -> Pieces:
-        """Encode what lies between the tokens of a line, with the places in the whole line."""
+        """Encode the texts between the tokens of a line, with offsets in the whole line."""
         found, start = Pieces([], []), 0
         for number, part in enumerate(self._pattern.split(line)):
             pieces = Pieces([write_symbol(part)], [(0, len(part))]) if number % 2 else encode(part)
@@ -73,7 +74,7 @@ class KeptTokens:
         return found
 
     def decode_around(self, symbols: Iterable[str], decode: Callable[[list[str]], str]) -> str:
-        """Decode what lies between the tokens, and join both with spaces."""
+        """Decode the symbols between the tokens, and join texts and tokens with spaces."""
 
         def texts() -> Iterator[str]:
             for kept, run in groupby(symbols, self.symbols.__contains__):

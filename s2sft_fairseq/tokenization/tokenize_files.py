@@ -1,4 +1,4 @@
-"""Files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
+"""Tokenize files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
 
 import re
 from collections import Counter
@@ -32,21 +32,21 @@ _LINE_END = re.compile(r"\r\n|[\r\n]")
 _SPACE = re.compile(r"\s")
 
 Field = str | list[str]
-"""Text, or a list of tokens that this tokenizer made before."""
+"""Raw text, or the list of its tokens."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Inputs that are read together, and what is written of them."""
+    """Input files that are read together, and the outputs to write from them."""
 
-    inputs: tuple[Path, ...]  # line-aligned text files with a field each, or a single one of JSON lines or Parquet
+    inputs: tuple[Path, ...]  # line-aligned text files with one field each, or one file of JSON lines or Parquet
     keys: tuple[str, ...]  # the fields of JSON lines, the columns of Parquet; () for text
-    outputs: dict[Path, tuple[int, ...]]  # the fields, by number, that each output joins
+    outputs: dict[Path, tuple[int, ...]]  # the numbers of the fields that each output joins
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """What the workers share: a tokenizer, and the text that stands between the fields of raw text, if any."""
+    """The data that all workers share: a tokenizer, and the separator of fields in raw text, if any."""
 
     tokenizer: Tokenizer
     separator: str | None = None
@@ -65,20 +65,20 @@ class TextTokenizer:
         return [self.join(list(islice(encoded, len(parts)))) for parts in split]
 
     def join(self, fields: Sequence[str]) -> str:
-        """Join fields of symbols by the symbol that separates fields; empty fields count too."""
+        """Join the symbols of fields with the symbol that separates fields, including empty fields."""
         line = f" {self.tokenizer.dictionary.eos_word} ".join(fields)
         return line if all(fields) else " ".join(line.split())
 
 
 @dataclass
 class PieceStats:
-    """What tokenizing a file gave: how many lines have how many symbols, and how many of these are unknown."""
+    """Statistics of a tokenized file: the number of lines by length in symbols, and the number of unknown symbols."""
 
     lengths: Counter[int] = field(default_factory=Counter)
     unknown: int = 0
 
     def add(self, other: "PieceStats") -> None:
-        """Count the lines of another part of the file too."""
+        """Add the counts of another part of the file."""
         self.lengths.update(other.lengths)
         self.unknown += other.unknown
 
@@ -94,17 +94,19 @@ class PieceStats:
 def tokenize_files(
     text_tokenizer: TextTokenizer, jobs: Sequence[Job], workers: int, aligned: Sequence[Sequence[Path]] = ()
 ) -> Iterator[tuple[Path, PieceStats]]:
-    """Check all inputs, then write the outputs of one job after another; each appears only when complete.
+    """Check all inputs, then write the outputs of each job. A file appears only when it is complete.
 
     Args:
-        workers: the number of processes; the result is the same for any.
-        aligned: groups of text files that must have equally many lines, where each file is a job of its own.
+        text_tokenizer: the tokenizer.
+        jobs: the jobs.
+        workers: number of processes, which does not change the result.
+        aligned: groups of text files that must have the same number of lines, if each file is a job of its own.
 
     Yields:
-        Each output with its statistics, once it is there.
+        Each output with its statistics, when it is complete.
 
     Raises:
-        UserError: naming all mistakes of all inputs; nothing is written then.
+        UserError: lists all mistakes of all inputs; no output is written then.
     """
     with Workers(workers, text_tokenizer) as pool:
         lines = check_inputs(pool, jobs, aligned)
@@ -137,16 +139,16 @@ def _chunks(job: Job) -> Iterator[list[bytes]]:
 
 
 def open_input(job: Job, path: Path) -> AbstractContextManager[Iterator[bytes]]:
-    """Open one of the inputs of a job for reading line by line; rows of Parquet come as lines of JSON.
+    """Open an input of a job for reading line by line; rows of Parquet are read as JSON lines.
 
     Raises:
-        UserError: if it is Parquet that cannot be read, or lacks a column.
+        UserError: a Parquet file cannot be read, or lacks a column.
     """
     return open_parquet(path, job.keys) if is_parquet(path) else open_bytes(path)
 
 
 def tokenize_chunk(text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[bytes]) -> Iterator[list[str]]:
-    """Yield for each output its lines of symbols, from the checked next lines of each input."""
+    """Yield the lines of symbols of each output, given the next lines of each input, which were checked."""
     columns = json_columns(chunk[0], job.keys) if job.keys else list(map(text_column, chunk))
     encoded = list(map(text_tokenizer.encode, columns))
     for numbers in job.outputs.values():
@@ -157,7 +159,7 @@ def tokenize_chunk(text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[byte
 
 
 def _tokenize(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> list[tuple[bytes, PieceStats]]:
-    """Return for each output the next lines, and their statistics."""
+    """Return the next lines of each output, and their statistics."""
     unknown = text_tokenizer.tokenizer.dictionary.unk_word
     parts = []
     for lines in tokenize_chunk(text_tokenizer, *work):
@@ -168,10 +170,10 @@ def _tokenize(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> l
 
 
 def check_inputs(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]] = ()) -> dict[Path, int]:
-    """Return the number of lines of each input.
+    """Check all inputs, and return the number of lines of each.
 
     Raises:
-        UserError: naming all mistakes of all inputs.
+        UserError: lists all mistakes of all inputs.
     """
     problems: list[str] = []
     lines = {}
@@ -189,7 +191,7 @@ def check_inputs(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[
 
 
 def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
-    """Count the lines of a file of JSON lines and append what is wrong with it to `problems`."""
+    """Return the number of lines of a file of JSON lines, and append its mistakes to `problems`."""
     path, lines = job.inputs[0], 0
     wrong: dict[str, list[int]] = {}
     try:
@@ -212,7 +214,7 @@ def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
 
 
 def _find_mistakes(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> tuple[int, dict[str, list[int]]]:
-    """Return how many lines there are, and the numbers, from 1, of those with each mistake."""
+    """Return the number of lines, and for each mistake the numbers of the lines that have it, from 1."""
     job, chunk = work
     wrong: dict[str, list[int]] = {}
     lines = chunk[0].removesuffix(b"\n").split(b"\n")
@@ -240,7 +242,7 @@ def json_columns(lines: bytes, keys: Sequence[str]) -> list[list[Field]]:
 
 
 def json_mistakes(line: bytes, keys: Sequence[str], dictionary: PretrainedDictionary) -> Iterator[str]:
-    """Tell what is wrong with a line of JSON, in words that go on from "12 line(s) ..."."""
+    """Yield the mistakes of a line of JSON, as the rest of a sentence that begins with "12 line(s)"."""
     try:
         example = parse_json(line, half_pairs=True)
     except UnicodeDecodeError:

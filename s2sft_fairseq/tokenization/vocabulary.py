@@ -1,6 +1,6 @@
-"""The vocabulary of a tokenizer: the symbol of every id, read from whichever files a folder holds.
+"""The vocabulary of a tokenizer: the symbol of every id, read from the files of a folder.
 
-Nothing here imports the libraries that tokenize, but for SentencePiece, whose models only it can read.
+This module imports no tokenizer library except SentencePiece, which alone can read its models.
 """
 
 import re
@@ -25,7 +25,7 @@ from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write
 ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 XLMR_MODEL = "sentencepiece.bpe.model"
-# Beside the files of any scheme.
+# Files that may accompany those of any scheme.
 COMPANIONS = (TOKENIZER_CONFIG, "special_tokens_map.json", ADDED_TOKENS)
 FILE_SETS = (
     "vocab.txt (WordPiece)",
@@ -38,30 +38,30 @@ FILE_SETS = (
 _SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
 
 _NAMED_ID = re.compile(r"(.*)\t([0-9]+)", re.S)
-# [PAD], [unused1], <S>: says nothing about the case of the text.
+# [PAD], [unused1], <S>: these do not show whether text is lower-cased.
 _BRACKETED = re.compile(r"\[.*\]|<.*>", re.S)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The symbols of a tokenizer, and what is needed to make it.
+    """The symbols of a tokenizer, its scheme and its files.
 
-    `scheme` is "wordpiece", "byte_level_bpe", "sentencepiece", "fastbpe" or "tokenizer_json", and None of a folder with
-    a ``dict.txt`` alone, whose ids are known, but not how to tokenize.
+    `scheme` is "wordpiece", "byte_level_bpe", "sentencepiece", "fastbpe" or "tokenizer_json". It is None for a folder
+    with only a ``dict.txt``, which has the ids but cannot tokenize.
     """
 
-    symbols: list[str]  # of id 0, 1, 2 ..., as dict.txt and tokenized text write them
+    symbols: list[str]  # symbols of the ids 0, 1, 2 ..., as in dict.txt and in tokenized text
     scheme: str | None
     files: list[str]  # names of the files that the tokenizer needs
     lower: bool | None = None  # whether text is lower-cased; WordPiece only
-    added: list[str] = field(default_factory=list)  # the tokens of added_tokens.json, which text keeps whole
+    added: list[str] = field(default_factory=list)  # the tokens of added_tokens.json, which are not split in raw text
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Read the vocabulary of a tokenizer; ``dict.txt``, where there is one, decides which symbol has which id.
+    """Read the vocabulary of a tokenizer. If there is a ``dict.txt``, it determines the ids.
 
     Raises:
-        UserError: if the folder holds no tokenizer, or its files are damaged or contradict each other.
+        UserError: the folder holds no tokenizer, or its files are damaged or contradict each other.
     """
     if not folder.is_dir():
         raise UserError(f"tokenizer folder {folder} " + ("must be a folder" if folder.exists() else "does not exist"))
@@ -81,16 +81,16 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 def is_tokenizer_file(name: str) -> bool:
-    """Tell whether a file of this name may be part of a tokenizer."""
+    """Return whether a file of this name may be part of a tokenizer."""
     names = {"vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.json", *COMPANIONS}
     return name in names or name.endswith(".model") or _is_codes(name)
 
 
 def find_files(folder: Path) -> tuple[str | None, list[str]]:
-    """Tell the scheme by the files of a folder, and the names of those that tokenize.
+    """Return the scheme of the tokenizer in a folder, and the names of its files.
 
     Raises:
-        UserError: if there are none, or several that might be meant.
+        UserError: there is no tokenizer, or there are several files to choose from.
     """
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     models = [XLMR_MODEL] if XLMR_MODEL in names else [name for name in names if name.endswith(".model")]
@@ -125,9 +125,7 @@ def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str
     if (folder / DICTIONARY).is_file():
         return list(PretrainedDictionary.load(str(folder / DICTIONARY)).symbols)
     if scheme == "fastbpe" or "encoder.json" in files:
-        raise UserError(
-            f"{folder} must hold dict.txt beside {', '.join(files)}, which say nothing about the model's ids"
-        )
+        raise UserError(f"{folder} must hold dict.txt beside {', '.join(files)}, which do not have the model's ids")
     path = folder / files[0]
     if scheme == "sentencepiece":
         return _symbols_of_model(path)
@@ -140,14 +138,14 @@ def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str
 
 
 def read_vocab_txt(path: Path) -> list[str]:
-    """Read tokens, one a line; or with its id behind a tab, as in the vocabularies of Baidu's ERNIE.
+    """Read one token per line, which may be followed by a tab and its id, as in the vocabularies of Baidu's ERNIE.
 
-    A token that comes twice comes twice in the result, so that no later id shifts.
+    A repeated token is repeated in the result, too, so that later ids do not shift.
 
     Raises:
-        UserError: if the file is not text, or ids do not count up from 0.
+        UserError: the file is not text, or ids do not count up from 0.
     """
-    # Not splitlines(): some vocabularies hold U+2028 and its like as tokens.
+    # Not splitlines(): some vocabularies have tokens such as U+2028.
     lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
     named = [_NAMED_ID.fullmatch(line) for line in lines]
     if all(named):
@@ -164,7 +162,7 @@ def read_ids(path: Path) -> dict[str, int]:
     """Read a JSON object of tokens and their ids.
 
     Raises:
-        UserError: if it is something else.
+        UserError: the file holds anything else.
     """
     ids = read_json(path)
     needed = f"{path} must hold a JSON object of tokens and their ids, whole numbers from 0 on"
@@ -177,10 +175,10 @@ def read_ids(path: Path) -> dict[str, int]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read ``tokenizer_config.json``, {} where there is none.
+    """Read ``tokenizer_config.json``; return {} if there is none.
 
     Raises:
-        UserError: if it is no JSON object, or a setting that is read here is of another kind.
+        UserError: the file is not a JSON object, or a setting of `_SWITCHES` is not true, false or null.
     """
     path = folder / TOKENIZER_CONFIG
     config = read_json_object(path) if path.is_file() else {}
@@ -197,7 +195,7 @@ def _tokens_of_tokenizer_json(path: Path) -> list[str]:
     document = _read_tokenizer_json(path)
     vocabulary = document["model"]["vocab"]
     try:
-        if isinstance(vocabulary, list):  # of Unigram, with their scores
+        if isinstance(vocabulary, list):  # Unigram: tokens with their scores
             vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
         added = {token["content"]: token["id"] for token in document.get("added_tokens") or []}
         ids = {**vocabulary, **added}
@@ -216,17 +214,17 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict) or "vocab" not in model:
         raise UserError(f"{path} must be a file of Hugging Face's tokenizers, with a model and its vocab")
-    # Old files do not name their model; those of BPE have merges, those of WordPiece this prefix.
+    # Old files do not name the type of the model: BPE has merges, WordPiece has this prefix.
     guess = "WordPiece" if "continuing_subword_prefix" in model and "merges" not in model else "BPE"
     return {**document, "model": {"type": guess, **model}}
 
 
 def _symbols_of_model(path: Path) -> list[str]:
-    """Read the pieces of a SentencePiece model, in the order that fairseq's XLM-R has, or else the model's own."""
+    """Return the pieces of a SentencePiece model: for XLM-R in the order of fairseq, else in the model's order."""
     model = load_sentencepiece(path)
     pieces = [write_symbol(model.id_to_piece(number)) for number in range(model.get_piece_size())]
     if path.name == XLMR_MODEL:
-        # The model's first three are its own names for unk, bos and eos.
+        # The first three pieces are the model's unk, bos and eos.
         return [*FAIRSEQ_SYMBOLS, *pieces[3:], ROBERTA_SYMBOLS.mask]
     if BERT_SYMBOLS.pad in pieces and BERT_SYMBOLS.mask not in pieces:
         return [*pieces, BERT_SYMBOLS.mask]  # as DeBERTa's tokenizer does
@@ -237,7 +235,7 @@ def load_sentencepiece(path: Path) -> Any:
     """Load a `SentencePieceProcessor`.
 
     Raises:
-        UserError: if `sentencepiece` is not installed or the file is no model of it.
+        UserError: `sentencepiece` is not installed, or the file is not one of its models.
     """
     try:
         from sentencepiece import SentencePieceProcessor
@@ -248,7 +246,7 @@ def load_sentencepiece(path: Path) -> Any:
     try:
         model = SentencePieceProcessor(model_proto=path.read_bytes())
     except (OSError, RuntimeError):
-        raise UserError(f"{path} must be a SentencePiece model, but is none or damaged") from None
+        raise UserError(f"{path} must be a SentencePiece model, but is another file or damaged") from None
     if not 0 <= model.unk_id() < model.get_piece_size():
         raise UserError(
             f"{path} must have a piece for unknown text, but none of its {model.get_piece_size()} pieces is one"
@@ -261,7 +259,7 @@ def _read_added_tokens(path: Path) -> dict[str, int]:
 
 
 def _extend(symbols: list[str], added: Mapping[str, int], path: Path) -> None:
-    """Append the added symbols whose ids lie beyond the vocabulary."""
+    """Append the added symbols whose ids follow the vocabulary, and check the ids of all."""
     problems = []
     for symbol, number in added.items():
         if number == len(symbols):
@@ -275,7 +273,7 @@ def _extend(symbols: list[str], added: Mapping[str, int], path: Path) -> None:
 
 
 def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
-    """Put tokens in the order of their ids, with fillers for ids that none has."""
+    """Return tokens in the order of their ids, with fillers for ids without a token."""
     last = max(ids.values(), default=-1)
     if last > 2 * len(ids) + 1000:
         raise UserError(f"{path} must give its {len(ids)} tokens ids from 0 on, but goes up to {last}")
@@ -286,17 +284,17 @@ def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
 
 
 def _without_gaps(tokens: Sequence[str]) -> list[str]:
-    """Name what has no name, as fairseq does where it pads a vocabulary."""
+    """Replace empty tokens by fillers, named as in fairseq's padding of a vocabulary."""
     spare = spare_symbols(tokens)
     return [token or next(spare) for token in tokens]
 
 
 def _is_lower_case(folder: Path, files: Sequence[str], symbols: Sequence[str]) -> bool:
-    """Whether text must be lower-cased: what the configuration says, else whether the vocabulary has no capitals."""
+    """Return whether text must be lower-cased: as configured, or else if the vocabulary has no capital letters."""
     if "tokenizer.json" in files:
         normalizer = _read_tokenizer_json(folder / "tokenizer.json").get("normalizer") or {}
         parts = normalizer.get("normalizers") or [normalizer] if isinstance(normalizer, dict) else []
-        # What is no normalizer, the library that loads the file refuses.
+        # Ignore malformed normalizers: the library refuses them when it loads the file.
         normalizers = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
         return any(part.get("lowercase") is True or part.get("type") == "Lowercase" for part in normalizers)
     stated = read_config(folder).get("do_lower_case")

@@ -1,7 +1,7 @@
-"""BERT's WordPiece tokenization, and back to text with the spaces where people set them.
+"""BERT's WordPiece tokenization, and detokenization that restores the spaces of ordinary text.
 
-The pieces of a line equal those of BERT's own tokenizer: text is cleaned of control characters, split at white space,
-punctuation and every Chinese character, and each word into the longest pieces that the vocabulary holds.
+The pieces of a line equal those of BERT's own tokenizer: control characters are removed, text is split at white space,
+punctuation and every Chinese character, and each word is split into the longest pieces of the vocabulary.
 """
 
 import json
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
-_TINY = 1000  # pieces of a vocabulary to try something out with
+_TINY = 1000  # pieces of the vocabulary of `train_wordpiece`
 
 _CLOSING = frozenset(".,;:!?)]}%”’»…")
 _OPENING = frozenset("([{“«¿¡$£€¥@")
@@ -34,19 +34,19 @@ _CONTRACTIONS = frozenset({"s", "t", "re", "ve", "ll", "d", "m"})
 _ORDINALS = frozenset({"st", "nd", "rd", "th", "s"})
 _DOMAINS = frozenset({"com", "org", "net", "edu", "gov"})
 _ELIDED = frozenset({"o", "d", "l"})  # o'clock, d'accord, l'eau
-# What BERT splits into single characters, and the kana and punctuation that stand among them without spaces.
+# The characters that BERT splits off, and kana and punctuation, which have no spaces around them either.
 UNSPACED = re.compile("[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0002fa1f]")
 _SPECIAL = re.compile(r"\[[A-Z]+\]")
 
 
 class WordPiece(LibraryTokenizer):
-    """Encode raw lines to word pieces, and decode generated pieces to readable text."""
+    """A tokenizer that encodes raw lines to word pieces, and decodes pieces to readable text."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> None:
         """Load the vocabulary.
 
         Raises:
-            UserError: if `tokenizers` is not installed, or if the vocabulary lacks a special token.
+            UserError: `tokenizers` is not installed, or the vocabulary lacks a special token.
         """
         path = folder / vocabulary.files[0]
         if path.name == "tokenizer.json":
@@ -56,7 +56,7 @@ class WordPiece(LibraryTokenizer):
         super().__init__(dictionary, library, [*SPECIAL_TOKENS, *vocabulary.added])
 
     def decode(self, tokens: str) -> str:
-        """Join pieces to words and set the spaces as in ordinary text; what encoding dropped does not come back."""
+        """Join pieces to words with the spaces of ordinary text; case and accents that were removed stay lost."""
         words: list[str] = []
         for piece in map(read_symbol, tokens.split()):
             if piece.startswith(CONTINUATION) and len(piece) > len(CONTINUATION) and words:
@@ -67,16 +67,16 @@ class WordPiece(LibraryTokenizer):
 
 
 def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
-    """Make the tokenizer of a ``vocab.txt``.
+    """Return the tokenizer of a ``vocab.txt``.
 
     Raises:
-        UserError: if the vocabulary lacks a special token.
+        UserError: the vocabulary lacks a special token.
     """
     require_library(path)
     from tokenizers import Tokenizer as Library
     from tokenizers import models, normalizers, pre_tokenizers
 
-    # Of a token that comes twice, the last counts, as in BERT.
+    # A repeated token has its last id, as in BERT.
     ids = {token: number for number, token in enumerate(read_vocab_txt(path))}
     if missing := [token for token in SPECIAL_TOKENS if token not in ids]:
         raise UserError(
@@ -93,8 +93,8 @@ def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
             BERT_SYMBOLS.unk,
         )
     library = Library(models.WordPiece(ids, unk_token=BERT_SYMBOLS.unk, max_input_chars_per_word=100))
-    # NFC as in transformers' own Python tokenizer: a letter and its accent are one character in cased vocabularies.
-    # strip_accents=None strips them with lower-casing only, as BERT does.
+    # NFC as in transformers' own Python tokenizer: in cased vocabularies a letter with its accent is one character.
+    # strip_accents=None removes accents only together with lower-casing, as BERT does.
     bert = normalizers.BertNormalizer(
         lowercase=lower,
         strip_accents=config.get("strip_accents"),
@@ -106,20 +106,20 @@ def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
 
 
 def detokenize(words: list[str]) -> str:
-    """Join words and punctuation marks with a space between two of them only where ordinary text has one.
+    """Join words and punctuation marks, with spaces where ordinary text has them.
 
-    BERT's tokenizer splits at every punctuation mark and Chinese character and forgets where spaces were. The rules
-    restore them as English text has them most often; where two spellings are possible, the more frequent one is taken.
+    BERT's tokenizer splits at every punctuation mark and Chinese character, and drops the spaces. The rules restore the
+    most frequent spelling in English text.
     """
     padded = ["", *words, "", ""]
-    # joined[i]: whether token i has no space before it, and no space after it
+    # joined[i]: whether token i has no space before it, and whether it has no space after it
     joined = [_joined(*padded[at : at + 4]) for at in range(len(words))]
     quotes = [at for at, word in enumerate(words) if word in _QUOTES and joined[at] != (True, True)]
     last = {words[at]: at for at in quotes}
     open_quotes: set[str] = set()
     for at in quotes:
         word = words[at]
-        plural = word == "'" and at and at == last[word] and words[at - 1].endswith("s")  # the readers' own
+        plural = word == "'" and at and at == last[word] and words[at - 1].endswith("s")  # as in the readers' own
         joined[at] = (True, False) if plural or word in open_quotes else (False, True)
         if not plural:
             open_quotes ^= {word}
@@ -130,16 +130,17 @@ def detokenize(words: list[str]) -> str:
 
 
 def _joined(before: str, word: str, after: str, second: str) -> tuple[bool, bool]:
-    """Say whether `word` has no space before it, and no space after it.
+    """Return whether `word` has no space before it, and whether it has no space after it.
 
     Args:
         before: the token before `word`, "" at the start.
+        word: the token.
         after: the token after it, "" at the end.
         second: the token after that.
     """
     if _SPECIAL.fullmatch(word):
         return False, False
-    if word == "#":  # a digit that is masked, as in #.# or ##th, or the mark before a number
+    if word == "#":  # a masked digit, as in #.# or ##th, or the sign before a number
         return before == "#", after == "#" or after.isdigit() or (before == "#" and after in _ORDINALS)
     within_word = _is_letter(before[-1:]) and _is_letter(after[:1])
     within_number = _in_number(before) and _in_number(after)
@@ -178,14 +179,14 @@ def _in_number(token: str) -> bool:
 
 
 def train_wordpiece(folder: Path, texts: Iterable[Path], kept: Iterable[str]) -> None:
-    """Make a tiny vocabulary, to try something out without a pretrained encoder.
+    """Train a tiny vocabulary, for trials without a pretrained encoder.
 
-    It is ``vocab.txt``, ``added_tokens.json`` and ``dict.txt``, fairseq's dictionary of both.
+    It consists of ``vocab.txt``, ``added_tokens.json``, and ``dict.txt``, fairseq's dictionary of both.
 
     Args:
-        folder: is made.
+        folder: the folder to create.
         texts: files of raw text.
-        kept: tokens that are to stay whole.
+        kept: tokens that must not be split.
     """
     from tokenizers import BertWordPieceTokenizer
 

@@ -1,4 +1,4 @@
-"""Processes that work through chunks side by side, with the results in the order of the chunks."""
+"""Processes that work on chunks in parallel, with results in the order of the chunks."""
 
 import gc
 import multiprocessing
@@ -17,21 +17,21 @@ from s2sft_fairseq.errors import UserError
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 
-# For fewer chunks than this, starting the processes is not worth it.
+# With fewer chunks than this, starting processes takes longer than it saves.
 _FEW = 4
-_WAITING = 3  # chunks for each process: enough to keep it busy, few enough for any memory
+_WAITING = 3  # chunks for each process: enough to keep it busy, few enough to fit into memory
 
-_shared: Any = None  # in a worker: what the constructor of `Workers` was given
+_shared: Any = None  # in a worker: the `shared` of `Workers`
 
 
 class Workers:
-    """A context manager whose `map` runs in processes that are started when first needed.
+    """A context manager whose `map` runs in processes, which are started when they are first needed.
 
-    They are forked, and so have what was imported and loaded before.
+    They are forked, and so share all that the main process imported and loaded before.
     """
 
     def __init__(self, count: int, shared: Any) -> None:
-        """Prepare `count` processes; each function is called with `shared`, which is not copied to them."""
+        """Prepare `count` processes. Each function is called with `shared`, which is inherited, not copied."""
         self._count = count
         self._shared = shared
         self._executor: ProcessPoolExecutor | None = None
@@ -44,13 +44,14 @@ class Workers:
             self._executor.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Any, Chunk], Result], chunks: Iterable[Chunk]) -> Iterator[Result]:
-        """Yield ``function(shared, chunk)`` for each chunk in turn, reading ahead only as far as it keeps all busy.
+        """Yield ``function(shared, chunk)`` for each chunk in order, reading only a few chunks ahead per process.
 
         Args:
-            function: of a module, for it travels to the processes by its name.
+            function: a function of a module, which can be pickled by name.
+            chunks: the chunks.
 
         Raises:
-            UserError: if a process is killed.
+            UserError: a process was killed.
         """
         chunks = iter(chunks)
         first = list(islice(chunks, _FEW))
@@ -73,11 +74,11 @@ class Workers:
     def _submit(self, function: Callable[[Any, Chunk], Result], chunk: Chunk) -> "Future[Result]":
         if self._executor is not None:
             return self._executor.submit(_call, function, chunk)
-        # A library that starts threads of its own in every process would only get in the way of the others.
+        # If the library started threads in each process, they would compete for the cores.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         context = multiprocessing.get_context("fork")
         self._executor = ProcessPoolExecutor(self._count, context, _begin, (self._shared,))
-        # The first submission forks them all. Ctrl-C reaches every process; that it ends the work is up to this one.
+        # The first submission forks all workers. Ctrl-C reaches every process; only this one handles it.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             return self._executor.submit(_call, function, chunk)
@@ -88,12 +89,12 @@ class Workers:
 def _begin(shared: Any) -> None:
     global _shared
     _shared = shared
-    gc.freeze()  # or each collection would look through, and so copy, all that the parent has imported
+    gc.freeze()  # else each garbage collection visits, and so copies, all that the parent imported
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the parent, which may be killed without a chance to end its workers."""
+    """Wait for the end of the parent, then exit: the parent may be killed before it can end its workers."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -163,7 +163,7 @@ def test_options_that_say_nothing(model_of, tmp_path):
         export([model, "--to", out, "--quantize", "int8", "--verify", "texts"])
     assert error.value.problems == [
         "--quantize is for --format ctranslate2 or onnx, but --format is model",
-        "--verify is for what generates in another program's format, but --format is model",
+        "--verify is for generators in another program's format, but --format is model",
     ]
     with pytest.raises(UserError, match=r"^--self-contained is for encoder-only models, but .*plain is a deltalm"):
         export([model, "--to", out, "--format", "hugging_face", "--self-contained"])

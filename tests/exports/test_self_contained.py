@@ -243,7 +243,7 @@ def test_what_cannot_be_exported(call_command, tmp_path):
     done = call_command(*words, "--self-contained", status=2)
     assert "--self-contained is for --format hugging_face, but --format is model" in done.stderr
     done = call_command(*words, "--verify", "texts", status=2)
-    assert "--verify is for what generates in another program's format, but --format is model" in done.stderr
+    assert "--verify is for generators in another program's format, but --format is model" in done.stderr
     hugging_face = (*words, "--format", "hugging_face", "--self-contained")
     done = call_command(*hugging_face, "--verify", "texts", status=2)
     assert "--verify texts must be a text file" in done.stderr

@@ -217,7 +217,7 @@ def test_stages_that_are_done_are_not_done_again(smoke):
     assert {path: path.stat().st_mtime_ns for path in (out / "corpus").iterdir()} == before
 
     errors = run("--limit", 5).stderr
-    assert "error: out holds files of other settings; name another folder, or remove it\n" in errors
+    assert "error: out holds files that were made with other settings; name another folder, or remove it\n" in errors
     assert "  limit: before 200, now 5" in errors
     assert "  lr: before 1e-4, now 1" in run("--lr", "1").stderr
     assert ", now --beam 1\n" in run("--decoding", "--beam 1").stderr

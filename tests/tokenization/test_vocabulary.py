@@ -187,7 +187,7 @@ def test_files_that_need_another_or_exclude_each_other(tmp_path):
         ({"tokenizer_json": {}}, "tokenizer.json must be a file of Hugging Face's tokenizers"),
         ({"tokenizer_json": {"model": {"vocab": 3}}}, "tokenizer.json must hold the tokens of"),
         ({"vocab_txt": "a\n", "tokenizer_config_json": []}, "tokenizer_config.json must hold a JSON object"),
-        ({"x_model": "no model"}, "x.model must be a SentencePiece model, but is none or damaged"),
+        ({"x_model": "no model"}, "x.model must be a SentencePiece model, but is another file or damaged"),
         ({"codes": "a b 1\n", "dict_txt": "no count\n"}, "needs '<symbol> <count>'"),
     ],
 )

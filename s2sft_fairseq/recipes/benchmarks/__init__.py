@@ -1,4 +1,4 @@
-"""The benchmarks by name: a record for each, in a file for each kind."""
+"""The records of all benchmarks by name, in a module for each kind."""
 
 from s2sft_fairseq.recipes.benchmarks.data_to_text import DATA_TO_TEXT
 from s2sft_fairseq.recipes.benchmarks.dialogue import DIALOGUE

@@ -1,4 +1,4 @@
-"""Texts about data."""
+"""Benchmarks of generating text from data."""
 
 from s2sft_fairseq.corpora.data_to_text import LANGUAGES, read_e2e, read_webnlg
 from s2sft_fairseq.errors import UserError
@@ -8,7 +8,7 @@ from s2sft_fairseq.recipes.settings import Setting, Settings
 
 
 def _score_russian(settings: Settings) -> None:
-    """Take the words of the challenge of 2020, whose evaluation splits Russian by razdel; GEM's are letters a to z."""
+    """Split Russian with razdel, as the evaluation of the 2020 challenge does; GEM's ROUGE keeps only letters a-z."""
     if settings.lang != "ru":
         return
     words = "--pretokenize razdel --rouge-tokenizer space --lowercase"

@@ -1,4 +1,4 @@
-"""Answers in conversations."""
+"""Benchmarks of generating answers in conversations."""
 
 from s2sft_fairseq.corpora.dialogue import read_coqa, read_persona_chat
 from s2sft_fairseq.recipes.generation import Generation

@@ -1,4 +1,4 @@
-"""Generation of questions."""
+"""Benchmarks of question generation."""
 
 from s2sft_fairseq.corpora.line_aligned import read_line_aligned, xqg
 from s2sft_fairseq.corpora.squad import read_squad
@@ -8,7 +8,7 @@ from s2sft_fairseq.recipes.settings import BySource, Setting, Settings
 
 
 def _choose_references(settings: Settings) -> None:
-    """Score against SQuAD's own questions, in which every punctuation mark becomes a word, or those of Du et al."""
+    """Choose the references: SQuAD's own questions, with every punctuation mark as a word, or those of Du et al."""
     scoring = f"--fix-tokenization none --normalise-references --reference-variant squad-raw-{settings.split}"
     if settings.set == "tgt-test":
         scoring = "--reference-variant nqg-tgt-test"
@@ -26,7 +26,7 @@ SETTINGS: BySource = {
         "max_target": 32,
         "decoding": "--beam 8 --length-penalty gnmt --lenpen 1.3 --min-len 5",
     },
-    "a long passage loses its end; the answer behind it stays whole": {
+    "long passages are cut at the end; the answer after them is kept": {
         "separator": " [SEP] ",
         "layout": "--source-truncation right,right",
     },

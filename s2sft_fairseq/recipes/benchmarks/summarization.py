@@ -1,4 +1,4 @@
-"""Summaries and headlines."""
+"""Benchmarks of summarization and headline generation."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -44,27 +44,35 @@ def _score_language(settings: Settings) -> None:
 
 
 class XGiga(Generation):
-    """With --train-lang zero-shot: DeltaLM is trained on pairs of one language, and on plain text of several."""
+    """Recipe of XGiga. With --train-lang it is zero-shot.
+
+    DeltaLM then trains on pairs of one language, and on plain text of several.
+    """
 
     def is_zero_shot(self) -> bool:
+        """Return whether the language of the pairs is not that of the test set."""
         return self.settings.train_lang not in (None, self.settings.lang)
 
     def text_languages(self) -> list[str]:
+        """Return the languages of plain text."""
         return self.settings.text_langs.split(",")
 
     def symbols(self) -> list[str]:
-        """Return all languages, each once."""
+        """Return all languages without duplicates."""
         return list(dict.fromkeys([self.settings.train_lang, self.settings.lang, *self.text_languages()]))
 
     def kept(self) -> list[str]:
+        """Return the tokens that the encoder needs, with language tokens and sentinels if it is zero-shot."""
         languages = [f"__{name}__" for name in self.symbols()] if self.is_zero_shot() else []
         return [*super().kept(), *languages, *(f"<extra_id_{number}>" for number in range(30 if languages else 0))]
 
     def conversion(self) -> list[str]:
+        """Return the options of ``s2sft convert``, which adds language tokens and sentinels if it is zero-shot."""
         own = options(add_language_tokens=",".join(self.symbols()), sentinels=100) if self.is_zero_shot() else []
         return [*own, *super().conversion()]
 
     def languages(self) -> list[str]:
+        """Return DeltaLM's options of several languages."""
         if not self.is_zero_shot():
             return []
         s = self.settings
@@ -72,15 +80,17 @@ class XGiga(Generation):
         return [*words, *options(language_token="__{}__", tokens_per_sample=s.max_source)]
 
     def target_language(self, direction: str) -> str:
+        """Return the language to generate if it is zero-shot, else ""."""
         return self.settings.lang if self.is_zero_shot() else ""
 
     def binarize(self, made: Path) -> None:
+        """Binarize the pairs, and the plain text if it is zero-shot."""
         super().binarize(made)
         if self.is_zero_shot():
             self._binarize_articles(made)
 
     def _binarize_articles(self, made: Path) -> None:
-        """Binarize the articles of each language as plain text, in which each is a document of its own."""
+        """Binarize the articles of each language as plain text with one document per article."""
         texts = {name: self.corpus / f"{name}.txt" for name in self.text_languages()}
         for name, path in texts.items():
             articles = self.corpus / f"text-{name}.src"
@@ -137,7 +147,7 @@ SUMMARIZATION = {
         options={
             "size": Setting(
                 "full",
-                "10k: UniLM's train.src.10k where DIR has it, or else as many pairs drawn",
+                "10k: UniLM's train.src.10k if DIR has it, else 10,000 random pairs",
                 choices=("full", "10k"),
             )
         },
@@ -176,7 +186,7 @@ SUMMARIZATION = {
             "lang": Setting("fr", "of the test set", choices=XGIGA_LANGUAGES),
             "train_lang": Setting(
                 None,
-                "with --method deltalm: of the pairs to train on, en in the paper (that of --lang)",
+                "with --method deltalm: language of the training pairs, en in the paper (default: that of --lang)",
                 choices=XGIGA_LANGUAGES,
             ),
         },

@@ -1,4 +1,4 @@
-"""Translation."""
+"""Benchmarks of translation."""
 
 import json
 from argparse import Namespace
@@ -21,43 +21,51 @@ FROM_ENGLISH = Setting(False, "translate from English; otherwise to it")
 
 
 class IWSLT14(Generation):
-    """German and English, either way."""
+    """Recipe of IWSLT'14: German to English, or English to German."""
 
     def reader_options(self) -> list[str]:
+        """Return the direction for ``s2sft prepare``."""
         return options(from_english=self.settings.direction == "from-english")
 
 
 class WMT10(Generation):
-    """Many directions trained as one model; each is generated from and scored by itself."""
+    """Recipe of WMT-10: one model for many directions, each of which is decoded and scored separately."""
 
     def reader_options(self) -> list[str]:
-        return options(langs=self.settings.langs)  # noted; each direction is prepared by itself
+        """Return the languages, to record them; `prepare_corpus` prepares each direction separately."""
+        return options(langs=self.settings.langs)
 
     def others(self) -> list[str]:
-        """The languages beside English."""
+        """Return the languages other than English."""
         return self.settings.langs.split(",")
 
     def directions(self) -> list[str]:
+        """Return the directions to train and score, X-Y."""
         ways = {"to-english": ("{}-en",), "from-english": ("en-{}",), "both": ("{}-en", "en-{}")}
         return [way.format(name) for name in self.others() for way in ways[self.settings.direction]]
 
     def pairs(self) -> dict[str, tuple[str, str]]:
+        """Return the pair of each language with English."""
         return {f"{name}-en": (name, "en") for name in self.others()}
 
     def kept(self) -> list[str]:
+        """Return the tokens that the encoder needs, with language tokens."""
         return [*super().kept(), "__en__", *(f"__{name}__" for name in self.others())]
 
     def conversion(self) -> list[str]:
+        """Return the options of ``s2sft convert``, which adds language tokens."""
         return [*options(add_language_tokens=f"en,{self.settings.langs}"), *super().conversion()]
 
     def languages(self) -> list[str]:
+        """Return DeltaLM's options of several languages."""
         return options(lang_pairs=",".join(self.directions()), language_token="__{}__")
 
     def target_language(self, direction: str) -> str:
+        """Return the language after the hyphen of a direction."""
         return direction.split("-")[1]
 
     def prepare_corpus(self, made: Path) -> None:
-        """Prepare a corpus for each direction. One set of pairs trains both: that to English."""
+        """Prepare a corpus for each direction. The pairs of X-en train both directions; en-X only keeps test sets."""
         made.mkdir(parents=True)
         for name in self.others():
             self.prepare(made / f"{name}-en", *options(lang=name))
@@ -66,7 +74,7 @@ class WMT10(Generation):
                 path.unlink()
 
     def summarize(self) -> None:
-        """Write BLEU of each direction, and the means to English and from it, as a table."""
+        """Write a table with BLEU of each direction, and its means to and from English."""
         name = self.settings.set
         rows = {direction: read_bleu(self.work / direction / f"{name}.json") for direction in self.directions()}
         path = self.work / f"{name}.md"
@@ -75,13 +83,13 @@ class WMT10(Generation):
 
 
 def read_bleu(path: Path) -> float:
-    """Return the score of what ``s2sft evaluate --task bleu --json`` wrote."""
+    """Return BLEU from a file of ``s2sft evaluate --task bleu --json``."""
     (system,) = json.loads(path.read_text(encoding="utf-8"))["systems"].values()
     return next(score["value"] for score in system["scores"] if score["name"] == "BLEU")
 
 
 def table_of_means(scores: dict[str, float]) -> str:
-    """Return a row for each direction, and those of the means."""
+    """Return a table with a row for each direction, and rows of the means."""
     to_english = [value for direction, value in scores.items() if direction.endswith("-en")]
     from_english = [value for direction, value in scores.items() if direction.startswith("en-")]
     means = {"mean to English": to_english, "mean from English": from_english}
@@ -103,7 +111,7 @@ def _only_deltalm(settings: Settings) -> None:
     if settings.method != "deltalm":
         raise UserError(f"--method must be deltalm, but is {settings.method}")
     if settings.hyp:
-        raise UserError("--hyp is of no use with several directions; s2sft evaluate scores one")
+        raise UserError("--hyp cannot be used with several directions; score each with s2sft evaluate")
 
 
 TRANSLATION = {

@@ -1,4 +1,4 @@
-"""Classification and question answering."""
+"""Benchmarks of classification and question answering."""
 
 from argparse import Namespace
 from functools import partial
@@ -17,30 +17,34 @@ from s2sft_fairseq.recipes.understanding import Understanding
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SMOKE_BYTES = 1_000_000
-"""Of SQuAD's file, for the vocabulary of --smoke."""
-# What the server of GLUE calls predictions that it does not call as the task's folder.
+"""Bytes of SQuAD's file from which --smoke makes a vocabulary."""
+# The names of predictions on GLUE's server that differ from the upper-case name of the task.
 SERVER = {"cola": "CoLA", "mnli-test": "MNLI-m", "mnli-test1": "MNLI-mm", "mnli-test2": "AX"}
 
 
 class Glue(Understanding):
-    """One task; MNLI is scored on both of its development sets."""
+    """Recipe of one GLUE task. MNLI is scored on both of its development sets."""
 
     task = "unilm_classification"
 
     @classmethod
     def output_name(cls, name: str, settings: Settings) -> str:
+        """Return the name of the output folder, with the task."""
         return f"{name}-{settings.glue_task}"
 
     def reader_options(self) -> list[str]:
+        """Return the task for ``s2sft prepare``."""
         return options(task=self.settings.glue_task)
 
     def prepare_texts(self) -> None:
+        """Prepare and tokenize the texts of the task."""
         self.stage(self.corpus, "prepare", self.prepare_corpus)
         self.stage(self.encoder, "convert", self.make_encoder)
         texts = sorted(path for path in self.corpus.glob("*.txt") if path.name != "labels.txt")
         self.stage(self.tokens, "tokenize", lambda made: self.tokenize(made, texts, " [SEP] "))
 
     def predict_and_score(self) -> None:
+        """Predict the labels of the development and test sets, and score the development sets."""
         task = self.settings.glue_task
         clip = [0, 5] if task == "sts-b" else None
         valid, test = ([path.stem for path in self.texts(split)] for split in ("valid", "test"))
@@ -52,37 +56,43 @@ class Glue(Understanding):
             self.score(made, task=task, hyp=made, ref=self.corpus / f"{split}.label")
 
     def predict_stage(self, split: str, made: Path, clip: list[int] | None) -> None:
+        """Write the predictions of a split, unless the file exists."""
         self.stage(made, f"predict {split}", lambda _: self.predict(split, made, clip=clip))
 
 
 class Squad(Understanding):
-    """Answers found in windows of passages."""
+    """Recipe of SQuAD: answers in windows of passages."""
 
     task = "unilm_question_answering"
     tokens_name = "corpus"
 
     @classmethod
     def output_name(cls, name: str, settings: Settings) -> str:
+        """Return the name of the output folder, with the version."""
         return f"{name}-v{settings.version}"
 
     def reader_options(self) -> list[str]:
+        """Return the options of ``s2sft prepare``, with the size of windows and the tokenizer."""
         own = options(max_positions=self.settings.max_source, tokenizer_dir=self.encoder)
         return [*super().reader_options(), *own]
 
     def vocabulary(self) -> list[Path]:
+        """Write the beginning of the raw training file, from which --smoke makes a tokenizer."""
         (raw,) = require(Path(self.settings.raw), f"train-v{self.settings.version}.json")
         path = self.output / "vocabulary.txt"
         path.write_bytes(read_bytes(raw)[:SMOKE_BYTES])
         return [path]
 
     def prepare_texts(self) -> None:
+        """Convert the encoder, then prepare windows with its tokenizer."""
         self.stage(self.encoder, "convert", self.make_encoder)
         self.stage(self.corpus, "prepare", self.prepare_corpus)
 
     def predict_and_score(self) -> None:
+        """Predict the answers of the development set, and score them."""
         is_v2, answers = self.settings.version == "2.0", self.work / "answers.json"
         odds = {"null_odds": self.work / "null_odds.json"} if is_v2 else {}
-        # There always is an answer in this file: the threshold is a matter of scoring.
+        # Always write an answer; the threshold of the odds is applied when scoring.
         always = {"null_threshold": "inf"} if is_v2 else {}
         self.stage(answers, "predict", lambda _: self.predict("valid", answers, **odds, **always))
         scoring = {"task": f"squad_v{self.settings.version[0]}", "hyp": answers, "ref": self.corpus / "valid.json"}
