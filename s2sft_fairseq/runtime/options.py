@@ -126,7 +126,7 @@ def _make_linear_schedule(make: Function, schedule: PolynomialDecayLRSchedule, c
     """
     if cfg.total_num_update <= 0:
         raise UserError(
-            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update for another end of the schedule: the "
+            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update for another end: the "
             "number of updates over which the learning rate falls"
         )
     if cfg.warmup_updates > cfg.total_num_update:
