@@ -1,11 +1,12 @@
-"""Train on a corpus in many shards, and measure memory: it must not grow with the shards that were read.
+"""Train on a corpus in many shards, and measure memory, which must not grow with the number of shards read.
 
     python benchmarks/many_shards.py --source train.src --target train.tgt --dictionary dict.txt \\
         --shards 100 --output out
 
-Each shard has its own folder of binarized data, which is one epoch: ``s2sft train shard0:shard1:...``. The files hold tokens, as ``s2sft tokenize`` writes them. The lines of the
-files are repeated until there are enough. The resident memory and the open files of the process are taken when an epoch
-begins; they count pages of the files that are mapped. What is there already is not made again.
+Each shard is a folder of binarized data, and one epoch: ``s2sft train shard0:shard1:...``. The files hold tokens, as
+``s2sft tokenize`` writes them. Their lines are repeated until there are enough. Resident memory and open files of the
+process are sampled when an epoch begins; resident memory includes mapped pages of the files. Shards that exist are not
+made again.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def binarize(options: argparse.Namespace) -> list[Path]:
 
 
 def train(folders: list[Path], out: Path) -> list[dict[str, int]]:
-    """Train one epoch on each shard; return memory and open files at the beginning of each."""
+    """Train one epoch on each shard; return memory and open files at the beginning of each epoch."""
     words = [*S2SFT, "train", ":".join(map(str, folders)), *SMALL, "--max-epoch", str(len(folders))]
     words += ["--no-save", "--save-dir", str(out / "run"), "--disable-validation", "--log-format", "json"]
     samples: list[dict[str, int]] = []
@@ -79,7 +80,7 @@ def train(folders: list[Path], out: Path) -> list[dict[str, int]]:
 
 
 def report(samples: list[dict[str, int]], size: int) -> None:
-    """Compare the last tenth of the shards with the second one."""
+    """Compare the last tenth of the shards with the second tenth."""
     tenth = max(1, len(samples) // 10)
     print(f"{len(samples)} shards, {size / 2**20:.0f} MB of ids")
     for name in ("resident_kB", "files"):
