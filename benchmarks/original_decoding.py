@@ -40,8 +40,8 @@ class OriginalDecoder:
             form: the layout that it was trained with.
             beam: K.
             steps: T.
-            measured: the steps to run, or None for all. Step 0, which encodes the source, is always run. The other
-                steps only add states of zeros to the history.
+            measured: the steps to run, or None for all. Step 0, which encodes the source, is always run. Steps
+                that are not run only add states of zeros to the history.
         """
         self.model, self.form, self.beam, self.steps = model, form, beam, steps
         self.measured = range(steps) if measured is None else measured

@@ -34,7 +34,7 @@ SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Texts:
-    """Random words in blocks of equal length, with the divider in the middle."""
+    """Texts of random words, all of one length, with the divider in the middle."""
 
     def __init__(self, count: int, length: int, vocab: int, divider: int, seed: int) -> None:
         words = np.random.default_rng(seed).integers(len(SYMBOLS), vocab, (count, length))
