@@ -1,15 +1,16 @@
-"""Decoding in blocks, drafts from blocks and their like: score over tokens a pass, and sentences a second, in one run.
+"""Decoding in blocks and with drafts from blocks: score, tokens per pass and sentences per second, in one run.
 
     python benchmarks/blocks.py --blocks-model blocks=runs/blocks/model --plain-model pseudo-masked=runs/plain/model \\
         --source test.src --references test.refs.jsonl --threads 2
 
-A plain model is decoded greedily and with a beam of 5 alone, a model that was trained in blocks in every way. "no
-cache" is the sampler of masked diffusion that reads source and target again in each pass, with the same weights, one
-block for the target and one sentence at a time.
+A plain model is decoded only greedily and with a beam of 5; a model that was trained in blocks is decoded in every
+way. "no cache" is the sampler of masked diffusion, which reads source and target again in each pass. It uses the same
+weights, one block for the whole target, and one sentence at a time.
 
-All sources count for the score; they are decoded in the largest batches. "same" is the share of texts that are equal to
-those of greedy search. Tokens/pass and rows/pass (tokens that a pass reads) are of the timed sentences, one by one.
-Speeds are those of the fastest of ``--repeats`` runs, each of which takes all ways of a model in turn.
+The score is computed on all sources, decoded in the largest batches. "same" is the share of texts that are equal to
+those of greedy search. Tokens/pass and rows/pass (tokens that a pass reads) are measured on the timed sentences, one by
+one. "no cache" is timed on all sources. Speeds are those of the fastest of ``--repeats`` runs; each run times all ways
+of a model in turn.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 
 WHOLE = 10_000
-"""Placeholders of a block that no target exceeds."""
+"""A block length that no target exceeds: the whole target is one block."""
 COLUMNS = ("ROUGE-L", "tokens/pass", "rows/pass", "same")
 
 
@@ -100,10 +101,10 @@ def scored(
     references: Sequence[Sequence[str]],
     batch_size: int,
 ) -> tuple[list[str], dict[str, Any]]:
-    """Decode all sources in one way: the texts, and a record with their score."""
+    """Decode all sources in one way; return the texts, and a record with their score."""
     texts, tokens, seconds = model.generate(sources, batch_size, way)
     record = {"ROUGE-L": rouge_l(texts, references)}
-    if "no_cache" in way:  # slow, and one sentence at a time: timed here, on all sources
+    if "no_cache" in way:  # slow, and one sentence at a time: time it here, on all sources
         record |= {**model.counts(tokens), "batch 1": len(sources) / seconds}
     return texts, record
 
@@ -111,7 +112,7 @@ def scored(
 def time_once(
     model: "Counted", way: dict[str, Any], record: dict[str, Any], timed: Sequence[str], batch_sizes: Sequence[int]
 ) -> None:
-    """Time some of the sources in each batch size; a record keeps the fastest run (sentences/s)."""
+    """Time the decoding of some sources in each batch size; the record keeps the fastest run (sentences/s)."""
     for size in () if "no_cache" in way else batch_sizes:
         _, tokens, seconds = model.generate(timed, size, way)
         if size == 1:
@@ -120,7 +121,7 @@ def time_once(
 
 
 def models(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, dict[str, Any]]]]:
-    """Yield what each model is, its folder, and the ways to decode it: arguments of `Seq2Seq.hypotheses` by name."""
+    """Yield name and folder of each model, and the ways to decode it: arguments of `Seq2Seq.hypotheses` by name."""
     plain: dict[str, dict[str, Any]] = {"greedy": {"beam": 1}, "beam 5": {"beam": 5}}
     ways = dict(plain)
     for count in options.drafts:
@@ -139,7 +140,7 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, d
 
 
 class Counted:
-    """A model, and how many passes it made and tokens it read."""
+    """A model that counts its passes and the tokens that it reads."""
 
     def __init__(self, path: Path, quantize: str | None = None) -> None:
         self.model = Seq2Seq.from_pretrained(path, device="cpu", quantize=quantize)
@@ -154,11 +155,11 @@ class Counted:
         return self.step(state, tokens, *others)
 
     def counts(self, tokens: int) -> dict[str, float]:
-        """Return tokens and rows of a pass in the last call of `generate`, which wrote these tokens."""
+        """Return tokens and rows per pass of the last call of `generate`, which wrote this many tokens."""
         return {"tokens/pass": tokens / self.passes, "rows/pass": self.rows / self.passes}
 
     def generate(self, sources: Sequence[str], batch_size: int, way: dict[str, Any]) -> tuple[list[str], int, float]:
-        """Return texts, the number of their tokens with eos, and seconds."""
+        """Return texts, the number of their tokens (eos counts), and seconds."""
         self.passes, self.rows, started = 0, 0, time.perf_counter()
         if way.get("no_cache"):
             found = [self._without_cache(source, way["confidence"]) for source in sources]  # one by one
@@ -192,9 +193,9 @@ class Counted:
             at = torch.from_numpy(open_places) + len(context.token)
             log_probs = self.inner(**model_input(batch), labelled=at).log_softmax(dim=-1)
             log_probs[:, forbidden] = -torch.inf
-            log_probs[open_places == 0, form.sep] = -torch.inf  # a token at least, as in decoding
+            log_probs[open_places == 0, form.sep] = -torch.inf  # at least one token, as in decoding
             scores, tokens = log_probs.max(dim=-1)
-            at_end = open_places == count - 1  # where the target ends at the latest
+            at_end = open_places == count - 1  # the target ends there at the latest
             scores[at_end], tokens[at_end] = 0.0, form.sep
             sure = (scores.exp() >= confidence).numpy()
             sure[int(scores.argmax())] = True
@@ -208,12 +209,12 @@ class Counted:
 
 
 def evenly(lines: Sequence[str], count: int) -> list[str]:
-    """Return lines, as many as are asked for, evenly spaced."""
+    """Return ``count`` evenly spaced lines, or all if there are fewer."""
     return [lines[len(lines) * number // count] for number in range(min(count, len(lines)))]
 
 
 def rouge_l(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Return the mean over texts of the best ROUGE-L of a reference, in percent."""
+    """Return ROUGE-L in percent: the best one over the references of a text, averaged over texts."""
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
     scores = [
         max(scorer.score(reference, text)["rougeL"].fmeasure for reference in of_text)

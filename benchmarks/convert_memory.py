@@ -1,9 +1,8 @@
-"""The most memory that `s2sft convert` takes, as a multiple of the checkpoint, for an encoder of XLM-R base's size.
+"""Peak memory of `s2sft convert`, as a multiple of the checkpoint's size, for an encoder of XLM-R base's size.
 
     python benchmarks/convert_memory.py [--layers 12] [--width 768] [--vocab 250002]
 
-Random weights are written as each kind of file that such encoders come in, and each is converted in a process of its
-own.
+Random weights are written in each file format of such encoders. Each file is converted in its own process.
 """
 
 import argparse
@@ -22,7 +21,7 @@ FORMATS = ("model.safetensors", "pytorch_model.bin", "model.pt", "float16 model.
 
 
 def hugging_face_weights(layers: int, width: int, vocab: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Random weights of an XLM-RoBERTa with a language model head."""
+    """Return random weights of an XLM-RoBERTa with a language model head."""
 
     def random(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype).normal_(std=0.02)
@@ -49,7 +48,7 @@ def hugging_face_weights(layers: int, width: int, vocab: int, dtype: torch.dtype
 
 
 def fairseq_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same under fairseq's names, which have no segments."""
+    """Return the same weights under fairseq's names, without the segment embeddings, which fairseq lacks."""
     renames = [
         ("roberta.embeddings.word_embeddings", "encoder.sentence_encoder.embed_tokens"),
         ("roberta.embeddings.position_embeddings", "encoder.sentence_encoder.embed_positions"),
@@ -93,7 +92,7 @@ def write_source(folder: Path, kind: str, layers: int, width: int, vocab: int) -
         "vocab_size": vocab,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    # fairseq's four symbols come before these, and the mask behind them.
+    # fairseq puts four symbols before these, and the mask after them.
     (folder / "dict.txt").write_text("".join(f"▁{number} 1\n" for number in range(vocab - 5)))
     if name == "model.safetensors":
         save_file(weights, folder / name)
@@ -108,7 +107,7 @@ def write_source(folder: Path, kind: str, layers: int, width: int, vocab: int) -
 
 
 def peak_memory(*words: object) -> int:
-    """Run `s2sft WORDS` and return the most bytes that the process had resident."""
+    """Run `s2sft WORDS` and return the peak resident memory of the process in bytes."""
     process = subprocess.Popen([sys.executable, "-m", "s2sft_fairseq", *map(str, words)], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:
@@ -126,7 +125,7 @@ def main() -> None:
     print(f"s2sft convert --help alone: {idle / 1e9:.2f} GB")
     for kind in FORMATS:
         with tempfile.TemporaryDirectory() as folder:
-            # In a process of its own: the peak of a process counts what its parent held when it was started.
+            # In its own process: the peak of a process includes what its parent held when it was started.
             writer = get_context("spawn").Process(
                 target=write_source, args=(Path(folder), kind, args.layers, args.width, args.vocab)
             )

@@ -1,11 +1,11 @@
-"""The speed of data loading: from a binarized data set to batches, in one process and one thread, as a worker does it.
+"""Speed of data loading, from a binarized data set to batches, in one process and one thread, like one worker.
 
     python benchmarks/data_loading.py
 
-Makes random pairs at the lengths of question generation, with sources of one field and of two, and prints examples a
-second for each method and corruption, through ``dataset[i]`` and ``collater``; then the seconds that ordering and
-batching a large data set take. Seconds are those of the processor, and of several runs the best counts: other work on
-the machine can only make it slower.
+Makes random pairs with the lengths of question generation, with sources of one field and of two. Prints examples per
+second for each method and corruption, through ``dataset[i]`` and ``collater``, and then the seconds that ordering and
+batching a large data set take. Seconds are CPU time of the fastest of several runs: other work on the machine can only
+slow a run down.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 
 VOCABULARY = 30522
-# The second has the options that docs/s2s-ft.md shows for question generation.
+# The second has the options of question generation in docs/s2s-ft.md.
 FIELDS = {
     "one": SourceFields(),
     "two": SourceFields(segments=(0, 1), truncation=("right", "right"), limits=(0, 32)),
@@ -69,14 +69,14 @@ def main() -> None:
 
 
 def random_lengths(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the ids of sources and targets, their final eos included; (count,) each."""
+    """Draw the lengths of sources and targets in ids, the final eos included; (count,) each."""
     rng = np.random.default_rng(1)
     sources = rng.normal(150, 30, count).clip(60, 200).astype(np.int64)
     return sources, rng.integers(8, 25, count)
 
 
 def write_pairs(folder: Path, count: int) -> FairseqDictionary:
-    """Write random binarized pairs, as fairseq-preprocess does; sources have a ``[SEP]`` before their last ten ids."""
+    """Write random pairs, binarized as by fairseq-preprocess; sources have a ``[SEP]`` before their last ten ids."""
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, VOCABULARY))]
     dictionary = FairseqDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
     rng = np.random.default_rng(2)
@@ -113,7 +113,7 @@ def load(data: PackedPairDataset, batches: list[np.ndarray]) -> None:
 
 
 def fastest(call: Callable[[], object], repeats: int) -> float:
-    """Return the seconds of the fastest of several calls."""
+    """Return the CPU seconds of the fastest of several calls."""
     seconds = []
     for _ in range(repeats):
         start = time.process_time()

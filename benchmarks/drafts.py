@@ -1,11 +1,12 @@
-"""What drafts gain in greedy search: tokens a pass and sentences a second, for each kind and number of drafts.
+"""Gain of drafts in greedy search: tokens per pass and sentences per second, for each kind and number of drafts.
 
     python benchmarks/drafts.py --path run/checkpoint_best.pt --data data
 
-The same test sentences are decoded without drafts and with them, in batches of several sizes. "tokens/pass" is what a
-pass of the model adds to a hypothesis in the mean: 1 without drafts. "gain" compares sentences/s with the search
-without drafts in batches of the same size. "same" is the share of hypotheses that are those of that search: where two
-tokens are equally probable to the last digits, the rounding of larger products may choose the other one.
+The same test sentences are decoded with and without drafts, in batches of several sizes. "tokens/pass" is the mean
+number of tokens that a pass of the model adds to a hypothesis: 1 without drafts. "gain" is the ratio of sentences/s to
+the search without drafts at the same batch size. "same" is the share of hypotheses that are equal to those of that
+search: where two tokens are equally probable to the last digits, the rounding of larger products may choose the other
+one.
 """
 
 import argparse
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def decode(options: argparse.Namespace, batch_size: int, drafts: dict[str, int]) -> dict[str, Any]:
-    """Decode the sentences; return hypotheses by sentence, seconds, tokens, and passes of the model, one a sentence."""
+    """Decode; return hypotheses by sentence, seconds, tokens and passes; a pass over N sentences counts as N."""
     model, task = load(options, **drafts)
     prepare_for_inference(model, bf16=False, quantize="none")
     search = GenerationConfig(beam=1, min_len=options.min_len, no_repeat_ngram_size=options.no_repeat_ngram_size)

@@ -1,18 +1,19 @@
-"""The speed and memory of generation in the engines that models are exported to, beside this package's own.
+"""Speed and memory of generation in the engines that models are exported to, compared with this package's own.
 
     python benchmarks/engines.py                                  # everything: hours
     python benchmarks/engines.py --config deltalm_base --beam 5 --batch 1 16
-    python benchmarks/engines.py --resume                         # goes on where it was stopped
+    python benchmarks/engines.py --resume                         # continues after a stop
 
-Models with random weights are exported once, to ``--folder``. Random sources, a fixed number of tokens for each
-hypothesis, no search that ends early. Each engine runs each cell of the grid in a process of its own, through the door
-that a user has: `Seq2Seq` for ours, onnxruntime and CTranslate2 (tokenizer and all), ``generate`` for transformers,
-which runs the same model by the export's own code, a DeltaLM as BART, and, as another model of the same size, BERT2BERT
-with its cache.
+Models with random weights are exported once, to ``--folder``. Sources are random, each hypothesis has a fixed number of
+tokens, and no search ends early. Each engine runs each cell of the grid in its own process, through its public API:
 
-In the table "sentences/s" is that of the least time of ``--repeats``, "p50" and "p95" are of single batches in ms (with
-batch 1, of single sentences), "loaded" and "peak" are resident memory of the process, in GB, and "ours" is the ratio
-of sentences/s to those of ours in float32.
+* `Seq2Seq` for ours, onnxruntime and CTranslate2, tokenizer included
+* ``generate`` for transformers, which runs the same model by the export's own code, a DeltaLM as BART
+* ``generate`` for bert2bert, another model of the same size, with its cache
+
+In the table, "sentences/s" is that of the fastest of ``--repeats`` runs. "p50" and "p95" are times of single batches in
+ms (with batch 1: of single sentences). "loaded" and "peak" are the resident memory of the process in GB. "ours" is the
+ratio of sentences/s to ours in float32.
 """
 
 import argparse
@@ -35,7 +36,7 @@ ENGINES = {
         *(("onnx", "float32"), ("onnx", "int8"), ("transformers", "float32")),
     ),
 }
-"""Of each kind of model: the engines and the formats of their weights."""
+"""Engines and the formats of their weights, by the kind of model."""
 LENGTHS = {"unilm": "60..464/48", "deltalm": "16..64/32"}
 HEADINGS = (
     *("configuration", "lengths", "beam", "batch", "engine", "sentences/s", "p50", "p95", "loaded", "peak", "ours"),
@@ -58,16 +59,16 @@ class Cell:
     seed: int
     repeats: int
     folder: str
-    """Where the models are."""
+    """Folder of the models."""
 
 
 def kind_of(config: str) -> str:
-    """Return the model that an architecture is one of: ``unilm`` or ``deltalm``."""
+    """Return the kind of model of an architecture: ``unilm`` or ``deltalm``."""
     return "deltalm" if config.startswith("deltalm") else "unilm"
 
 
 def key_of(record: Record) -> tuple[Any, ...]:
-    """Tell what is measured."""
+    """Return the key of a record: what it measures."""
     names = ("config", "lengths", "beam", "batch", "system", "precision", "sentences", "vocab", "threads", "seed")
     return tuple(record[name] for name in names)
 
@@ -109,7 +110,7 @@ def main() -> None:
 
 
 def find_problems(options: argparse.Namespace) -> Iterator[str]:
-    """Tell everything that is wrong with the options."""
+    """Yield every problem of the options."""
     known = {name for engines in ENGINES.values() for name, _ in engines}
     for name in options.engine or ():
         if name not in known:
@@ -125,7 +126,7 @@ def find_problems(options: argparse.Namespace) -> Iterator[str]:
 
 
 def make_cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """Return the grid; the engines of one task follow each other."""
+    """Yield the cells of the grid; the engines of one task follow each other."""
     for config, beam, batch in product(options.config, options.beam, options.batch):
         kind = kind_of(config)
         for system, precision in ENGINES[kind]:
@@ -148,7 +149,7 @@ def make_cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return the records as a table, a row each, in their order."""
+    """Return the records as a table: one row per record, in their order."""
     rows = [HEADINGS, *(_row(record, records) for record in records)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,4 +1,4 @@
-"""One cell of `engines.py`, in a process of its own: from a cell's JSON on stdin to its record's on stdout."""
+"""Measure one cell of `engines.py` in its own process: read its JSON from stdin, write its record to stdout."""
 
 import json
 import random
@@ -20,15 +20,17 @@ Generate = Callable[[Sequence[str]], Any]
 
 
 def make_texts(cell: Cell) -> list[str]:
-    """Draw sources of random words, the longest first, as decoding sorts them; with their two special symbols they have
-    the lengths of the cell."""
+    """Draw sources of random words, the longest first, as decoding sorts them.
+
+    Their lengths, two special symbols included, are those of the cell.
+    """
     draw, (low, high) = random.Random(cell.seed), parse_lengths(cell.lengths)[0]
     lengths = sorted((draw.randint(low, high) for _ in range(cell.sentences)), reverse=True)
     return [" ".join(f"w{draw.randrange(cell.vocab - 10)}" for _ in range(length - 2)) for length in lengths]
 
 
 def ours(folder: Path, cell: Cell, steps: int) -> Generate:
-    """Generate through `Seq2Seq`: the model itself, or one in an engine."""
+    """Return generation through `Seq2Seq`, in PyTorch or in another engine."""
     from s2sft_fairseq import Seq2Seq
 
     options: dict[str, Any] = {}
@@ -41,7 +43,7 @@ def ours(folder: Path, cell: Cell, steps: int) -> Generate:
 
 
 def of_transformers(folder: Path, cell: Cell, steps: int) -> Generate:
-    """Generate by the ``generate`` of transformers."""
+    """Return generation by ``generate`` of transformers."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -59,7 +61,7 @@ def of_transformers(folder: Path, cell: Cell, steps: int) -> Generate:
 
 
 def bert2bert(cell: Cell, steps: int) -> Generate:
-    """Generate by a BERT decoder with cross-attention behind a BERT encoder, of the same size each."""
+    """Return generation by a BERT encoder and a BERT decoder with cross-attention, each of the size of ours."""
     from generation_baselines import bert2bert as make
     from generation_systems import FIRST_WORD, PAD, SEP, Setting
 
@@ -76,7 +78,7 @@ def bert2bert(cell: Cell, steps: int) -> Generate:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Run a cell, and return what was found."""
+    """Run a cell and return its figures."""
     texts, steps = make_texts(cell), parse_lengths(cell.lengths)[1]
     place = model_path(Path(cell.folder), cell.config, cell.vocab, cell.seed)
     if cell.system == "bert2bert":
@@ -88,7 +90,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         generate = ours(place / name, cell, steps)
     loaded = memory("VmRSS")
     batches = [texts[start : start + cell.batch] for start in range(0, len(texts), cell.batch)]
-    generate(batches[-1])  # what is done once
+    generate(batches[-1])  # warm-up
     runs = [[_seconds(generate, batch) for batch in batches] for _ in range(cell.repeats)]
     best = min(runs, key=sum)
     return {

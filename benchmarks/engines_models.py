@@ -1,4 +1,4 @@
-"""The models of `engines.py`: random weights, words ``w0``, ``w1`` ... as vocabulary, and their exports."""
+"""The models of `engines.py` and their exports: random weights, and a vocabulary of words ``w0``, ``w1``, ..."""
 
 import contextlib
 import io
@@ -32,20 +32,20 @@ EXPORTS = {
         "transformers-float32": ("--format", "hugging_face"),
     },
 }
-"""Of each kind of model: the name of the folder, and what ``s2sft export`` is told."""
+"""Folder and options of ``s2sft export`` for each export, by the kind of model."""
 POSITIONS = 512
 MOST_TOKENS = 48
-"""Of a target of an encoder that generates, whose positions source and target share."""
+"""Most tokens of a target of a unilm model, in which source and target share the positions."""
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def model_path(folder: Path, config: str, vocab: int, seed: int) -> Path:
-    """Return where the folders of a model are, which differ in their last name."""
+    """Return the folder that holds the folders of a model and its exports."""
     return folder / f"{config}-{vocab}-{seed}"
 
 
 def make_folders(config: str, kind: str, vocab: int, seed: int, folder: Path) -> None:
-    """Write what is not there yet: a model folder, ``model``, and its exports."""
+    """Write the model folder, ``model``, and its exports, unless they exist."""
     place = model_path(folder, config, vocab, seed)
     if not (place / "model").exists():
         words = [*SPECIAL, *(f"w{number}" for number in range(vocab - len(SPECIAL)))]

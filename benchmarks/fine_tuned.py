@@ -22,19 +22,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load(options: argparse.Namespace, **overrides: Any) -> tuple[UnilmModel, FairseqTask]:
-    """Load the checkpoint and its task, with some options of the task set anew."""
+    """Load the checkpoint and its task, and override some options of the task."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
             [options.path], arg_overrides={"data": options.data}
         )
-    # fairseq overrides only what the checkpoint knows, which may be older than an option.
+    # fairseq overrides only options that the checkpoint has; an older checkpoint lacks newer options.
     with open_dict(task.cfg):
         task.cfg.update(overrides)
     return model, task
 
 
 def batches(task: FairseqTask, sentences: int, batch_size: int) -> Iterator[dict[str, Any]]:
-    """Yield batches of sentences that are spread over the test set, the longest first."""
+    """Yield batches of sentences spread evenly over the test set, the longest first."""
     task.load_dataset("test")
     dataset = task.dataset("test")
     chosen = np.linspace(0, len(dataset) - 1, min(sentences, len(dataset))).astype(int)

@@ -1,30 +1,30 @@
-"""The speed and memory of generation, beside the original's way of decoding and beside `transformers`' BERT2BERT.
+"""Speed and memory of generation, compared with the original s2s-ft program and with BERT2BERT of `transformers`.
 
-    python benchmarks/generate.py                       # everything: many hours, nearly all for the original
-    python benchmarks/generate.py --baseline-steps 6    # of the original, only 6 steps of each batch are run
+    python benchmarks/generate.py                       # everything: many hours, most of them for the original
+    python benchmarks/generate.py --baseline-steps 6    # run only 6 steps of each batch of the original
     python benchmarks/generate.py --config unilm_base --lengths 60..464/48 --beam 5 --batch 4
-    python benchmarks/generate.py --resume              # goes on where it was stopped
+    python benchmarks/generate.py --resume              # continues after a stop
 
-Random weights, random sources, a fixed number of tokens for each hypothesis. The same sentences, the longest first, are
-decoded by all systems and in all batch sizes:
+Weights and sources are random, and each hypothesis has a fixed number of tokens. All systems decode the same sentences,
+the longest first, in all batch sizes:
 
 * ours: `SequenceGenerator`
-* original: what the original s2s-ft program does (`original_decoding.py`), with the same weights
-* bert2bert: `EncoderDecoderModel.generate` with its cache, encoder and decoder of the same size each; another model
+* original: decoding as in the original s2s-ft program (`original_decoding.py`), with the same weights
+* bert2bert: `EncoderDecoderModel.generate` with its cache; another model, with encoder and decoder of the size of ours
 
-Each system decodes each cell of the grid in a process of its own, which also measures the rates of the machine. The
-least time of several repeats counts. In the table
+Each system decodes each cell of the grid in its own process, which also measures the rates of the machine. The fastest
+of several repeats counts. In the table
 
-* "prefill" is the encoding of a batch (for the original with its first step, which is one pass with it), "step" the
-  mean of its further steps, "first" and "last" the medians of the first and the last 10 of them; all in ms
-* "peak" is the most resident memory of the whole process, libraries included, of which the baselines need one more (on
-  a GPU it is the most that PyTorch allocated)
-* "roofline" is the least time that the work can take (`roofline.py`), in float32 whatever is run in, over the time that
-  it took; the last line tells the rates and the load that were found: rates that were measured while other processes
-  were busy make these shares too high
-* "/original" and "/bert2bert" are ratios of sentences/s, with a * where the two were not measured in one run
-* "same" tells how many of the best hypotheses are those of ours in float32; other precisions soon leave them, for
-  random weights make the next tokens almost equally probable: what they cost trained models is measured elsewhere
+* "prefill" is the encoding of a batch (for the original it includes the first step, which is in the same pass), "step"
+  the mean of the further steps, "first" and "last" the medians of the first and the last 10 of them; all in ms
+* "peak" is the peak resident memory of the process, libraries included; the baselines also load transformers (on a GPU
+  it is the peak that PyTorch allocated)
+* "roofline" is the shortest possible time of the work (`roofline.py`), in float32 for every precision, divided by the
+  measured time; the last line has the rates and the load that were measured: rates that were measured while other
+  processes were busy make these shares too high
+* "/original" and "/bert2bert" are ratios of sentences/s, with a * if the two were not measured in one run
+* "same" is the number of best hypotheses that are equal to ours in float32; other precisions soon differ, because
+  random weights make the next tokens almost equally probable (`quantized_quality.py` measures a trained model)
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def find_problems(options: argparse.Namespace) -> Iterable[str]:
-    """Tell everything that is wrong with the options."""
+    """Yield every problem of the options."""
     for lengths in options.lengths:
         try:
             parse_lengths(lengths)
@@ -99,7 +99,7 @@ def find_problems(options: argparse.Namespace) -> Iterable[str]:
 
 
 def make_cells(options: argparse.Namespace) -> list[Cell]:
-    """Return the grid; the systems of one task follow each other."""
+    """Return the cells of the grid; the systems of one task follow each other."""
     cells = []
     for config, lengths, beam, batch in product(options.config, options.lengths, options.beam, options.batch):
         for system in options.system:

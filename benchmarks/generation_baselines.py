@@ -1,6 +1,7 @@
-"""The baselines of `generate.py`: the original's way of decoding, and `transformers`' own, both on `transformers`.
+"""The baselines of `generate.py`: decoding as in the original program, and `generate` of `transformers`.
 
-Apart from `generation_systems.py`, so that this package is measured without `transformers` in its memory.
+Both need `transformers`. They are apart from `generation_systems.py`, so that this package is measured without
+`transformers` in memory.
 """
 
 from collections.abc import Callable, Collection
@@ -20,11 +21,11 @@ transformers.logging.set_verbosity_error()
 
 
 def original(setting: Setting, model: UnilmModel, measured: Collection[int] | None = None) -> Decode:
-    """Decode as the original program does, with the very weights of our model."""
+    """Return decoding as in the original program, with the weights of our model."""
     sizes = {name: getattr(model.cfg, name) for name in SIZES}
     config = transformers.BertConfig(**bert_config(sizes), vocab_size=setting.vocab)
     weights = write(BERT, {name: value.detach() for name, value in model.state_dict().items()}, sizes)
-    # Made without memory, and then given our model's tensors, or views of them: no weight is there twice.
+    # Made on the meta device and then given our model's tensors, or views of them: no weight is in memory twice.
     with torch.device("meta"):
         bert = transformers.BertForMaskedLM(config)
     bert.load_state_dict(weights, strict=False, assign=True)
@@ -36,9 +37,9 @@ def original(setting: Setting, model: UnilmModel, measured: Collection[int] | No
 
 
 def bert2bert(setting: Setting, dtype: torch.dtype = torch.float32) -> Decode:
-    """Decode with `transformers`' own cache: another model, a BERT decoder with cross-attention behind a BERT encoder.
+    """Return decoding with `transformers`' cache, by another model: BERT encoder and BERT decoder with cross-attention.
 
-    Its weights are random too, and its encoder and decoder are each of our model's size.
+    Its weights are random too. Encoder and decoder each have the size of our model.
     """
     torch.manual_seed(setting.seed)
     sizes = {**SIZES, **CONFIGURATIONS[setting.config], "max_positions": setting.positions}

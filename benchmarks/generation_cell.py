@@ -1,7 +1,7 @@
-"""One cell of `generate.py`, in a process of its own: from a cell's JSON on stdin to its record's on stdout.
+"""Measure one cell of `generate.py` in its own process: read its JSON from stdin, write its record to stdout.
 
-A step begins where a system calls ``tick``. What comes before the first call is the prefill: the encoding of the source
-and, for the original's loop, the first step, which is one pass with it.
+A step begins when a system calls ``tick``. The prefill is the time before the first call: the encoding of the source
+and, for the original's loop, the first step, which is in the same pass.
 """
 
 import json
@@ -21,23 +21,23 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 
-EDGE_STEPS = 10  # at most, from each end of a hypothesis
+EDGE_STEPS = 10  # at most, at each end of a hypothesis
 
 
 class Timing(NamedTuple):
-    """Of one batch, in seconds."""
+    """Times of one batch, in seconds."""
 
     prefill: float
     steps: list[float]
 
     @property
     def total(self) -> float:
-        """Of the whole batch."""
+        """Time of the whole batch."""
         return self.prefill + sum(self.steps)
 
 
 def make_sources(cell: Cell) -> list[Tensor]:
-    """Draw sources of random words, and return them in batches (N, S), the longest first, as decoding sorts them."""
+    """Draw sources of random words; return them in batches (N, S), the longest first, as decoding sorts them."""
     generator = torch.Generator().manual_seed(cell.seed)
     low, high = cell.source_lengths
     lengths = torch.randint(low, high + 1, (cell.sentences,), generator=generator).sort(descending=True).values.tolist()
@@ -50,12 +50,12 @@ def make_sources(cell: Cell) -> list[Tensor]:
 
 
 def spread_steps(steps: int, number: int) -> list[int]:
-    """Return so many steps, spread evenly from the second to the last; the first one is part of the prefill."""
+    """Return ``number`` steps, spread evenly from the second to the last; the first one is part of the prefill."""
     return sorted({round(step) for step in np.linspace(1, steps - 1, number).tolist()})
 
 
 def run_batch(decode: Decode, source: Tensor, cell: Cell, measured: Sequence[int] | None) -> tuple[Timing, Tensor]:
-    """Time a batch; steps that were left out get what lies on the lines between those that were measured."""
+    """Time a batch; the times of steps that were not measured are interpolated linearly."""
     device = source.device
     stamps: list[float] = []
 
@@ -77,7 +77,7 @@ def run_batch(decode: Decode, source: Tensor, cell: Cell, measured: Sequence[int
 
 
 def make_system(cell: Cell, measured: Sequence[int] | None) -> Decode:
-    """Make the system of a cell; it loads no library that only another one needs."""
+    """Make the system of a cell; load no library that only another system needs."""
     setting = Setting(
         config=cell.config,
         vocab=cell.vocab,
@@ -97,7 +97,7 @@ def make_system(cell: Cell, measured: Sequence[int] | None) -> Decode:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Run a cell and return what was found."""
+    """Run a cell and return its figures."""
     measured = spread_steps(cell.target_length, cell.baseline_steps) if cell.baseline_steps else None
     decode = make_system(cell, measured)
     sources = make_sources(cell)
@@ -115,17 +115,17 @@ def measure(cell: Cell) -> dict[str, Any]:
         "extrapolated": f"from {len(measured)} of {cell.target_length - 1} steps" if measured else None,
         "tokens": None if measured else [row for _, tokens in best for row in tokens.tolist()],
     }
-    # Behind the peak was read: this takes memory too.
+    # After the peak was read: this takes memory too.
     rates = measure_rates(torch.device(cell.device))
     record |= {"flops_per_second": rates.flops, "bytes_per_second": rates.bytes}
-    if cell.system != "bert2bert":  # which is another model, whose work is not counted
+    if cell.system != "bert2bert":  # the work of that model is not counted
         least = sum(least_seconds(work, rates) for work in batch_works(cell, sources))
         record["roofline_share"] = least / min(totals)
     return record
 
 
 def times(timings: Sequence[Timing], sentences: int) -> dict[str, float]:
-    """Sum the batches of a run up; milliseconds but for the first."""
+    """Return the speed of a run in sentences/s, and means over its batches in ms."""
     edge = min(EDGE_STEPS, len(timings[0].steps) // 2) or 1
     first = statistics.mean(statistics.median(timing.steps[:edge]) for timing in timings)
     last = statistics.mean(statistics.median(timing.steps[-edge:]) for timing in timings)
@@ -159,7 +159,7 @@ def main() -> None:
     before = facts()
     try:
         json.dump({**before, **measure(cell)}, sys.stdout)
-    except UserError as error:  # this machine cannot
+    except UserError as error:  # not possible on this machine
         raise SystemExit(f"error: {error}") from None
 
 

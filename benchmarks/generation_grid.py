@@ -1,4 +1,4 @@
-"""The cells of `generate.py`: what is measured, and under which name it is kept."""
+"""The cells of `generate.py`, and the keys of their records."""
 
 import re
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ _LENGTHS = re.compile(r"(\d+)(?:\.\.(\d+))?/(\d+)")
 
 
 def parse_lengths(text: str) -> tuple[tuple[int, int], int]:
-    """Read ``60..464/48`` or ``608/160``: the least and the most source positions, and the target tokens.
+    """Parse ``60..464/48`` or ``608/160``; return the least and the most source positions, and the target tokens.
 
     Raises:
-        ValueError: saying what is needed.
+        ValueError: if the text has another form, or the lengths are too small.
     """
     match = _LENGTHS.fullmatch(text)
     if match is None:
@@ -41,7 +41,7 @@ class Cell:
     threads: int
     seed: int
     baseline_steps: int
-    """Steps that the original's loop runs of each batch; 0: all."""
+    """Number of steps of each batch that the original's loop runs; 0: all."""
     repeats: int
 
     @cached_property
@@ -51,7 +51,7 @@ class Cell:
 
     @cached_property
     def target_length(self) -> int:
-        """Tokens that every target gets."""
+        """Tokens of every target."""
         return parse_lengths(self.lengths)[1]
 
 
@@ -60,10 +60,10 @@ TASK = ("config", "lengths", "beam", "batch", "sentences", "vocab", "device", "t
 
 
 def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Tell what is measured: two records of one key are of the same thing."""
+    """Return the key of a record: records with equal keys measure the same thing."""
     return tuple(record[name] for name in (*TASK, "system", "precision", "baseline_steps"))
 
 
 def task_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Tell what is to be decoded, whichever system does it."""
+    """Return the task of a record, without the system."""
     return tuple(record[name] for name in TASK)

@@ -1,7 +1,7 @@
-"""What the systems that `generate.py` compares have in common, and the first of them: this package.
+"""Common parts of the systems that `generate.py` compares, and the first system: this package.
 
-A system is a function from a batch of sources to its best hypotheses, of exactly T tokens each; eos never comes. It
-calls ``tick`` when a step of decoding begins. Letters: N sentences, S source positions, T target tokens.
+A system is a function from a batch of sources to its best hypotheses, which have exactly T tokens each and never eos.
+It calls ``tick`` when a decoding step begins. Letters: N sentences, S source positions, T target tokens.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ FIRST_WORD = 5
 MIN_POSITIONS = 512
 
 Decode = Callable[[Tensor, Callable[[], None]], Tensor]
-"""From sources (N, S), padded on the right, and ``tick`` to the tokens (N, T) of their best hypotheses."""
+"""Maps sources (N, S), padded on the right, and ``tick`` to the tokens (N, T) of the best hypotheses."""
 
-# Those that are BERT but for their sizes: the only ones that the baselines can be.
+# Architectures that differ from BERT only in their sizes: the baselines support no others.
 CONFIGURATIONS = {
     name: sizes
     for name, sizes in ARCHITECTURES.items()
@@ -36,7 +36,7 @@ CONFIGURATIONS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What all systems are given."""
+    """The settings of all systems."""
 
     config: str
     """A name in `CONFIGURATIONS`."""
@@ -47,7 +47,7 @@ class Setting:
     beam: int
     device: torch.device
     seed: int
-    """Of the random weights."""
+    """Seed of the random weights."""
 
     @property
     def form(self) -> SequenceForm:
@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def positions(self) -> int:
-        """How many positions a model needs."""
+        """The number of positions that a model needs."""
         return max(MIN_POSITIONS, self.max_source + self.steps)
 
 
@@ -77,16 +77,16 @@ def unilm_model(setting: Setting) -> UnilmModel:
 
 
 def prepare(model: UnilmModel, precision: str) -> None:
-    """Make a model ready for decoding, as the command line does, in float32, bfloat16 or int8."""
+    """Prepare a model for decoding in float32, bfloat16 or int8, as the command line does."""
     prepare_for_inference(model, bf16=precision == "bfloat16", quantize="int8" if precision == "int8" else "none")
 
 
 def ours(setting: Setting, model: UnilmModel, **changes: Any) -> Decode:
-    """Decode with this package, with these changes of the search options."""
+    """Return decoding with this package; ``changes`` are further search options."""
     options = SearchOptions(
         beam=setting.beam,
         max_len_b=setting.steps - 1,
-        # More than there are: eos never comes, and at the end a hypothesis is ranked without it.
+        # More than max_len_b: eos is never generated, and keep_unfinished ranks hypotheses without it.
         min_len=setting.steps,
         keep_unfinished=True,
         **changes,

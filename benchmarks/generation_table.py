@@ -14,7 +14,7 @@ HEADINGS = (
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return the records as a table, a row each, in their order; what was not measured is a dash."""
+    """Return the records as a table: one row per record, in their order, with a dash where a figure is missing."""
     tasks: dict[tuple[Any, ...], dict[str, Record]] = {}
     for record in records:
         tasks.setdefault(task_of(record), {})[_name(record)] = record

@@ -1,15 +1,15 @@
-"""What this package does on a GPU: is it right, and how fast is it? The parts of `scripts/gpu_check.sh`.
+"""Correctness and speed of this package on a GPU: the parts of `scripts/gpu_check.sh`.
 
-    python benchmarks/gpu.py training --out out     # a part; run again it goes on with the cells that are missing
-    python benchmarks/gpu.py report out             # all that was measured, beside the bars, as Markdown
-    python benchmarks/gpu.py training --out out --device cpu --tiny    # finds mistakes where there is no GPU
+    python benchmarks/gpu.py training --out out     # one part; a second run measures the cells that are missing
+    python benchmarks/gpu.py report out             # all results, compared with the bars, as Markdown
+    python benchmarks/gpu.py training --out out --device cpu --tiny    # to find mistakes without a GPU
 
-Parts, each in a file of its own (`gpu_part_PART.py`): environment, parity, training, decoding, memory, resume. Random
-weights and random words: no network, no files. A part measures one cell after the other, the most telling first, and
-writes out/gpu.json after each. It begins no cell that may not end within --seconds.
+The parts are environment, parity, training, decoding, memory and resume, each in its own file (`gpu_part_PART.py`).
+Weights and words are random: no part needs a network or files. A part measures one cell after the other, the most
+telling first, and writes out/gpu.json after each. It begins no cell that may not end within --seconds.
 
-Exit status: 0: nothing is missing; 3: cells are left, for want of time; 75: an error left the GPU unusable for this
-process, run the part again.
+Exit status: 0: no cell is missing; 3: the time ran out before all cells were measured; 75: an error left the GPU
+unusable for this process, run the part again.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from records import commit, read_records, write_records
 Record = dict[str, Any]
 
 PARTS = {"environment": 20, "parity": 45, "training": 45, "decoding": 90, "memory": 120, "resume": 60}
-"""And how many seconds a cell may take at first; later on as long as the longest one of this run."""
+"""The parts, and the seconds that a cell is expected to take. A longer cell of this run raises the estimate."""
 TRIES = 2
-"""How often a cell is begun whose process ends before it does."""
+"""Attempts at a cell whose process dies while it is measured."""
 LEFT, POISONED = 3, 75
 
 
@@ -51,8 +51,8 @@ def main() -> int:
     if options.part == "report":
         print(gpu_report.report(read_records(gpu_report.records_file(options.folder or options.out))))
         return 0
-    start = time.monotonic()  # importing takes its time too
-    import s2sft_fairseq.plugin  # noqa: F401  patches fairseq, and therefore comes before what imports that
+    start = time.monotonic()  # imports count too
+    import s2sft_fairseq.plugin  # noqa: F401  patches fairseq, so it comes before modules that import fairseq
 
     # isort: split
     import torch
@@ -75,15 +75,15 @@ def main() -> int:
 def run_part(
     part: str, settings: Any, file: Path, *, until: float = float("inf"), only: str = "", again: bool = False
 ) -> int:
-    """Measure the cells of a part that are missing, and write each at once.
+    """Measure the missing cells of a part, and write each record at once.
 
     Args:
-        part: its name.
+        part: name of the part.
         settings: `gpu_timing.Settings`.
-        file: of the records, to which those of other parts belong too.
-        until: when all must be done, on the clock of `time.monotonic`.
-        only: cells whose name has this in it.
-        again: those that failed, too.
+        file: file of the records of all parts.
+        until: the end of the available time, on the clock of `time.monotonic`.
+        only: measure only cells whose names contain this text.
+        again: measure cells again that failed.
 
     Returns:
         The exit status.
@@ -125,13 +125,13 @@ def run_part(
 
 
 def measure(module: ModuleType, cell: Record, settings: Any, keep: Callable[..., None]) -> bool:
-    """Measure a cell, and keep what was found or went wrong; return whether the device can still be used."""
+    """Measure a cell, and keep its figures or its error; return whether the device can still be used."""
     from gpu_timing import is_usable, release
 
     begun = time.monotonic()
     try:
         found = module.measure(cell, settings)
-    except Exception as error:  # whatever it is: other cells may do
+    except Exception as error:  # any error: other cells may still work
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error}"[:500]
         keep(state="failed", reason=message, where=f"{Path(where.filename).name}:{where.lineno}")
@@ -145,18 +145,18 @@ def measure(module: ModuleType, cell: Record, settings: Any, keep: Callable[...,
 
 
 def is_missing(record: Record | None, again: bool) -> bool:
-    """Tell whether a cell is to be measured. One that was skipped may be there by now."""
+    """Return whether a cell must be measured. A cell that was skipped may be available by now."""
     return record is None or record["state"] in ("begun", "skipped") or (again and record["state"] == "failed")
 
 
 def why_unavailable(module: ModuleType, cell: Record, settings: Any) -> str | None:
-    """Ask the part why a cell cannot be measured with this version and device."""
+    """Return why a cell cannot be measured with this version and device, as its part says; None if it can."""
     ask = getattr(module, "unavailable", None)
     return ask(cell, settings) if ask is not None else None
 
 
 def origin(settings: Any) -> Record:
-    """Tell what a record is of, beyond its cell."""
+    """Return the device, the versions and the time of a record."""
     import torch
 
     name = torch.cuda.get_device_name(0) if settings.device == "cuda" else "CPU"
@@ -169,13 +169,13 @@ def origin(settings: Any) -> Record:
 
 
 def tell_left(part: str, cells: Iterable[Record]) -> None:
-    """Say which cells are left."""
+    """Print which cells are left."""
     names = [cell["name"] for cell in cells]
     say(f"{part}: no time is left for {len(names)} cells; run it again to go on with: {'; '.join(names)}")
 
 
 def say(text: str) -> None:
-    """Tell the progress."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

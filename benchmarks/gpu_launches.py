@@ -1,18 +1,18 @@
-"""What a GPU is asked to do in an update, or to decode, counted on the pretended GPU of the tests: tables in Markdown.
+"""Launches, waits and moved bytes of an update or of decoding, counted on the pretended GPU of the tests.
 
     python benchmarks/gpu_launches.py
     python benchmarks/gpu_launches.py --attention loop --precision float32
     python benchmarks/gpu_launches.py --decoding
 
-A whole update of fairseq's `Trainer`: forward pass with the loss, backward pass, and the rest (norm, optimizer,
-meters). Batches have about as many positions each, of few long examples or of many short ones. A launch is an operator
-that computes (`tests/support/gpu_counts.py` says how lists count), a wait is what the host reads; numbers of every
-``--log-interval``-th update are not among them. Moved are the bytes that are written only to move slices. The model is
-as wide as a base model, but has few layers: launches and bytes grow by the layer. Flash attention is an emulation of
-PyTorch's operators, one launch each.
+Prints a Markdown table. An update is a whole update of fairseq's `Trainer`: forward pass with the loss, backward pass,
+and the rest (norm, optimizer, meters). Batches have a similar number of positions, in a few long or many short
+examples. A launch is an operator that computes (`tests/support/gpu_counts.py` says how operators on lists count). A
+wait is a read by the host; reads for the log of every ``--log-interval``-th update are not counted. "moved" counts the
+bytes that are written only to move slices. The model is as wide as a base model, but has few layers: launches and bytes
+grow with each layer. Flash attention is an emulation of PyTorch's operators, with one launch each.
 
-Decoding is beam search of all sources at once, in bfloat16: how many kernels read the sources, how many a step launches
-(the median), and how often the host waits in 48 steps.
+Decoding is beam search over all sources at once, in bfloat16. The table has the launches that read the sources, the
+median of the launches of a step, and the waits of the host in 48 steps.
 
 To count another commit, put its folder on ``PYTHONPATH``.
 """
@@ -32,7 +32,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, and therefore comes first)
+import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, so it comes first)
 
 # isort: split
 from generation_systems import CONFIGURATIONS as SIZES_OF
@@ -50,14 +50,14 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 BATCHES = {"464/48": 15, "squad_qg": 43, "30..50/8..16": 128}
-"""Positions of sources and targets, and the number of examples."""
+"""Positions of sources and targets, by which a batch is named, and its number of examples."""
 VOCABULARY = 30_522
 STEPS = 48
-"""Of decoding."""
+"""Steps of decoding."""
 
 
 def counted(function: Callable[..., Any], found: list[Any]) -> Callable[..., Any]:
-    """Return a function that counts apart what is asked within it."""
+    """Return a function that counts its own operators apart, and appends the counts to ``found``."""
 
     def call(*args: Any, **options: Any) -> Any:
         with counting() as counts:
@@ -69,7 +69,7 @@ def counted(function: Callable[..., Any], found: list[Any]) -> Callable[..., Any
 
 
 def make_dictionary() -> FairseqDictionary:
-    """Return one of BERT's size."""
+    """Return a dictionary of BERT's size."""
     words = (f"w{number}" for number in range(len(SPECIAL_SYMBOLS), VOCABULARY))
     return FairseqDictionary([(symbol, 1) for symbol in (*SPECIAL_SYMBOLS, *words)], BERT_SYMBOLS)
 
@@ -84,7 +84,7 @@ def count_updates(args: argparse.Namespace) -> None:
         lengths = pair_lengths(SimpleNamespace(batch=examples, shape=parse_lengths(name)))
         trainer = make_trainer(dictionary, *sizes, "--attention", args.attention, f"--{args.precision}")
         with counting():
-            trainer.train_step([make_batch(trainer, lengths[:1])])  # which makes the moments
+            trainer.train_step([make_batch(trainer, lengths[:1])])  # creates the moments
         batch, parts = make_batch(trainer, lengths), []
         trainer.criterion.forward = counted(trainer.criterion.forward, parts)
         trainer.optimizer.backward = counted(trainer.optimizer.backward, parts)
@@ -97,19 +97,19 @@ def count_updates(args: argparse.Namespace) -> None:
 
 
 class Launched:
-    """A recorded graph whose kernels launch together."""
+    """A recorded graph whose kernels launch together, as in a CUDA graph."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
 
     def replay(self) -> None:
-        """Run it; only the innermost `counting` counts."""
+        """Run the graph; the inner `counting` keeps its kernels out of the outer counts."""
         with counting():
             self.graph.replay()
 
 
 def step_graphs(model: UnilmModel) -> Any:
-    """Return the graphs of a model's steps, by the recorder of the tests."""
+    """Return the graphs of a model's steps, recorded by the recorder of the tests."""
     from recorded_graph import record
 
     from s2sft_fairseq.inference.step_graphs import StepGraphs
@@ -118,7 +118,7 @@ def step_graphs(model: UnilmModel) -> Any:
 
 
 def count_decoding(args: argparse.Namespace) -> None:
-    """Print the table of decoding: of pseudo-masked models, with five hypotheses of each source, which never end."""
+    """Print the table of decoding: a pseudo-masked model, 5 hypotheses of each source, which never end."""
     torch.manual_seed(1)
     cfg = UnilmConfig(**{**SIZES_OF["unilm_base"], "encoder_layers": args.layers}, max_positions=512)
     complete_sizes(cfg)
@@ -128,7 +128,7 @@ def count_decoding(args: argparse.Namespace) -> None:
     print(f"| lengths | sources | reading | waits | a step | waits in {STEPS} steps | moved by reading, MB |")
     print("|---|---|---|---|---|---|---|", flush=True)
     rng = np.random.default_rng(1)
-    # Older commits have none.
+    # Older commits have no graphs.
     graphs = {"graphs": [step_graphs(model)]} if args.cuda_graphs else {}
     for name, sources in BATCHES.items():
         lengths = pair_lengths(SimpleNamespace(batch=sources, shape=parse_lengths(name)))

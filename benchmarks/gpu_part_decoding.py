@@ -1,7 +1,8 @@
-"""Part ``decoding`` of `gpu.py`: sentences a second and milliseconds a step, beside BERT2BERT of `transformers`.
+"""Part ``decoding`` of `gpu.py`: sentences/s and ms per step, compared with BERT2BERT of `transformers`.
 
-Base size, bfloat16, beam search, the sentences of a cell in one batch, a fixed number of tokens for each hypothesis.
-A step is what a batch takes longer for all its tokens than for one, by the number of tokens between.
+Base size, bfloat16, beam search; the sentences of a cell are one batch, and each hypothesis has a fixed number of
+tokens. The time of a step is the difference between decoding all tokens and decoding one, divided by the number of
+further tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ SYSTEMS = ("eager", "graph", "bert2bert")
 
 
 def cells(settings: Settings) -> Iterator[Record]:
-    """Yield the cells, the most telling first; the baseline of 512 sentences takes longest."""
+    """Yield the cells, the most telling first; the baseline with 512 sentences takes longest."""
     tasks = [
         (sentences, lengths)
         for lengths in (TINY_LENGTHS if settings.tiny else LENGTHS)
@@ -36,14 +37,14 @@ def cells(settings: Settings) -> Iterator[Record]:
 
 
 def unavailable(cell: Record, settings: Settings) -> str | None:
-    """Tell why a cell cannot be measured; None if it can."""
+    """Return why a cell cannot be measured; None if it can."""
     if cell["system"] == "graph" and settings.device != "cuda":
         return "CUDA graphs need a GPU"
     return None
 
 
 def measure(cell: Record, settings: Settings) -> Record:
-    """Measure one."""
+    """Measure one cell."""
     task = Cell(
         config="unilm_tiny" if settings.tiny else "unilm_base",
         lengths=cell["lengths"],
@@ -65,7 +66,7 @@ def measure(cell: Record, settings: Settings) -> Record:
     repeats = {"warm_up": 3 if is_ours else 1, "repeats": 5 if is_ours else 2}
 
     def run(decode: Decode, steps: int) -> tuple[float, Record]:
-        """Time a batch, and count the calls of the driver in it."""
+        """Return the seconds of a batch, its peak memory and, for ours, its calls of the driver."""
         call = partial(decode, source, no_tick)
         if (shape := tuple(call().shape)) != (cell["sentences"], steps):
             raise RuntimeError(f"{shape} tokens came")
@@ -88,11 +89,11 @@ def measure(cell: Record, settings: Settings) -> Record:
 
 
 def no_tick() -> None:
-    """Take no notice of a step: nothing may wait for the device between two of them."""
+    """Ignore a step: nothing may wait for the device between two steps."""
 
 
 def make_decoder(task: Cell) -> Callable[[int], Decode]:
-    """Return a function from a number of tokens to the decoding of so many, with one model where it can be shared."""
+    """Return a function that makes the decoding of a given number of tokens; ours shares one model for all."""
     setting = Setting(
         config=task.config,
         vocab=task.vocab,

@@ -1,7 +1,7 @@
-"""Part ``environment`` of `gpu.py`: what the machine is, and what of it can be had.
+"""Part ``environment`` of `gpu.py`: facts about the machine, and the rates that it reaches.
 
-The ceilings of all other parts: rates of matrix products at a large size and at those of the models' layers, of copies,
-of launches, and which kernel attention takes.
+The rates are upper limits for all other parts: matrix products of a large size and of the sizes of the models' layers,
+copies, and launches. It also finds which kernel attention takes.
 """
 
 import platform
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-SHAPES = {  # rows, inner and outer width of a product
+SHAPES = {  # rows, inner width and outer width of a product
     "large": (8192, 8192, 8192),
     "base, projections": (8192, 768, 2304),
     "base, feed-forward": (8192, 768, 3072),
@@ -47,7 +47,7 @@ def cells(settings: Settings) -> Iterator[Record]:
 
 
 def measure(cell: Record, settings: Settings) -> Record:
-    """Measure one."""
+    """Measure one cell."""
     kind = cell["name"].split(":")[0]
     kinds: dict[str, Callable[[Record, Settings], Record]] = {
         "machine": machine,
@@ -59,7 +59,7 @@ def measure(cell: Record, settings: Settings) -> Record:
 
 
 def machine(cell: Record, settings: Settings) -> Record:
-    """Tell what this is."""
+    """Return facts about the machine."""
     found = {
         **facts(),
         "python": platform.python_version(),
@@ -83,7 +83,7 @@ def machine(cell: Record, settings: Settings) -> Record:
 
 
 def nvidia_smi(fields: str) -> str | None:
-    """Ask the driver's program; None where it does not run."""
+    """Return what ``nvidia-smi`` says about these fields; None if it does not run."""
     try:
         done = subprocess.run(
             ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"], capture_output=True, text=True, timeout=30
@@ -94,7 +94,7 @@ def nvidia_smi(fields: str) -> str | None:
 
 
 def matrices(cell: Record, settings: Settings) -> Record:
-    """Measure one product in both types; float32 as PyTorch has it, and with its factors rounded to TF32."""
+    """Measure one product in bfloat16, in float32, and in float32 with factors rounded to TF32."""
     rows, inner, outer = cell["shape"]
     found = {}
     before = torch.get_float32_matmul_precision()
@@ -117,7 +117,7 @@ def matrices(cell: Record, settings: Settings) -> Record:
 
 
 def copies_and_launches(cell: Record, settings: Settings) -> Record:
-    """Measure copies on the device and to it, and the least time of a launch, running ahead and waited for."""
+    """Measure copies on the device and to it, and the time of a launch with and without waiting for it."""
     small = torch.zeros(1, device=settings.device)
     host = torch.zeros(1 << (10 if settings.tiny else 26))
     if settings.device == "cuda":
@@ -133,10 +133,10 @@ def copies_and_launches(cell: Record, settings: Settings) -> Record:
 
 
 def attention(cell: Record, settings: Settings) -> Record:
-    """Find which operator PyTorch takes by itself, and time every backend, forward and backward, in both types."""
+    """Find which operator PyTorch chooses, and time every backend, forward and backward, in both data types."""
     examples, heads, length = (2, 2, 16) if settings.tiny else (15, 12, 560)
     found: Record = {"shape": [examples, heads, length, 64]}
-    warnings.simplefilter("ignore")  # of each backend that does not take this, PyTorch tells why
+    warnings.simplefilter("ignore")  # PyTorch warns why a backend does not support an input
     for name, dtype in TYPES.items():
         query = torch.randn(examples, heads, length, 64, device=settings.device).to(dtype).requires_grad_()
         mask = torch.zeros(examples, 1, length, length, device=settings.device, dtype=dtype)
@@ -150,12 +150,12 @@ def attention(cell: Record, settings: Settings) -> Record:
             try:
                 with sdpa_kernel(getattr(SDPBackend, backend)):
                     found[name]["seconds"][backend] = median(seconds_of(attend, settings))
-            except RuntimeError as error:  # it takes no mask, or not this type
+            except RuntimeError as error:  # no support for a mask, or for this data type
                 found[name]["seconds"][backend] = str(error).splitlines()[0]
     return found
 
 
 def taken(counts: dict[str, int]) -> list[str]:
-    """Return the operators behind `scaled_dot_product_attention`, their backward ones left out."""
+    """Return the operators that `scaled_dot_product_attention` called, without those of the backward pass."""
     names = (name.removeprefix("aten::") for name in counts)
     return sorted(name for name in names if name.startswith("_scaled_dot_product") and "backward" not in name)

@@ -1,4 +1,4 @@
-"""Part ``memory`` of `gpu.py`: the largest batch whose update fits into the device, and how fast that is."""
+"""Part ``memory`` of `gpu.py`: the largest batch whose update fits into the device's memory, and its speed."""
 
 from fairseq.trainer import Trainer
 from gpu_part_training import LENGTHS, MODELS, TINY_LENGTHS, TINY_MODELS, as_cell, timed, update_of
@@ -10,7 +10,7 @@ from s2sft_fairseq.inference.memory import is_out_of_memory
 
 EXTRAS = {"": "", ", checkpointed": "--checkpoint-activations"}
 MOST = {"cuda": 1 << 20, "cpu": 8}
-"""Examples of a batch: on a CPU nothing is tried to the end."""
+"""Most examples of a batch that is tried; few on a CPU, where memory is not filled."""
 
 
 def cells(settings: Settings) -> list[Record]:
@@ -24,7 +24,7 @@ def cells(settings: Settings) -> list[Record]:
 
 
 def measure(cell: Record, settings: Settings) -> Record:
-    """Find the largest batch, to an eighth of it, and time its updates."""
+    """Find the largest batch, with an error of at most an eighth, and time its updates."""
     most, trainer = MOST[settings.device], make_trainer(as_cell(cell, settings, 1, cell["extra"]))
     fits, too_large, batch = 0, most + 1, 4
     while too_large - fits > max(1, fits // 8):
@@ -42,13 +42,13 @@ def measure(cell: Record, settings: Settings) -> Record:
 
 
 def attempt(trainer: Trainer, cell: Cell) -> bool:
-    """Tell whether updates of a batch fit."""
+    """Return whether updates of a batch fit into memory."""
     release(cell.device)
     try:
         call, _ = update_of(cell, trainer)
         call()
-        call()  # the first one of all makes the moments
-    except RuntimeError as error:  # of the allocator, or of a library that takes memory by itself
+        call()  # the first update of a trainer creates the moments
+    except RuntimeError as error:  # from the allocator, or from a library that allocates memory itself
         if not is_out_of_memory(error):
             raise
         trainer.zero_grad()

@@ -1,7 +1,8 @@
-"""Part ``parity`` of `gpu.py`: the device computes what the CPU computes in float32, block by block.
+"""Part ``parity`` of `gpu.py`: compare the device with the CPU, which computes in float32 with the loop over blocks.
 
-Loss and gradients of every fine-tuning method, with and without relative position bias and local windows, for every
-``--attention``, in float32 and bfloat16, without dropout; the rate of dropout; the hypotheses of several searches.
+The part compares loss and gradients of every fine-tuning method, with and without relative position bias and local
+windows, for every ``--attention``, in float32 and bfloat16, without dropout. It also measures the rate of dropout, and
+compares the hypotheses of several searches.
 """
 
 import copy
@@ -31,7 +32,7 @@ from s2sft_fairseq.modules.visibility import PackedColumns
 METHODS = ("pseudo_masked", "causal", "masked")
 WINDOW = "--local-attention-window 16 --global-attention-every 2"
 DROPOUT = 0.1
-WIDTH = 64  # of a head, and the most tokens of an example whose dropped weights can be told apart
+WIDTH = 64  # of a head, and the most tokens of an example: each token gets its own unit vector
 SEARCHES: dict[str, Record] = {
     "beam": {"beam": 5},
     "greedy": {"beam": 1},
@@ -40,23 +41,23 @@ SEARCHES: dict[str, Record] = {
     "drafts from the source": {"beam": 1, "draft_source": 3},
 }
 LIKELY_END = 4.0
-"""Added to the score of the symbol that ends a hypothesis, lest all are of the greatest length."""
+"""Bias of the symbol that ends a hypothesis, so that not all hypotheses have the maximum length."""
 
 
 def kinds() -> list[str]:
-    """Return what ``--attention`` may be, auto apart; FlexAttention, which compiles for long, comes last."""
+    """Return the values of ``--attention`` except auto; loop, then flex, which compiles for long, come last."""
     return sorted((kind for kind in ATTENTIONS if kind != "auto"), key=lambda kind: (kind == "flex", kind == "loop"))
 
 
 def cells(settings: Settings) -> Iterator[Record]:
     """Yield the cells."""
     for name, graph in product(SEARCHES, (False, True)):
-        if not (graph and "draft_source" in SEARCHES[name]):  # whose steps have ever new shapes
+        if not (graph and "draft_source" in SEARCHES[name]):  # no graphs for drafts: each step has a new shape
             yield {"name": f"hypotheses: {name}{', CUDA graphs' * graph}", "search": name, "graph": graph}
     for kind in kinds():
-        if kind != "flex":  # which has none
+        if kind != "flex":  # FlexAttention has no dropout
             yield {"name": f"dropout: {kind}", "attention": kind}
-        biases = (False,) if kind == "flex" else (False, True)  # for which FlexAttention would need a bias of its own
+        biases = (False,) if kind == "flex" else (False, True)  # FlexAttention adds no bias
         for method, relative, window in product(METHODS[: 1 if settings.tiny else 3], biases, ("", WINDOW)):
             words = [method, *(["relative"] if relative else []), *(["window"] if window else [])]
             yield {
@@ -68,14 +69,14 @@ def cells(settings: Settings) -> Iterator[Record]:
 
 
 def unavailable(cell: Record, settings: Settings) -> str | None:
-    """Tell why a cell cannot be measured; None if it can."""
+    """Return why a cell cannot be measured; None if it can."""
     if cell.get("graph"):
         return gpu_part_decoding.unavailable({"system": "graph"}, settings)
     return gpu_part_training.unavailable(cell, settings)
 
 
 def measure(cell: Record, settings: Settings) -> Record:
-    """Measure one."""
+    """Measure one cell."""
     torch.set_float32_matmul_precision("highest")
     if "search" in cell:
         return hypotheses(cell, settings)
@@ -83,7 +84,7 @@ def measure(cell: Record, settings: Settings) -> Record:
 
 
 def a_cell(**changes: Any) -> Cell:
-    """Make a training of a tiny model, whose heads are as wide as BERT's, on the CPU in float32."""
+    """Return a training of a tiny model, with heads of BERT's width, on the CPU in float32."""
     common = {"lengths": "10..60/4..12", "batch": 5, "system": "ours", "vocab": 1000}
     common |= {"device": "cpu", "threads": 1, "seed": 1, "updates": 1}
     return Cell(config="unilm_tiny", **{"method": "pseudo_masked", **common, **changes})
@@ -91,8 +92,10 @@ def a_cell(**changes: Any) -> Cell:
 
 @torch.no_grad()
 def enliven(model: nn.Module, scale: float) -> None:
-    """Draw larger weights: with those that a training begins with attention is the same everywhere, and no next token
-    much more probable than another."""
+    """Draw larger weights in place.
+
+    With initial weights, attention is almost uniform, and the next tokens are almost equally probable.
+    """
     for parameter in model.parameters():
         if parameter.ndim == 2:
             parameter.normal_(std=scale / parameter.size(1) ** 0.5)
@@ -105,10 +108,10 @@ def gradients(cell: Record, settings: Settings) -> Record:
     sample = collate(trainer.task, draw_pairs(a_cell(method=cell["method"]), 1), epoch=1)
     expected = loss_and_gradients(trainer, sample, "loop", "cpu", torch.float32)
     found: Record = {}
-    for name in ("bfloat16",) if cell["attention"] == "flash" else ("float32", "bfloat16"):  # flash is for 16 bits
+    for name in ("bfloat16",) if cell["attention"] == "flash" else ("float32", "bfloat16"):  # flash needs 16 bits
         ours = loss_and_gradients(trainer, sample, cell["attention"], settings.device, getattr(torch, name))
         found[name] = differences(ours, expected)
-    # What rounding alone does, with other roundings at other places.
+    # For comparison: the effect of rounding alone, on the CPU, whose roundings differ from those of the device.
     rounded = loss_and_gradients(trainer, sample, "loop", "cpu", torch.bfloat16)
     return {**found, "bfloat16_on_the_cpu": differences(rounded, expected)}
 
@@ -116,7 +119,7 @@ def gradients(cell: Record, settings: Settings) -> Record:
 def loss_and_gradients(
     trainer: Any, sample: Record, attention: str, device: str, dtype: torch.dtype
 ) -> tuple[float, dict[str, Tensor]]:
-    """Return the loss of a label, and the gradients by the names of their parameters, in float32 on the CPU."""
+    """Return the mean loss of a label, and the gradients by parameter name, in float32 on the CPU."""
     model = copy.deepcopy(trainer.model)
     model.cfg.attention = attention
     model.to(device=device, dtype=dtype).train()
@@ -129,10 +132,10 @@ def loss_and_gradients(
 def differences(
     found: tuple[float, dict[str, Tensor]], expected: tuple[float, dict[str, Tensor]]
 ) -> dict[str, float | str]:
-    """Return the differences of loss and gradients, as shares of the norms of what was expected.
+    """Return the differences of loss and gradients, relative to the expected loss and the norms of expected gradients.
 
     Raises:
-        ValueError: if a parameter has a gradient in one of the two alone, or something is infinite or NaN.
+        ValueError: if a parameter has a gradient in only one of the two, or a difference is infinite or NaN.
     """
     (loss, ours), (expected_loss, theirs) = found, expected
     if ours.keys() != theirs.keys():
@@ -152,7 +155,7 @@ def differences(
 
 
 def dropout_rate(cell: Record, settings: Settings) -> Record:
-    """Attend with equal weights to values that are unit vectors: what comes out are the weights, zero where dropped."""
+    """Attend with equal weights to unit vectors as values: the output is the weights, which are 0 where dropped."""
     training = a_cell(lengths="10..40/4..10", batch=8 if settings.tiny else 400)  # 40 + 10 + 10 < WIDTH
     trainer = make_trainer(training)
     inputs = collate(trainer.task, draw_pairs(training, 1), epoch=1)["net_input"]
@@ -182,7 +185,7 @@ def dropout_rate(cell: Record, settings: Settings) -> Record:
 
 
 def hypotheses(cell: Record, settings: Settings) -> Record:
-    """Search on both, in float32."""
+    """Compare the hypotheses of the device with those of the CPU, in float32."""
     setting = Setting("unilm_tiny", 1000, max_source=60, steps=24, beam=5, device=torch.device("cpu"), seed=1)
     model = unilm_model(setting)
     with torch.no_grad():
@@ -202,7 +205,7 @@ def hypotheses(cell: Record, settings: Settings) -> Record:
 
 
 def search(model: nn.Module, setting: Setting, options: SearchOptions, source: Tensor, device: str) -> list[Record]:
-    """Return the best hypothesis of each sentence, on the CPU."""
+    """Search on a device; return the best hypothesis of each sentence, on the CPU."""
     ours = copy.deepcopy(model).to(device)
     results = SequenceGenerator([ours], setting.form, options).generate(
         [], {"net_input": {"src_tokens": source.to(device)}}

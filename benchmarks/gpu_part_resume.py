@@ -1,7 +1,7 @@
-"""Part ``resume`` of `gpu.py`: a training that is saved and gone on with has the losses of one that is not stopped.
+"""Part ``resume`` of `gpu.py`: a resumed training has the losses of a training that was not stopped.
 
-Not to the bit on a GPU: some kernels add in an order that changes. So two trainings that are gone on with are compared
-with each other, too.
+On a GPU the losses are not equal to the bit, because some kernels add in an order that varies. So two resumed trainings
+are also compared with each other.
 """
 
 import math
@@ -17,7 +17,7 @@ from training_ours import collate, make_trainer, watch_loss
 from training_pairs import draw_pairs
 
 UPDATES = 4
-"""Before it is saved, and as many behind that."""
+"""Updates before the checkpoint is saved, and as many after it."""
 PRECISIONS = ("float32", "bf16", "fp16", "amp")
 OPTIMIZERS = {"": "", ", factored moments": "--factored-moments"}
 
@@ -28,12 +28,12 @@ def cells(settings: Settings) -> list[Record]:
         {"name": f"{precision}{optimizer}", "precision": precision, "extra": words}
         for optimizer, words in OPTIMIZERS.items()
         for precision in (PRECISIONS[:2] if words else PRECISIONS)
-        if precision != "fp16" or settings.device == "cuda"  # with its loss scale it is for GPUs
+        if precision != "fp16" or settings.device == "cuda"  # fp16 with loss scaling is for GPUs
     ]
 
 
 def measure(cell: Record, settings: Settings) -> Record:
-    """Measure one."""
+    """Measure one cell."""
     training = Cell(
         config="unilm_tiny" if settings.tiny else "unilm_base",
         method="pseudo_masked",
@@ -76,7 +76,7 @@ def measure(cell: Record, settings: Settings) -> Record:
 
 
 def losses(trainer: Trainer, cell: Cell, updates: Sequence[int]) -> list[float]:
-    """Make some updates, and return their losses of a label."""
+    """Run some updates, and return the mean loss of a label of each."""
     found = watch_loss(trainer)
     for number in updates:
         trainer.train_step([collate(trainer.task, draw_pairs(cell, number), epoch=number)])
@@ -86,5 +86,5 @@ def losses(trainer: Trainer, cell: Cell, updates: Sequence[int]) -> list[float]:
 
 
 def farthest(some: Sequence[float], others: Sequence[float]) -> float:
-    """Return the largest difference of two losses of one update, as a share of the loss."""
+    """Return the largest relative difference of the two losses of an update."""
     return max(abs(one - other) / abs(other) for one, other in zip(some, others, strict=True))

@@ -1,7 +1,7 @@
 """Part ``training`` of `gpu.py`: updates of pseudo-masked fine-tuning in bfloat16 with dropout 0.1.
 
-Batches have some thousand positions, whatever the lengths of their examples. They are made before an update is timed,
-as the workers of a training make them; copying them to the device is part of it.
+Batches have about 8k or 32k positions for all lengths of examples. They are made before the timed update, as the
+workers of a training make them; copying them to the device is part of the update.
 """
 
 import copy
@@ -28,12 +28,12 @@ LENGTHS = ("464/48", "squad_qg", "30..50/8..16")
 POSITIONS = {"8k": 8192, "32k": 32768}
 TINY_MODELS, TINY_LENGTHS, TINY_POSITIONS = {"tiny": "unilm_tiny"}, ("20/5", "8..30/3..8"), {"128": 128}
 CHOICES = ("auto", "padded", "flash", "loop", "flex")
-"""Of ``--attention``, the most telling first. ``auto`` is measured as a user has it, the others without and with
-``--compile``."""
+"""Values of ``--attention``, the most telling first. ``auto`` is measured with the default of ``--compile``, the others
+without and with ``--compile``."""
 BASELINES = ("plain", SDPA)
-"""BERT of `transformers`, padded: with attention written out, as the original has it, and with PyTorch's own."""
+"""Padded BERT of `transformers`: with eager attention, as in the original, and with PyTorch's fused attention."""
 BATCHES = 3
-"""Different ones, which updates are given in turn."""
+"""Number of different batches, which the updates take in turn."""
 
 
 def cells(settings: Settings) -> list[Record]:
@@ -50,11 +50,11 @@ def cells(settings: Settings) -> list[Record]:
             name = f"{model} {size} {mix}: {attention}{words}"
             found.append({"name": name, **task, "system": "ours", "attention": attention, "compile": compiled})
         found += [{"name": f"{model} {size} {mix}: {name}", **task, "system": name} for name in BASELINES]
-    return sorted(found, key=lambda cell: rank(cell, lengths[0]))  # which leaves equals in their order
+    return sorted(found, key=lambda cell: rank(cell, lengths[0]))  # the sort is stable
 
 
 def rank(cell: Record, first: str) -> int:
-    """Return how soon a cell is to be measured: those of the bars first."""
+    """Return the priority of a cell, 0 first: cells that the bars need come first."""
     is_base, is_8k = cell["model"] == "base", cell["positions"] == "8k"
     if cell["system"] != "ours":
         return 2 if is_base and is_8k else 5
@@ -66,7 +66,7 @@ def rank(cell: Record, first: str) -> int:
 
 
 def unavailable(cell: Record, settings: Settings) -> str | None:
-    """Tell why a cell cannot be measured with this version of the package; None if it can."""
+    """Return why a cell cannot be measured with this version and device; None if it can."""
     attention = cell.get("attention", "auto")
     if attention not in ATTENTIONS:
         return f"--attention is one of {', '.join(ATTENTIONS)}, not {attention}"
@@ -76,7 +76,7 @@ def unavailable(cell: Record, settings: Settings) -> str | None:
 
 
 def as_cell(cell: Record, settings: Settings, batch: int, extra: str = "") -> Cell:
-    """Return the cell as those of `train.py` are."""
+    """Return the cell as a cell of `train.py`."""
     return Cell(
         config=(TINY_MODELS if settings.tiny else MODELS)[cell["model"]],
         method="pseudo_masked",
@@ -94,9 +94,9 @@ def as_cell(cell: Record, settings: Settings, batch: int, extra: str = "") -> Ce
 
 
 def options(cell: Record) -> str:
-    """Return the options of the cell, for ``s2sft train``."""
+    """Return the options of ``s2sft train`` for the cell."""
     words = ["--attention", cell["attention"]]
-    if cell["attention"] == "flex":  # which has none
+    if cell["attention"] == "flex":  # FlexAttention has no dropout
         words += ["--attention-dropout", "0"]
     if cell["compile"] is not None:
         is_switch = isinstance(UnilmConfig().compile, bool)
@@ -105,18 +105,18 @@ def options(cell: Record) -> str:
 
 
 def examples(lengths: str, positions: int) -> int:
-    """Return how many examples of a distribution of lengths have about so many positions, placeholders counted."""
+    """Return how many examples with these lengths have about this many positions, placeholders included."""
     shape, shares = parse_lengths(lengths), [(index + 0.5) / 1000 for index in range(1000)]
     mean = sum(shape.source.at(share) + 2 * shape.target.at(share) for share in shares) / len(shares)
     return max(1, round(positions / mean))
 
 
 def update_of(cell: Cell, trainer: Trainer | None = None) -> tuple[Call, list[Any]]:
-    """Return a call that makes an update, each time of the next batch, and the list that the losses are added to.
+    """Return a call that runs an update on the next batch, and the list to which it appends the losses.
 
     Args:
-        cell: what is trained on what.
-        trainer: of ours, if there is one already.
+        cell: the training.
+        trainer: an existing trainer of ours, or None to make one.
     """
     pairs = [draw_pairs(cell, number) for number in range(BATCHES)]
     numbers = iter(range(1 << 62))
@@ -125,9 +125,9 @@ def update_of(cell: Cell, trainer: Trainer | None = None) -> tuple[Call, list[An
         return lambda: losses.append(train(padded[next(numbers) % BATCHES])), losses
     trainer = make_trainer(cell) if trainer is None else trainer
     batches = [collate(trainer.task, some, epoch) for epoch, some in enumerate(pairs, 1)]
-    if trainer.cuda:  # as fairseq's iterators have them, or each update would wait for the one before
+    if trainer.cuda:  # as in fairseq's iterators; otherwise each update waits for the one before
         batches = [utils.apply_to_sample(Tensor.pin_memory, batch) for batch in batches]
-    # A batch of its own each time: fairseq and the model may leave something in what they are given.
+    # A new copy each time: fairseq and the model may change the batch that they are given.
     call = lambda: trainer.train_step([copy.copy(batches[next(numbers) % BATCHES])], raise_oom=True)  # noqa: E731
     return call, watch_loss(trainer)
 
@@ -140,7 +140,7 @@ def measure(cell: Record, settings: Settings) -> Record:
 
 
 def timed(cell: Cell, settings: Settings) -> Record:
-    """Time updates, and count the calls of the driver in one."""
+    """Time updates, and count the calls of the driver in one update."""
     call, losses = update_of(cell)
     seconds = seconds_of(call, settings)
     peak = peak_bytes(settings.device)

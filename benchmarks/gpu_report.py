@@ -1,4 +1,4 @@
-"""What `gpu.py` measured, beside the bars, as Markdown. Needs nothing but Python."""
+"""The report of `gpu.py`: its results compared with the bars, as Markdown. Needs only Python."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 Record = dict[str, Any]
 
-# Dense matrix products with factors of 16 bits, in FLOP/s, by NVIDIA's data sheets; the first name that a device's has.
+# Dense matrix products with 16-bit factors, in FLOP/s, from NVIDIA's data sheets. The first name that the device's name
+# contains counts.
 PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -18,20 +19,20 @@ PEAKS = {
 
 
 class Bar(NamedTuple):
-    """What is wanted of a figure."""
+    """A condition that a figure should meet."""
 
     title: str
     wanted: str
     """``>= 30`` or ``<= 1.25``."""
     floor: str
-    """A bar below it, where something is badly wrong beyond; empty: none."""
+    """A weaker condition: if it is missed too, something is badly wrong. Empty: no floor."""
     unit: str
     find: Callable[["Records"], float | None]
-    """The figure; None: not measured."""
+    """Returns the figure; None: not measured."""
 
 
 class Records:
-    """The records that were measured, by part and name."""
+    """All records, and the measured ones by part and name."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.every = list(records)
@@ -46,7 +47,7 @@ class Records:
         return self.measured.get((part, name), {}).get(field)
 
     def peak(self) -> tuple[float | None, str]:
-        """Return the rate that MFU is a share of, in FLOP/s, and where it is from."""
+        """Return the rate that counts as 100 % MFU, in FLOP/s, and its origin."""
         names = [record["device_name"] for record in self.every]
         if names and (rate := data_sheet_rate(names[0])):
             return rate, "of the data sheet (16-bit factors, dense)"
@@ -54,7 +55,7 @@ class Records:
         return rate, "measured with large matrices in bfloat16"
 
     def mfu(self, name: str) -> float | None:
-        """Return the share of that rate, in per cent, of a cell of ``training``."""
+        """Return the MFU of a cell of ``training``, in percent of that rate."""
         found, (peak, _) = self.get("training", name, "flops_per_second"), self.peak()
         return 100 * found / peak if found and peak else None
 
@@ -67,7 +68,7 @@ MIXES = ("464/48", "squad_qg", "30..50/8..16")
 
 
 def training_bars() -> list[Bar]:
-    """Return the bars of updates, as ``--attention auto`` makes them."""
+    """Return the bars of updates with ``--attention auto``."""
     shares = [("base 8k", 30, 25), ("base 32k", 34, 29), ("large 8k", 36, 31), ("large 32k", 40, 35)]
     shares.append(("minilm 32k", 20, 14))
     return [
@@ -94,19 +95,19 @@ def training_bars() -> list[Bar]:
 
 
 def auto(task: str, mix: str = MIXES[0]) -> str:
-    """Return the name of a cell of ``training``, as a user has it."""
+    """Return the name of a cell of ``training`` with ``--attention auto``."""
     return f"{task} {mix}: auto"
 
 
 def spread(records: Records) -> float | None:
-    """Return how much faster the fastest length mix is than the slowest one."""
+    """Return the ratio of positions/s of the fastest length mix to the slowest one."""
     rates = [records.get("training", auto("base 8k", mix), "positions_per_second") for mix in MIXES]
     known = [rate for rate in rates if rate is not None]
     return max(known) / min(known) if len(known) == len(rates) else None
 
 
 def over_padded(records: Records, mix: str) -> float | None:
-    """Return how many times as many real tokens a second ours has as the faster one of the baselines."""
+    """Return the ratio of real tokens/s of ours to the faster baseline."""
     ours = records.get("training", auto("base 8k", mix), "tokens_per_second")
     theirs = [records.get("training", f"base 8k {mix}: {system}", "tokens_per_second") for system in ("plain", "sdpa")]
     known = [rate for rate in theirs if rate is not None]
@@ -114,27 +115,27 @@ def over_padded(records: Records, mix: str) -> float | None:
 
 
 def decoding(records: Records, sentences: int, field: str) -> float | None:
-    """Return the better figure of decoding with and without CUDA graphs."""
+    """Return the better figure of decoding, with or without CUDA graphs."""
     found = [records.get("decoding", f"N={sentences} 512/64: {system}", field) for system in ("eager", "graph")]
     known = [value for value in found if value is not None]
     return (min if field == "step_ms" else max)(known) if known else None
 
 
 def over_generate(records: Records) -> float | None:
-    """Return how many times as many sentences a second ours has as `generate` of `transformers`."""
+    """Return the ratio of sentences/s of ours to `generate` of `transformers`."""
     ours = decoding(records, 64, "sentences_per_second")
     theirs = records.get("decoding", "N=64 512/64: bert2bert", "sentences_per_second")
     return ours / theirs if ours and theirs else None
 
 
 def rounding(record: Record) -> float | None:
-    """Return the difference of gradients in bfloat16 to what rounding does on the CPU, or to 1e-2 if that is more."""
+    """Return the gradients' difference in bfloat16 over the CPU's own in bfloat16, or over 1e-2 if that is larger."""
     found = record.get("bfloat16")
     return found and found["gradient"] / max(1e-2, record["bfloat16_on_the_cpu"]["gradient"])
 
 
 def other(name: str) -> Callable[[Records], float | None]:
-    """Return what finds the greatest of a field of ``gradients`` in float32 or bfloat16, by ``type.field``."""
+    """Return a function that finds the largest value of a field of ``gradients``, named ``type.field``."""
     dtype, field = name.split(".")
     return lambda records: records.worst("parity", lambda record: record.get(dtype, {}).get(field))
 
@@ -185,7 +186,7 @@ RATE = "sentences_per_second"
 
 
 def judge(bar: Bar, found: float | None) -> str:
-    """Tell whether a bar is met."""
+    """Return the verdict on a bar as text."""
     if found is None:
         return "not measured"
     if holds(found, bar.wanted):
@@ -194,13 +195,13 @@ def judge(bar: Bar, found: float | None) -> str:
 
 
 def holds(found: float, condition: str) -> bool:
-    """Tell whether a figure is as ``>= 30``, ``<= 2`` or ``< 1e-3`` says."""
+    """Return whether a figure meets a condition such as ``>= 30``, ``<= 2`` or ``< 1e-3``."""
     sign, limit = condition.split()
     return {">=": found >= float(limit), "<=": found <= float(limit), "<": found < float(limit)}[sign]
 
 
 def report(records: Sequence[Record]) -> str:
-    """Return the records as Markdown: the bars, then all that was measured, then what was not."""
+    """Return the report as Markdown: the bars, then the cells of each part, then devices and versions."""
     known = Records(records)
     peak, source = known.peak()
     bars = []
@@ -255,7 +256,7 @@ SHOWN = {
 
 
 def summary(record: Record) -> str:
-    """Return the most telling figures of a record in a line."""
+    """Return the most telling figures of a record on one line."""
     if record["state"] != "measured":
         return f"{record['state']}: {record.get('reason', 'its process has ended')}".replace("\n", " ")
     shown = [text.format(record[name]) for name, text in SHOWN.items() if record.get(name) is not None]
@@ -268,10 +269,10 @@ def summary(record: Record) -> str:
 
 
 def data_sheet_rate(name: str) -> float | None:
-    """Return the rate of 16-bit matrix products of a device by its data sheet, in FLOP/s; None: not known."""
+    """Return a device's rate of 16-bit matrix products from its data sheet, in FLOP/s; None: not known."""
     return next((rate for part, rate in PEAKS.items() if part in name), None)
 
 
 def records_file(path: Path) -> Path:
-    """Return the file of records that is meant: itself, or that of a folder."""
+    """Return the file of records: the path itself, or gpu.json in it if it is a folder."""
     return path / "gpu.json" if path.is_dir() else path

@@ -1,4 +1,4 @@
-"""What the parts of `gpu.py` measure with: fenced times, counted calls of the driver, and memory."""
+"""Measurements for the parts of `gpu.py`: synchronized times, counts of driver calls, and memory."""
 
 import gc
 import math
@@ -18,32 +18,32 @@ Record = dict[str, Any]
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch")
 COPIES = ("cudaMemcpy", "cudaMemset")
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
-"""Calls of the driver, by how their names begin. A copy to or from pageable memory waits by itself, under its own name.
-``cudaDeviceSynchronize`` is left out: the profiler and the fences call it."""
+"""Beginnings of the names of driver calls. A copy to or from pageable memory also waits, but only counts as a copy.
+``cudaDeviceSynchronize`` is left out: the profiler and the synchronization of the timing call it."""
 
 
 class Settings(NamedTuple):
-    """What all parts are given."""
+    """The settings of all parts."""
 
     device: str
     """``cuda`` or ``cpu``."""
     tiny: bool
-    """Sizes that a CPU runs in seconds: to find mistakes before there is a GPU."""
+    """Use sizes that a CPU runs in seconds, to find mistakes without a GPU."""
 
     @property
     def least_seconds(self) -> float:
-        """The least that a timed block of calls lasts."""
+        """The shortest duration of a timed block of calls."""
         return 0.0 if self.tiny else 0.25
 
 
 def seconds_of(call: Call, settings: Settings, *, warm_up: int = 3, repeats: int = 5) -> list[float]:
-    """Return the seconds of a call: one mean for each of several blocks of calls, fenced by waiting for the device.
+    """Return the mean seconds of a call for each of several blocks of calls, each between two synchronizations.
 
     Args:
-        call: what is timed. Within a block the host may run ahead of the device, as it does in real use.
-        settings: device, and least duration of the blocks; if they are tiny, one block of one call must do.
-        warm_up: calls before the first block, the last of which tells how many calls a block needs.
-        repeats: number of the blocks.
+        call: the call to time. Within a block the host may run ahead of the device, as in real use.
+        settings: device, and shortest duration of a block. Tiny settings time one call, after one warm-up call.
+        warm_up: calls before the first block; the last of them determines how many calls a block needs.
+        repeats: number of blocks.
     """
     device = torch.device(settings.device)
 
@@ -61,14 +61,14 @@ def seconds_of(call: Call, settings: Settings, *, warm_up: int = 3, repeats: int
 
 
 def tally(counts: Mapping[str, int]) -> Record:
-    """Sum calls of the driver up.
+    """Sum the calls of the driver by kind.
 
     Args:
-        counts: by name, as the profiler has them.
+        counts: counts by name, as returned by `profiled`.
 
     Returns:
-        ``launches`` (of kernels and graphs), ``graphs``, ``copies`` and ``waits``; None of each if the profiler saw no
-        launch, as on a CPU, or where it may not look at the device.
+        ``launches`` (of kernels and graphs), ``graphs``, ``copies`` and ``waits``. Each is None if the profiler saw no
+        launch: on a CPU, or if it has no access to the device.
     """
 
     def total(beginnings: tuple[str, ...]) -> int:
@@ -85,22 +85,22 @@ def tally(counts: Mapping[str, int]) -> Record:
 
 
 def profiled(call: Call, device: str) -> dict[str, int]:
-    """Run a call and return how often each operator and each function of the driver was called in it."""
+    """Run a call and return how often it called each operator and each function of the driver."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
-    with profile(activities=activities, acc_events=True) as profiler:  # or 2.11 warns that it forgets other cycles
+    with profile(activities=activities, acc_events=True) as profiler:  # else PyTorch 2.11 warns about other cycles
         call()
         synchronize(torch.device(device))
     return {event.key: event.count for event in profiler.key_averages()}
 
 
 def peak_bytes(device: str) -> int:
-    """Return the most memory that PyTorch took of a GPU since `release`; on a CPU that of the whole process so far."""
-    # fairseq resets PyTorch's own count of the peak at every update; nothing is given back to the device meanwhile.
+    """Return the GPU memory that PyTorch reserved since `release`; on a CPU the process's peak resident memory."""
+    # fairseq resets PyTorch's peak at every update. Reserved memory is not returned to the device in between.
     return torch.cuda.memory_reserved() if device == "cuda" else memory("VmHWM")
 
 
 def release(device: str) -> None:
-    """Forget what a cell has left: compiled code, and memory that is not given back by itself."""
+    """Free what a cell has left: compiled code and cached memory."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()
@@ -109,7 +109,7 @@ def release(device: str) -> None:
 
 
 def is_usable(device: str) -> bool:
-    """Tell whether the device still works: after some errors nothing does in this process."""
+    """Return whether the device still works; after some errors it is unusable for this process."""
     try:
         synchronize(torch.device(device))
     except RuntimeError:

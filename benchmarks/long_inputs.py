@@ -1,10 +1,10 @@
-"""Prefill and training of a ModernBERT on one long text, beside transformers' own with its sdpa attention.
+"""Prefill and training of a ModernBERT on one long text, compared with transformers and its sdpa attention.
 
     python benchmarks/long_inputs.py --threads 2
 
-Random weights of ModernBERT's base shape, float32, no dropout. A prefill reads the text: ours keeps keys and values and
-leaves out what the last layer would make of them, as in decoding; theirs returns the last states. An update predicts
-30 % of the positions, forward and backward; the optimizer's step is left out, which is the same for both.
+Random weights of ModernBERT's base shape, float32, no dropout. A prefill reads the text. As in decoding, ours keeps
+keys and values and skips the rest of the last layer; theirs returns the last hidden states. An update predicts 30 % of
+the positions, forward and backward. The optimizer's step is left out: it is the same for both.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def table(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a row for each task and length: seconds of ours and theirs, which stand side by side, and their ratio."""
+    """Yield a row for each task and length; records of ours and of transformers alternate."""
     yield "| task | positions | ours, s | transformers, s | ratio | ours, GB | transformers, GB | local attention |"
     yield "|---|---|---|---|---|---|---|---|"
     for own, other in zip(records[::2], records[1::2], strict=True):

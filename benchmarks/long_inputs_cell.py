@@ -1,4 +1,4 @@
-"""One cell of `long_inputs.py`, in a process of its own: from a cell's JSON on stdin to its record's on stdout."""
+"""Measure one cell of `long_inputs.py` in its own process: read its JSON from stdin, write its record to stdout."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ import torch
 from process_facts import facts, memory
 
 MASKED_SHARE = 0.3  # of the positions, as in ModernBERT's own pre-training
-NEW_TOKENS = 64  # that the state of a prefill has room for
+NEW_TOKENS = 64  # room for further tokens in the incremental state
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Cell:
     vocab: int
     threads: int
     repeats: int
-    """Timed runs, after one more."""
+    """Timed runs, after one warm-up run."""
 
 
 def ours(cell: Cell, tokens: torch.Tensor, at: torch.Tensor) -> tuple[Callable[[], Any], Callable[[], float]]:
-    """Return the task of a cell, and what measures the seconds that attention takes in its local layers."""
-    import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, and therefore comes first)
+    """Return the task of a cell, and a function that measures the seconds of attention in its local layers."""
+    import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, so it comes first)
     from s2sft_fairseq.models.architectures import ARCHITECTURES
     from s2sft_fairseq.models.inference import prepare_for_inference
     from s2sft_fairseq.models.unilm import UnilmModel
@@ -82,7 +82,7 @@ def ours(cell: Cell, tokens: torch.Tensor, at: torch.Tensor) -> tuple[Callable[[
 
 
 def transformers(cell: Cell, tokens: torch.Tensor, at: torch.Tensor) -> Callable[[], Any]:
-    """Return the task of a cell as ``ModernBertForMaskedLM`` does it; the head scores the masked positions alone."""
+    """Return the task of a cell with ``ModernBertForMaskedLM``; the head scores only the masked positions."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     symbols = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
@@ -104,7 +104,7 @@ def transformers(cell: Cell, tokens: torch.Tensor, at: torch.Tensor) -> Callable
 
 
 def least_seconds(task: Callable[[], Any], repeats: int) -> float:
-    """Run a task once, then several times, and return the seconds of the fastest."""
+    """Run a task once to warm up, then several times; return the seconds of the fastest run."""
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

@@ -1,10 +1,11 @@
-"""Train on a corpus in many shards, and measure memory: it must not grow with the number of shards that were read.
+"""Train on a corpus in many shards, and measure memory, which must not grow with the number of shards read.
 
     python benchmarks/many_shards.py --source train.src --target train.tgt --dictionary dict.txt --output out
 
-Each shard has its own folder of binarized data, and is one epoch: ``s2sft train shard0:shard1:...``. The files hold
-tokens, as ``s2sft tokenize`` writes them; their lines are repeated until there are enough. Resident memory and open
-files of the process are taken when an epoch begins; memory includes pages of mapped files. Shards that exist are kept.
+Each shard is a folder of binarized data, and one epoch: ``s2sft train shard0:shard1:...``. The files hold tokens, as
+``s2sft tokenize`` writes them. Their lines are repeated until there are enough. Resident memory and open files of the
+process are sampled when an epoch begins; resident memory includes mapped pages of the files. Shards that exist are not
+made again.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def binarize(options: argparse.Namespace) -> list[Path]:
 
 
 def train(folders: list[Path], out: Path) -> list[dict[str, int]]:
-    """Train one epoch on each shard; return memory and open files at the beginning of each."""
+    """Train one epoch on each shard; return memory and open files at the beginning of each epoch."""
     words = [*S2SFT, "train", ":".join(map(str, folders)), *SMALL, "--max-epoch", str(len(folders))]
     words += ["--no-save", "--save-dir", str(out / "run"), "--disable-validation", "--log-format", "json"]
     samples: list[dict[str, int]] = []
@@ -78,7 +79,7 @@ def train(folders: list[Path], out: Path) -> list[dict[str, int]]:
 
 
 def report(samples: list[dict[str, int]], size: int) -> None:
-    """Compare the last tenth of the shards with the second one."""
+    """Compare the last tenth of the shards with the second tenth."""
     tenth = max(1, len(samples) // 10)
     print(f"{len(samples)} shards, {size / 2**20:.0f} MB of ids")
     for name in ("resident_kB", "files"):

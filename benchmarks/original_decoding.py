@@ -1,9 +1,10 @@
-"""Decoding as the original s2s-ft program does it, on `transformers`' BERT: the baseline of `generate.py`.
+"""Decoding as in the original s2s-ft program, on BERT of `transformers`: the baseline of `generate.py`.
 
-It caches the inputs of the layers, not their keys and values: each step projects the whole history to keys and values
-again, in every layer. After the first step everything is copied once for each beam, the source too, and re-ordered at
-each further step, whether a beam moved or not. Attention has one dense mask, and both tokens of a step go through every
-layer. One thing is left out in its favour: it also keeps the outputs of the last layer, which nothing reads.
+The original caches the inputs of the layers, not their keys and values: each step projects the whole history to keys
+and values again, in every layer. After the first step everything, including the source, is copied once for each beam.
+Each further step reorders the copies, whether a beam moved or not. Attention has one dense mask, and both tokens of a
+step go through every layer. One thing is left out in its favor: the original also keeps the outputs of the last layer,
+which nothing reads.
 
 Letters: N sentences, K beams, R rows (N, then N * K), S source positions padding included, T steps, H width, h heads,
 V vocabulary.
@@ -32,15 +33,15 @@ class OriginalDecoder:
         steps: int,
         measured: Collection[int] | None = None,
     ) -> None:
-        """Decode with a model that was trained with a layout.
+        """Create a decoder.
 
         Args:
             model: the model, in evaluation mode.
-            form: the layout.
+            form: the layout that it was trained with.
             beam: K.
             steps: T.
-            measured: the steps to run, 0 among them, which encodes the source; the others only lengthen the history, by
-                states of zeros. All are run if None.
+            measured: the steps to run, or None for all. Step 0, which encodes the source, is always run. Steps
+                that are not run only add states of zeros to the history.
         """
         self.model, self.form, self.beam, self.steps = model, form, beam, steps
         self.measured = range(steps) if measured is None else measured
@@ -49,7 +50,7 @@ class OriginalDecoder:
     def __call__(self, source: Tensor, tick: Callable[[], None]) -> tuple[Tensor, Tensor]:
         """Decode sources (N, S), padded on the right.
 
-        ``tick`` is called when a step begins, but for the first one, which is one pass with the encoding of the source.
+        ``tick`` is called when a step begins, except for the first, which is in the same pass as the encoding.
 
         Returns:
             The tokens (N, T) of the best hypothesis of each sentence, and its summed log-probability (N,).
@@ -89,7 +90,7 @@ class OriginalDecoder:
         return _backtrace(trace), scores[:, 0]
 
     def _dense_bias(self, source: Tensor) -> Tensor:
-        """Return what is added to all scores (N, 1, S + T, S + T): sources see their source, targets what is before."""
+        """Return the attention bias (N, 1, S + T, S + T): all see the source, targets also targets up to themselves."""
         length = source.size(1) + self.steps
         seen = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
         seen[:, : source.size(1)] = True
@@ -107,14 +108,16 @@ class OriginalDecoder:
         bias: Tensor,
         step: int,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Read new tokens and a placeholder; the placeholder is dropped from the histories again.
+        """Read new tokens and a placeholder; the returned histories leave the placeholder out.
 
         Args:
-            tokens: and their positions and segments (R, Q). Q: new tokens.
-            histories: inputs of each layer so far (R, P, H), of which there are none at first. P: positions so far.
+            tokens: new tokens (R, Q). Q: number of new tokens.
+            positions: their positions (R, Q).
+            segments: their segments (R, Q).
+            histories: inputs of each layer so far (R, P, H); an empty list at first. P: positions so far.
             lengths: real source lengths (R,).
             bias: the dense mask (R, 1, S + T, S + T).
-            step: the number of the step, from 0 on.
+            step: the number of the step, from 0.
 
         Returns:
             Log-probabilities (R, V) of the next token, and the histories with the new tokens (R, P + Q, H).
@@ -141,7 +144,7 @@ class OriginalDecoder:
         return logits.log_softmax(dim=-1), kept
 
     def _best(self, log_probs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take the best K tokens of each hypothesis, and of these K * K the best K: scores, tokens, origins (N, K)."""
+        """Take the best K tokens of each hypothesis, then the best K of all; return scores, tokens, origins (N, K)."""
         # (N * K, V) -> (N * K, K) -> (N, K, K) -> (N, K * K)
         each, tokens = log_probs.topk(self.beam, dim=1)
         totals = (each.unflatten(0, scores.shape) + scores.unsqueeze(2)).flatten(1)
@@ -168,7 +171,7 @@ def _layer(layer: nn.Module, x: Tensor, states: Tensor, bias: Tensor) -> Tensor:
 
 
 def _backtrace(trace: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Follow the best hypothesis back: from (tokens, origins), each (N, K), of all steps to its tokens (N, T)."""
+    """Follow the best hypothesis back through (tokens, origins) of each step, both (N, K); return its tokens (N, T)."""
     beam = torch.zeros_like(trace[0][0][:, :1])
     tokens = []
     for step_tokens, origins in reversed(trace):

@@ -1,12 +1,12 @@
-"""What UniLMv2's pre-training costs beside autoencoding alone, on the same texts with the same tokens masked.
+"""Cost of UniLMv2's pre-training objectives relative to autoencoding alone, on the same texts and masked tokens.
 
     python benchmarks/pretraining.py                     # about 3 minutes on 2 free cores
     python benchmarks/pretraining.py --config minilm_l6_h384 --length 128 --batch 16
 
 Random weights and random words, one process. A pass is the loss and its backward pass, with dropout as in training. The
-objectives take turns, and of each the least time counts. "FLOPs" are those of the matrix products that the positions,
-visible scores and labels need (`training_work.py`), so that both ratios can be compared: two passes, one for AE and one
-for PAR, would cost more than 2.
+objectives take turns, and the fastest pass of each counts. "FLOPs" are those of the matrix products that the positions,
+visible scores and labels need (`training_work.py`). For comparison: two passes, one for AE and one for PAR, would cost
+more than 2.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, and therefore comes first)
+import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, so it comes first)
 
 # isort: split
 import numpy as np
@@ -34,7 +34,7 @@ SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Texts:
-    """Random words in blocks of equal length, with the divider in the middle."""
+    """Texts of random words, all of one length, with the divider in the middle."""
 
     def __init__(self, count: int, length: int, vocab: int, divider: int, seed: int) -> None:
         words = np.random.default_rng(seed).integers(len(SYMBOLS), vocab, (count, length))
@@ -61,7 +61,7 @@ def main() -> None:
         for name, (model, criterion, batch, _) in prepared.items():
             start = time.perf_counter()
             criterion(model, batch)[0].backward()
-            if number:  # the first is to warm up
+            if number:  # the first round is a warm-up
                 least[name] = min(least[name], time.perf_counter() - start)
     print("| objective | positions | labels | s a pass | beside AE | FLOPs beside AE |\n|---|---|---|---|---|---|")
     for name, (_, _, batch, work) in prepared.items():

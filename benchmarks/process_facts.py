@@ -1,4 +1,4 @@
-"""What the process of a cell says of itself: its memory, and what its figures depend on beyond the cell."""
+"""Memory of the process of a cell, and facts that its figures depend on beyond the cell."""
 
 import os
 from importlib.metadata import version
@@ -8,14 +8,14 @@ import torch
 
 
 def memory(field: str) -> int:
-    """Return what Linux says of this process's resident memory, in bytes: now (VmRSS) or at its peak (VmHWM)."""
+    """Return the resident memory of this process in bytes, from Linux: now (VmRSS) or its peak (VmHWM)."""
     with open("/proc/self/status", encoding="ascii") as status:
         (line,) = (line for line in status if line.startswith(field + ":"))
     return 1024 * int(line.split()[1])
 
 
 def facts() -> dict[str, Any]:
-    """Return the versions, the threads, and the load of the machine as it is now."""
+    """Return versions, threads, CPU facts, and the current load of the machine."""
     return {
         "torch": torch.__version__,
         "transformers": version("transformers"),

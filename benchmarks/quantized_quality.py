@@ -1,11 +1,11 @@
-"""What bfloat16 and 8 bits cost a fine-tuned model in quality, and what they gain, on the test set of its data.
+"""Quality and speed of a fine-tuned model in bfloat16 and 8 bits, on the test set of its data.
 
     python benchmarks/quantized_quality.py --path run/checkpoint_best.pt --data data --tokenizer-dir encoder
 
-The same sentences are decoded by the model as it was loaded, then packed, in bfloat16 and with int8. "same" is the
-share of best hypotheses that are those of the model as it was loaded, "score" the mean difference of their scores,
-"|score|" the mean of the absolute differences. ROUGE is F1 in percent with stemming, against the targets as the data
-holds them. "s" are seconds of decoding, in which loading and packing do not count.
+The same sentences are decoded by the model as it was loaded, then packed, in bfloat16, and in int8. "same" is the share
+of best hypotheses that are equal to those of the model as it was loaded. "score" is the mean difference of the scores
+of the best hypotheses, "|score|" the mean absolute difference. ROUGE is F1 in percent with stemming, against the
+targets as the data holds them. "s" is the time of decoding in seconds, without loading and packing.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> None:
 def decode(
     options: argparse.Namespace, setting: dict[str, Any] | None
 ) -> tuple[list[tuple[list[int], float]], list[list[int]], float, Any]:
-    """Decode the sentences; return the best hypothesis of each and its score, targets, seconds and dictionary."""
+    """Decode the sentences; return the best hypothesis of each with its score, targets, seconds and dictionary."""
     model, task = load(options, length_penalty=options.length_penalty)
     if setting is not None:
         prepare_for_inference(model, **setting)

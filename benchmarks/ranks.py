@@ -1,9 +1,9 @@
-"""Scaling of training over ranks: as many examples an update, by one process or several with a thread each.
+"""Scaling of training over ranks: the same number of examples per update, by one rank or several, one thread each.
 
     python benchmarks/ranks.py --data data-bin --pretrained encoder --ranks 1 2 --output out
 
-Efficiency is the speed of N ranks over N times that of one. The speed is that of all
-updates after the first ten, from the times in the log; runs take turns, and the fastest of each counts.
+Efficiency is the speed of N ranks divided by N times the speed of one rank. Speed is measured over all updates after
+the first ten, from the times in the log. Runs take turns, and the fastest run of each number of ranks counts.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def updates_per_second(options: argparse.Namespace, ranks: int) -> float:
-    """Train, and return the speed after the first ten updates."""
+    """Train; return the speed after the first ten updates, in updates/s."""
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "-m", "s2sft_fairseq"]
     words += ["train", options.data, "--pretrained", options.pretrained, "--cpu", "--seed", "1", "--lr", "1e-5"]
     words += ["--batch-size", str(options.batch // ranks), "--max-update", str(options.updates), "--no-save"]

@@ -1,4 +1,4 @@
-"""The records of a benchmark's cells: each cell is measured in a process of its own, and kept in a file of JSON."""
+"""The records of a benchmark's cells. Each cell is measured in its own process; a JSON file keeps its record."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 
-# glibc's own default, which changes nothing but tells this package to leave the allocator of the process alone: other
-# systems are measured as they are, even where they are built with parts of the package.
+# The value is glibc's default. If it is set, this package does not tune the allocator of the process. So other systems
+# are measured as they are, even if they are built with parts of the package.
 AS_IT_IS = {"GLIBC_TUNABLES": "glibc.malloc.perturb=0"}
 
 Record = dict[str, Any]
@@ -32,14 +32,14 @@ def measure_cells(
 
     Args:
         cells: dataclasses with fields ``threads`` and ``system``.
-        script: what measures a cell: it reads the cell's JSON on stdin and writes its record's to stdout.
-        file: the file of JSON; what it has of other cells stays there.
-        resume: leave out what the file has.
-        key_of: tells what is measured: two records of one key are of the same thing.
-        describe: names a cell on stderr, where the progress is told.
+        script: the program that measures a cell: it reads the cell's JSON from stdin and writes its record to stdout.
+        file: JSON file of the records; it keeps the records of other cells.
+        resume: skip cells whose record is in the file.
+        key_of: returns the key of a record: records with equal keys measure the same thing.
+        describe: returns the name of a cell, for the progress on stderr.
 
     Returns:
-        The records of all the cells, in their order.
+        The records of all cells, in their order.
     """
     records = {key_of(record): record for record in read_records(file)}
     run, code = time.strftime("%Y-%m-%dT%H:%M:%S"), commit()
@@ -56,7 +56,7 @@ def measure_cells(
 
 
 def measure(cell: Any, script: str) -> Record:
-    """Run a cell in a process of its own, which finds the threads that it may use when it starts."""
+    """Run a cell in its own process, which gets the number of threads in its environment."""
     threads, allocator = str(cell.threads), {} if cell.system in ("ours", "factored") else AS_IT_IS
     done = subprocess.run(
         [sys.executable, str(FOLDER / script)],
@@ -71,7 +71,7 @@ def measure(cell: Any, script: str) -> Record:
 
 
 def commit() -> str | None:
-    """Return the commit that is measured, with a + where files were changed since; None outside of a checkout."""
+    """Return the measured commit, with a + if files have changed since; None outside of a checkout."""
 
     def git(*words: str) -> str | None:
         try:
@@ -85,12 +85,12 @@ def commit() -> str | None:
 
 
 def read_records(file: Path) -> Sequence[Record]:
-    """Read what earlier runs wrote."""
+    """Return the records that earlier runs wrote."""
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
 def write_records(file: Path, records: Iterable[Record]) -> None:
-    """Write the records, a line each; a run that is killed leaves the old file or the new one."""
+    """Write the records, one line each. A killed run leaves the old file or the new one."""
     new = file.with_name(file.name + ".new")
     lines = ",\n".join(json.dumps(record) for record in records)
     new.write_text(f"[\n{lines}\n]\n", encoding="utf-8")

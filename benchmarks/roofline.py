@@ -1,4 +1,4 @@
-"""The least time that decoding at placeholders can take: the work that it needs, and the rates of the machine.
+"""The shortest possible time of decoding at placeholders: the work that it needs, and the rates of the machine.
 
 Letters: N sentences, K beams, S source positions, T target tokens, H width, I inner width, V vocabulary, L layers.
 """
@@ -16,7 +16,7 @@ BUFFER_NUMBERS = 1 << 26  # 256 MiB, more than the caches of most processors hol
 
 
 class Sizes(NamedTuple):
-    """What the work depends on, of a model with BERT's layers and a tied head."""
+    """The sizes that determine the work of a model with BERT's layers and a tied head."""
 
     layers: int
     width: int
@@ -25,38 +25,38 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one batch needs; an addition and a multiplication are two FLOPs."""
+    """The work of one batch; an addition and a multiplication are two FLOPs."""
 
     prefill_flops: int
     step_flops: list[int]
-    """For each step."""
+    """FLOPs of each step."""
     step_bytes: list[int]
     """Weights and cached keys and values that each step must read, in float32."""
 
 
 class Rates(NamedTuple):
-    """What the machine sustains."""
+    """The rates that the machine sustains."""
 
     flops: float
-    """In float32 products of large matrices, a second, by the fastest library that PyTorch has."""
+    """FLOP/s of float32 products of large matrices, by the fastest library of PyTorch."""
     bytes: float
-    """Of a large buffer read or copied, a second."""
+    """Bytes/s of reading or copying a large buffer."""
     bf16_flops: float = 0.0
-    """The same in bfloat16; 0: not measured."""
+    """FLOP/s of the same products in bfloat16; 0: not measured."""
 
 
 def needed_work(sizes: Sizes, source_lengths: Sequence[int], target_length: int, beam: int) -> Work:
-    """Count what decoding really needs: matrix products alone, without padding, nothing twice.
+    """Count the work that decoding needs: only matrix products, without padding, each computed once.
 
-    A source is encoded once for all its beams, in the last layer its keys and values only. Step t reads in each
-    hypothesis its last token, which attends to S + t positions, and a placeholder, which attends to one more; the last
-    layer and the head work on the placeholder, and on the last token no more than its key and value need. The first
-    step has no last token, and one hypothesis, for all beams begin alike. A step reads all weights once for the batch,
-    the keys and values of a source once for its beams, and those of the tokens before the last one for each beam, as if
-    beams had none in common.
+    A source is encoded once for all its beams; the last layer computes only its keys and values. In each hypothesis,
+    step t reads the last token, which attends to S + t positions, and a placeholder, which attends to one more. The
+    last layer computes key and value of the last token, and everything for the placeholder; the head works on the
+    placeholder alone. The first step has no last token, and only one hypothesis, because all beams begin alike. A step
+    reads all weights once for the batch, keys and values of a source once for all its beams, and keys and values of the
+    tokens before the last one once for each beam, as if beams shared no tokens.
 
     Args:
-        sizes: of the model.
+        sizes: sizes of the model.
         source_lengths: S of each sentence, special symbols counted.
         target_length: T.
         beam: K.
@@ -64,13 +64,13 @@ def needed_work(sizes: Sizes, source_lengths: Sequence[int], target_length: int,
     layers, width, ffn_width, vocab = sizes
     square, ffn = width * width, width * ffn_width
     weights = layers * (4 * square + 2 * ffn) + square + width * vocab
-    all_layers = 2 * (4 * square + 2 * ffn)  # a token through the matrices of a layer
+    all_layers = 2 * (4 * square + 2 * ffn)  # FLOPs of a token in the matrices of a layer
     key_and_value = 2 * 2 * square
     from_attention_on = all_layers - key_and_value
     head = 2 * (square + width * vocab)
 
     def attention(keys: int) -> int:
-        """Scores and sum of one query in one layer."""
+        """Return the FLOPs of the scores and the weighted sum of one query in one layer."""
         return 2 * 2 * keys * width
 
     prefill = sum(
@@ -92,13 +92,13 @@ def needed_work(sizes: Sizes, source_lengths: Sequence[int], target_length: int,
 
 
 def least_seconds(work: Work, rates: Rates) -> float:
-    """Return the time of a batch at full rates: a step takes the longer of its computing and its reading."""
+    """Return the time of a batch at full rates; a step takes the longer of its computation and its reads."""
     steps = zip(work.step_flops, work.step_bytes, strict=True)
     return work.prefill_flops / rates.flops + sum(max(f / rates.flops, b / rates.bytes) for f, b in steps)
 
 
 def measure_rates(device: torch.device) -> Rates:
-    """Measure this process's machine, with the threads that it has now: the best of several runs."""
+    """Measure the rates with the current number of threads: the best of several runs."""
     factor = torch.randn(MATRIX_SIDE, MATRIX_SIDE, device=device)
     buffer = torch.ones(BUFFER_NUMBERS, device=device)
     target = torch.empty_like(buffer)
@@ -113,7 +113,7 @@ def measure_rates(device: torch.device) -> Rates:
 
 
 def _products(factor: Tensor) -> Iterator[Callable[[], Tensor]]:
-    """Yield what can multiply a square matrix with itself: PyTorch's product, and oneDNN with a weight laid out."""
+    """Yield ways to multiply a square matrix by itself: PyTorch's product, and oneDNN with a reordered weight."""
     product = torch.empty_like(factor)
     yield lambda: torch.mm(factor, factor, out=product)
     if factor.device.type == "cpu" and torch.backends.mkldnn.is_available():
@@ -126,7 +126,7 @@ def _matrix_rate(product: Callable[[], Tensor], device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -1,12 +1,12 @@
-"""Compare what two runs of `s2sft generate` found: the same hypotheses, with the same scores?
+"""Compare two runs of `s2sft generate`: are the hypotheses and their scores the same?
 
     s2sft generate data --path model.pt --beam 5 --results-path before     # with one commit
     s2sft generate data --path model.pt --beam 5 --results-path after      # with another, or with other options
     python benchmarks/same_hypotheses.py before/generate-test.txt after/generate-test.txt
 
-Prints how many hypotheses are the same to the last token and by how much their scores differ at most, both of the
-hypothesis (its normalised log-probability) and of each token, in natural logarithms. Exits with 1 if any hypothesis
-differs, or a score by more than --tolerance.
+Prints how many hypotheses are the same to the last token, and the largest difference of their scores, both of the
+hypothesis (its normalized log-probability) and of each token, in natural logarithms. Exits with 1 if any hypothesis
+differs, or any score differs by more than --tolerance.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main() -> None:
         sys.exit(f"{len(before)} and {len(after)} hypotheses, not of the same sentences")
     same = [key for key in before if before[key].tokens == after[key].tokens]
     scores = [abs(before[key].score - after[key].score) for key in same]
-    # Printed with four decimals.
+    # fairseq prints them with four decimals.
     of_tokens = [
         abs(one - other)
         for key in same
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _read(path: Path) -> Iterator[tuple[tuple[str, int], Hypothesis]]:
-    """Yield the hypotheses of a results file: sentence and rank, and what was found."""
+    """Yield sentence and rank of each hypothesis of a results file, and the hypothesis."""
     scored: dict[str, list[tuple[float, str]]] = {}
     ranks: dict[str, int] = {}
     for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,10 +1,11 @@
-"""`s2sft serve` under load: many clients beside one, what they wait, the memory of the server, and broken requests.
+"""`s2sft serve` under load: throughput and waiting times of one client and of many, memory, and broken requests.
 
     python benchmarks/serve_load.py MODEL --texts FILE [--clients 64] [--seconds 60] [--malformed 10000]
 
-Starts the server itself, twice: for one client that asks one request at a time (--max-wait-ms 0, lest it wait for
-others), and for --clients, each of which asks again as soon as it is answered. Then come the broken requests. Texts are
-compared between the two: batches must not change them. Linux, for the memory is read from /proc.
+Starts the server twice: for one client that sends one request at a time (with --max-wait-ms 0, so that the server does
+not wait for others), and for --clients clients, which send their next request as soon as they have an answer. Broken
+requests follow. The texts of the two runs are compared: batches must not change them. Runs on Linux only, because it
+reads memory from /proc.
 """
 
 import argparse
@@ -32,13 +33,13 @@ QUARTERS = 4
 
 @dataclass
 class Tally:
-    """What a number of clients saw."""
+    """The answers that a number of clients got."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     texts: dict[str, str] = field(default_factory=dict)
     changed: int = 0
-    """Answers that differed from an earlier one of the same source."""
+    """Answers that differed from the first one for the same source."""
 
     def add(self, source: str, status: int, body: bytes, seconds: float) -> None:
         """Count an answer."""
@@ -49,7 +50,7 @@ class Tally:
             self.changed += self.texts.setdefault(source, text) != text
 
     def line(self, name: str, wall: float) -> str:
-        """Throughput, and the median and the 95th percentile of the seconds."""
+        """Return a line with throughput, and median and 95th percentile of the times."""
         cuts = quantiles(self.seconds, n=20)
         return (
             f"{name}: {len(self.seconds) / wall:.1f} requests/s, p50 {1000 * cuts[9]:.0f} ms, "
@@ -59,7 +60,7 @@ class Tally:
 
 
 class Server:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, model: Path, options: Sequence[str]) -> None:
         with socket.socket() as free:
@@ -82,19 +83,19 @@ class Server:
         self.log.extend(self.process.stderr)
 
     def megabytes(self) -> float:
-        """The resident memory."""
+        """Return the resident memory of the server in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
 
     def stop(self) -> int:
-        """End it as an operator does; returns the exit status."""
+        """Stop the server with SIGTERM, as an operator does; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(90)
 
 
 @contextlib.contextmanager
 def serving(model: Path, *options: str) -> Iterator[Server]:
-    """A server that ends with the block."""
+    """Yield a server that is stopped after the ``with`` block."""
     server = Server(model, options)
     try:
         yield server
@@ -108,7 +109,7 @@ def serving(model: Path, *options: str) -> Iterator[Server]:
 def ask_for(
     server: Server, sources: Sequence[str], options: dict, until: float, tally: Tally, lock: threading.Lock
 ) -> None:
-    """Ask one request after another, on one connection."""
+    """Send one request after another on one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     draw = random.Random(threading.get_ident())
     while time.monotonic() < until:
@@ -123,7 +124,7 @@ def ask_for(
 
 
 def load(server: Server, clients: int, seconds: float, sources: Sequence[str], options: dict, tally: Tally) -> float:
-    """Let clients ask side by side; returns the seconds until the last answer."""
+    """Let clients send requests in parallel; return the seconds until the last answer."""
     start, lock = time.monotonic(), threading.Lock()
     arguments = (server, sources, options, start + seconds, tally, lock)
     threads = [threading.Thread(target=ask_for, args=arguments) for _ in range(clients)]
@@ -135,7 +136,7 @@ def load(server: Server, clients: int, seconds: float, sources: Sequence[str], o
 
 
 def malformed(draw: random.Random) -> bytes:
-    """A broken body: junk in a field, junk alone, cut off, bytes changed, random bytes, too deep, or too large."""
+    """Return a broken body: junk in a field, only junk, cut off, bytes changed, random bytes, too deep or too large."""
     body: dict[str, object] = {"source": "a text", "beam": 1, "max_len": 2}
     kind = draw.randrange(7)
     if kind == 0:
@@ -158,7 +159,7 @@ def malformed(draw: random.Random) -> bytes:
 
 
 def send_malformed(server: Server, count: int) -> Counter[int]:
-    """Send broken requests, and fail where an answer is not one of those that the server declares."""
+    """Send broken requests; fail if the status of an answer is not one that the server declares."""
     draw, statuses = random.Random(1), Counter[int]()
     for _ in range(count):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -191,7 +192,7 @@ def main() -> None:
 
     tally = Tally()
     with serving(args.model, *given, "--max-wait-ms", "0") as server:
-        load(server, 1, 3, sources, args.options, Tally())  # warm
+        load(server, 1, 3, sources, args.options, Tally())  # warm-up
         wall = load(server, 1, args.seconds_alone, sources, args.options, tally)
         print(tally.line("one at a time", wall))
         alone = len(tally.seconds) / wall

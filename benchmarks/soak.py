@@ -1,15 +1,15 @@
-"""Hours of work: whether memory, open files and speed stay what they were.
+"""Soak test: whether memory, open files and speed stay constant over hours of work.
 
     python benchmarks/soak.py generation --model MODEL --source test.src --minutes 60 --file soak.json
     python benchmarks/soak.py serve      --model MODEL --source test.src --minutes 60 --file soak.json
     python benchmarks/soak.py training   --data DATA --pretrained ENCODER --save-dir DIR --minutes 60 --file soak.json
     python benchmarks/soak.py report     --file soak.json --draw soak.png
 
-Every `--every` seconds it takes the resident memory and the open files of the process, and its work since the last
-sample: updates, or sentences of a file that is read again and again. Work is divided by wall time and by the CPU time
-of the process, which other programs on the machine change less. A soak can be made in pieces: each run adds samples to
-the file, and training continues from the checkpoint that SIGTERM makes it save. The report compares medians of the last
-quarter of each piece with those of the second quarter; in the first one kernels are chosen and memory pools fill.
+Every `--every` seconds it samples resident memory and open files of the process, and its work since the last sample:
+updates, or sentences of a file that is read again and again. Work is divided by wall time, and by the CPU time of the
+process, which other programs on the machine affect less. A soak test can be run in pieces: each run adds samples to the
+file, and training continues from the checkpoint that SIGTERM makes it save. The report compares the medians of the last
+quarter of each piece with those of the second quarter; in the first quarter, kernels are chosen and memory pools fill.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def used_by(process: int) -> dict[str, int]:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time that the threads of a process have used."""
+    """Return the CPU time that all threads of a process have used, in seconds."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -95,7 +95,7 @@ def batches(options: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def generation(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    """Generate in this process; yield it and the number of sentences."""
+    """Generate in this process; yield its id and the number of sentences so far."""
     from s2sft_fairseq import Seq2Seq
 
     model, done = Seq2Seq.from_pretrained(options.model, device="cpu"), 0
@@ -106,7 +106,7 @@ def generation(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 
 
 def serve(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    """Ask a server, two requests at a time; yield its process and the number of sentences."""
+    """Send requests to a server, two at a time; yield its process id and the number of sentences so far."""
     port = 8765
     words = [*S2SFT, "serve", str(options.model), "--port", str(port)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
@@ -125,7 +125,7 @@ def serve(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
                     try:
                         with urllib.request.urlopen(request, timeout=120) as answer:
                             answer.read()
-                    except OSError:  # the server ends; if it fails, the speed that is reported falls
+                    except OSError:  # the server is ending; if a request fails otherwise, the reported speed falls
                         return
                     with lock:
                         done[0] += len(sources)
@@ -152,7 +152,7 @@ def wait_for(url: str, server: subprocess.Popen) -> None:
 
 
 def training(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
-    """Train in a process of its own, which SIGTERM ends; yield it and the number of updates."""
+    """Train in another process, which SIGTERM ends; yield its id and the number of updates so far."""
     words = [*S2SFT, "train", str(options.data), "--pretrained", str(options.pretrained), "--cpu", "--batch-size"]
     words += [str(options.batch), "--max-update", "1000000", "--lr", "1e-5", "--save-dir", str(options.save_dir)]
     words += ["--save-interval-updates", "200", "--keep-interval-updates", "1", "--no-epoch-checkpoints"]
@@ -180,7 +180,7 @@ def training(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 
 
 def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
-    """Print how the last quarter of each piece differs from its second one."""
+    """Print how the last quarter of each piece differs from its second quarter."""
     pieces = sorted({(each["kind"], each["piece"]) for each in samples})
     print("| | minutes | memory, MB | change | files | change | work/s | change | work per CPU second | change |")
     print("|---" * 10 + "|")
@@ -199,7 +199,7 @@ def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
 
 
 def draw(samples: Sequence[dict[str, Any]], picture: Path) -> None:
-    """Draw memory, files and speed over time, relative to the median of each piece."""
+    """Plot memory, open files and work per CPU second over time, relative to the median of each piece."""
     import matplotlib
 
     matplotlib.use("agg")

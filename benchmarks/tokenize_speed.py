@@ -1,9 +1,10 @@
-"""The speed of `s2sft tokenize`, file to file, beside that of the underlying library called in bulk in one thread.
+"""Speed of `s2sft tokenize`, file to file, compared with bulk calls of the underlying library in one thread.
 
     python benchmarks/tokenize_speed.py --text books.txt --tokenizer-dir bert gpt2
 
-Both run in turn, several times; the ratio is that of the medians, and 1 means as fast as the library on as many cores
-as there are workers. A SentencePiece model and codes for fastBPE are made from the text itself.
+Both run in turn, several times. The ratio is that of the median speeds, divided by the number of workers: 1 means as
+fast as the library on as many cores as there are workers. A SentencePiece model and codes for fastBPE are made from the
+text itself.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 
 VOCABULARY = 8000
-SAMPLE = 15000  # lines that models are made of
+SAMPLE = 15000  # lines that models are made from
 
 Call = Callable[[], object]
 BulkCall = Callable[[Sequence[str]], object]
@@ -86,7 +87,7 @@ def measure(folder: Path, raw: Path, workers: int, repeats: int) -> tuple[float,
 
 
 def in_a_fresh_process(prepare: Callable[[], Call]) -> float:
-    """Return the seconds of what `prepare` returns, in a process where nothing ran before."""
+    """Return the seconds of the call that `prepare` returns, in a new process."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -107,9 +108,9 @@ def in_a_fresh_process(prepare: Callable[[], Call]) -> float:
 
 
 def bulk_call(tokenizer: Tokenizer, folder: Path) -> BulkCall:
-    """Return what one would call without this package, in one thread."""
+    """Return the bulk call of the library that a tokenizer uses, in one thread."""
     if isinstance(tokenizer, LibraryTokenizer):
-        # Its fastest call, without the offsets that encode_batch works out too.
+        # The library's fastest call, without the offsets that encode_batch also computes.
         return lambda lines: tokenizer.library.encode_batch_fast(lines, add_special_tokens=False)
     if isinstance(tokenizer, SentencePiece):
         return lambda lines: tokenizer.model.encode(lines, out_type=str, num_threads=1)
@@ -144,7 +145,7 @@ def make_codes(folder: Path, raw: Path) -> None:
     (folder / "codes").write_text("".join(f"{pair} 1\n" for pair in pairs), encoding="utf-8")
     pieces_of = load_codes(folder / "codes")
     words = {word for line in read_lines(raw) for word in line.split()}
-    # A text that holds [SEP] would have its dictionary taken for one of BERT's.
+    # If the text contains [SEP], the dictionary must not: it would count as one of BERT's.
     pieces = {piece for word in words for piece in pieces_of(word)} - set(vars(BERT_SYMBOLS).values())
     (folder / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in sorted(pieces)), encoding="utf-8")
 

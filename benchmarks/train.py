@@ -1,34 +1,34 @@
-"""The speed and memory of fine-tuning, beside BERT of `transformers` trained as the original s2s-ft program does it.
+"""Speed and memory of fine-tuning, compared with BERT of `transformers` trained as in the original s2s-ft program.
 
     python benchmarks/train.py                                   # everything: about 40 minutes on 2 free cores
     python benchmarks/train.py --config unilm_base --method pseudo_masked --lengths 60..464/8..48
     python benchmarks/train.py --vocab 250002 --method pseudo_masked    # XLM-R's size
-    python benchmarks/train.py --resume                          # goes on where it was stopped
-    python benchmarks/train.py --scaling scaling.png             # over lengths, vocabulary and examples, as a plot
+    python benchmarks/train.py --resume                          # continues after a stop
+    python benchmarks/train.py --scaling scaling.png             # plot over lengths, vocabulary and examples
 
-Random weights and random words. Both systems update on the same pairs, with the same dropout and the same settings of
-AdamW, each in a process of its own, which also measures the matrix rate of the machine (so let nothing run beside it):
+Weights and words are random. Both systems update on the same pairs, with the same dropout and the same settings of
+AdamW. Each runs in its own process, which also measures the matrix rate of the machine (so run nothing else meanwhile):
 
-* ours: `Trainer` of fairseq with the task, model, criterion and optimiser of this package, as ``s2sft train`` has them
-* plain: `transformers`, every example padded to the maximum, dense scores with a mask added, the loss as the original
-  writes it; this package is not imported there (`training_plain.py`)
-* factored, where it is asked for: ours with ``--factored-moments``
-* sdpa, where it is asked for: plain, but with PyTorch's scaled dot-product attention
-* full_logits, where it is asked for: plain, but all positions pass the head, as `BertForMaskedLM` does by itself
+* ours: `Trainer` of fairseq with task, model, criterion and optimizer of this package, as in ``s2sft train``
+* plain: `transformers`, with every example padded to the maximum, dense scores with an additive mask, and the loss of
+  the original; this package is not imported (`training_plain.py`)
+* factored, on request: ours with ``--factored-moments``
+* sdpa, on request: plain, but with PyTorch's scaled dot-product attention
+* full_logits, on request: plain, but with the head at all positions, as in `BertForMaskedLM`
 
-An update begins with ids: making the batch is part of it. The lengths of a batch stand for the whole distribution, and
-are the same in every update (`training_pairs.py`); ``squad_qg`` are the lengths of real question generation
-(`training_grid.py`). Of the timed updates, which follow one more, the least time counts. In the table
+An update begins with ids: making the batch is part of it. The lengths of a batch represent the whole distribution, and
+are the same in every update (`training_pairs.py`). ``squad_qg`` has the lengths of real question generation
+(`training_grid.py`). The fastest of the timed updates counts; one warm-up update comes before them. In the table
 
-* "tokens/s" are real positions of sources and targets, special symbols counted, placeholders and padding not
-* "padding" is the share of the positions in the layers that is padding
-* "peak" is the most resident memory of the whole process, libraries included (on a GPU what PyTorch took of it)
-* "MFU" is the share of the matrix rate that was of use: the FLOPs of real positions (`training_work.py`: forward and
-  twice that backward; scores of block with block; the head at labels), over the time and over the highest rate that
-  any cell of the table found, by any library of PyTorch's, with factors of the same precision
-* "bfloat16" of ours is ``--amp``, of plain PyTorch's autocast: the factors of products are rounded; on a GPU that of
-  ours is ``--bf16``, with weights of 16 bits beside a copy in 32
-* "/plain" are ratios of tokens/s and of memory to plain in float32, with a * where the two were not measured in one run
+* "tokens/s" counts real positions of sources and targets, with special symbols, without placeholders and padding
+* "padding" is the share of padding in the positions that the layers compute
+* "peak" is the peak resident memory of the process, libraries included (on a GPU the memory that PyTorch reserved)
+* "MFU" is the useful share of the matrix rate: the FLOPs of real positions (`training_work.py`: forward, and twice that
+  backward; scores between sections; the head at labels), divided by the time and by the highest rate that any cell of
+  the table measured with any library of PyTorch, with factors of the same precision
+* "bfloat16" means ``--amp`` for ours and autocast of PyTorch for plain: the factors of products are rounded; on a GPU
+  it means ``--bf16`` for ours, with 16-bit weights and a copy in 32 bits
+* "/plain" are ratios of tokens/s and of memory to plain in float32, with a * if the two were not measured in one run
 """
 
 import argparse
@@ -89,14 +89,14 @@ def main() -> None:
 
 
 def measure(cells: list[Cell], options: argparse.Namespace) -> list[dict]:
-    """Measure the cells, each in a process of its own."""
+    """Measure the cells, each in its own process."""
     return measure_cells(
         cells, "training_cell.py", options.json, resume=options.resume, key_of=key_of, describe=describe
     )
 
 
 def find_problems(options: argparse.Namespace) -> Iterable[str]:
-    """Tell everything that is wrong with the options."""
+    """Yield every problem of the options."""
     for lengths in options.lengths or ():
         try:
             parse_lengths(lengths)
@@ -118,7 +118,7 @@ def find_problems(options: argparse.Namespace) -> Iterable[str]:
 
 
 def make_cells(options: argparse.Namespace) -> list[Cell]:
-    """Return the grid; the systems of one task follow each other."""
+    """Return the cells of the grid; the systems of one task follow each other."""
     tasks = product(options.config, options.vocab, options.lengths or LENGTHS, options.method or METHODS)
     return [
         make_cell(
@@ -139,12 +139,12 @@ def make_cells(options: argparse.Namespace) -> list[Cell]:
 
 
 def scaling_center(options: argparse.Namespace) -> Cell:
-    """Return the cell around which everything is varied: of what may be given several times, the first."""
+    """Return the cell that the sweeps vary; of options with several values it has the first."""
     return make_cell(
         options,
         config=options.config[0],
         vocab=options.vocab[0],
-        lengths=f"512/{TARGET}",  # one of those that are varied
+        lengths=f"512/{TARGET}",  # one of the lengths of the sweep
         method=options.method[0] if options.method else "pseudo_masked",
         batch=options.batch[0] if options.batch else BATCH,
         system="ours",
@@ -153,7 +153,7 @@ def scaling_center(options: argparse.Namespace) -> Cell:
 
 
 def make_cell(options: argparse.Namespace, **fields: str | int) -> Cell:
-    """Make a cell of its own fields and of those that all have in common."""
+    """Make a cell from its own fields and the options that all cells share."""
     common = {name: getattr(options, name) for name in ("device", "threads", "seed", "updates")}
     return Cell(**fields, **common)
 

@@ -1,4 +1,4 @@
-"""One cell of `train.py`, in a process of its own: from a cell's JSON on stdin to its record's on stdout."""
+"""Measure one cell of `train.py` in its own process: read its JSON from stdin, write its record to stdout."""
 
 import json
 import statistics
@@ -16,7 +16,7 @@ from training_work import block_scores, update_flops
 
 
 def make_system(cell: Cell) -> System:
-    """Make the system of a cell; what only another one needs is not imported."""
+    """Make the system of a cell; import nothing that only another system needs."""
     if cell.system in ("ours", FACTORED):
         from training_ours import ours
 
@@ -27,10 +27,10 @@ def make_system(cell: Cell) -> System:
 
 
 def run_updates(cell: Cell, system: System) -> tuple[list[float], list[Outcome]]:
-    """Run one update and then those that are timed; from the pairs on, so that making the batch is part of each.
+    """Run a warm-up update and the timed updates. Making the batch from pairs is part of an update.
 
     Returns:
-        Seconds of the timed updates, and what all of them said.
+        Seconds of the timed updates, and the outcomes of all updates.
     """
     device = torch.device(cell.device)
     seconds, outcomes = [], []
@@ -45,11 +45,11 @@ def run_updates(cell: Cell, system: System) -> tuple[list[float], list[Outcome]]
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Run a cell and return what was found."""
+    """Run a cell and return its figures."""
     system = make_system(cell)
     loaded = memory("VmRSS")
     seconds, outcomes = run_updates(cell, system)
-    # fairseq resets PyTorch's own count of the peak at every update; nothing is given back to the device meanwhile.
+    # fairseq resets PyTorch's peak at every update. Reserved memory is not returned to the device in between.
     peak = torch.cuda.memory_reserved() if cell.device.startswith("cuda") else memory("VmHWM")
     record = {
         **amounts(cell, pair_lengths(cell)),
@@ -61,7 +61,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         "loaded_bytes": loaded,
         "peak_bytes": peak,
     }
-    # Behind the peak was read: this takes memory too.
+    # After the peak was read: this takes memory too.
     rates = measure_rates(torch.device(cell.device))
     return record | {
         "flops_per_second": rates.flops,
@@ -71,7 +71,7 @@ def measure(cell: Cell) -> dict[str, Any]:
 
 
 def amounts(cell: Cell, lengths: Sequence[tuple[int, int]]) -> dict[str, int]:
-    """Count what an update really has to do, whichever system does it."""
+    """Return the amounts of work that an update needs in any system."""
     blocks = [cell.blocks(source, target) for source, target in lengths]
     real_positions = sum(map(sum, blocks))
     labels = sum(cell.labels(target) for _, target in lengths)

@@ -1,4 +1,4 @@
-"""The cells of `train.py`: what is measured, and under which name it is kept."""
+"""The cells of `train.py`, and the keys of their records."""
 
 import re
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 SYSTEMS = ("ours", "plain")
-FULL_LOGITS = "full_logits"  # plain, but with the logits of every position: measured where it is asked for
-FACTORED = "factored"  # ours, with --factored-moments: where it is asked for, too
-SDPA = "sdpa"  # plain, but with the attention of PyTorch: so too
+FULL_LOGITS = "full_logits"  # plain, but with logits at every position; measured on request
+FACTORED = "factored"  # ours with --factored-moments; measured on request
+SDPA = "sdpa"  # plain, but with attention of PyTorch; measured on request
 PRECISIONS = ("float32", "bfloat16")
 METHODS = ("causal", "masked", "pseudo_masked", "pseudo_masked_relative")
 RELATIVE_BINS, FURTHEST_DISTANCE = 32, 128
 MIN_POSITIONS = 512
 MASKED_SHARE = 0.5
-"""Masked fine-tuning: exactly this share of each target is masked, rounded down, but at least one token."""
+"""Share of each target that masked fine-tuning masks: exactly this, rounded down, but at least one token."""
 
 
 class Encoder(NamedTuple):
@@ -28,8 +28,8 @@ class Encoder(NamedTuple):
     heads: int
 
 
-# Those of the package's architectures that are BERT but for their sizes. Written down here because the plain system
-# must not import the package.
+# Architectures of the package that differ from BERT only in their sizes. They are repeated here, because the plain
+# system must not import the package.
 CONFIGURATIONS = {
     "unilm_tiny": Encoder(2, 128, 512, 2),
     "minilm_l6_h384": Encoder(6, 384, 1536, 12),
@@ -40,7 +40,7 @@ CONFIGURATIONS = {
 
 
 class Quantiles(NamedTuple):
-    """A distribution of lengths: so many of them (a share of 1) are at most so long; straight lines in between."""
+    """A distribution of lengths: each share (0 to 1) of them is at most as long as its length, linear in between."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -84,10 +84,10 @@ _LENGTHS = re.compile(r"(\d+)(?:\.\.(\d+))?/(\d+)(?:\.\.(\d+))?")
 
 
 def parse_lengths(text: str) -> Lengths:
-    """Read ``60..464/8..48``, ``464/48`` or a name: positions of sources / of targets, uniform between least and most.
+    """Parse ``60..464/8..48``, ``464/48`` or a name: source / target positions, uniform between least and most.
 
     Raises:
-        ValueError: saying what is needed.
+        ValueError: if the text has another form, or the lengths are too small.
     """
     if text in NAMED_LENGTHS:
         return NAMED_LENGTHS[text]
@@ -116,9 +116,9 @@ class Cell:
     threads: int
     seed: int
     updates: int
-    """Timed ones, after one more."""
+    """Timed updates, after one warm-up update."""
     precision: str = "float32"
-    """Of the factors of matrix products; all else is float32. On a GPU ours has ``--bf16``, with 16-bit weights too."""
+    """Precision of the factors of matrix products; all else is float32. On a GPU, ours also has 16-bit weights."""
     extra: str = ""
     """Further options of ours, separated by spaces."""
 
@@ -129,7 +129,7 @@ class Cell:
 
     @property
     def objective(self) -> str:
-        """The fine-tuning method, whatever the model adds to its scores."""
+        """The fine-tuning method without ``_relative``."""
         return self.method.removesuffix("_relative")
 
     @property
@@ -139,20 +139,20 @@ class Cell:
 
     @cached_property
     def shape(self) -> Lengths:
-        """What `lengths` says."""
+        """The lengths, parsed."""
         return parse_lengths(self.lengths)
 
     @property
     def positions(self) -> int:
-        """How many positions a model needs."""
+        """The number of positions that a model needs."""
         return max(MIN_POSITIONS, self.shape.max_source + self.shape.max_target)
 
     def blocks(self, source: int, target: int) -> Sequence[int]:
-        """Return the lengths of the blocks of an example: source, target, and where there are any the placeholders."""
+        """Return the lengths of the sections of an example: source, target, and placeholders if the method has them."""
         return (source, target, target) if self.objective == "pseudo_masked" else (source, target)
 
     def labels(self, target: int) -> int:
-        """Return how many positions of an example are predicted."""
+        """Return the number of predicted tokens of an example."""
         return max(1, int(MASKED_SHARE * target)) if self.objective == "masked" else target
 
 
@@ -161,22 +161,22 @@ TASK = ("config", "method", "lengths", "batch", "vocab", "device", "threads", "s
 
 
 def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Tell what is measured: two records of one key are of the same thing."""
+    """Return the key of a record: records with equal keys measure the same thing."""
     return (*task_of(record), *system_of(record))
 
 
 def system_of(record: dict[str, Any]) -> tuple[str, str]:
-    """Tell what does it: a system and its precision."""
+    """Return the system of a record and its precision."""
     return record["system"], record.get("precision", "float32")
 
 
 def task_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Tell what is to be trained on, whichever system does it."""
+    """Return the task of a record, without the system."""
     return tuple(record[name] for name in TASK)
 
 
 def describe(cell: Cell) -> str:
-    """Name a cell."""
+    """Return the name of a cell."""
     precision = "" if cell.precision == "float32" else f" {cell.precision}"
     vocabulary = f" vocabulary {cell.vocab}" if cell.vocab != 30522 else ""
     return f"{cell.config} {cell.method} {cell.lengths} batch {cell.batch}{vocabulary} {cell.system}{precision}"

@@ -1,10 +1,10 @@
-"""This package as its users run it: fairseq's own `Trainer` with our task, model, criterion and optimiser."""
+"""This package as users run it: `Trainer` of fairseq with our task, model, criterion and optimizer."""
 
 import logging
 from collections.abc import Sequence
 from typing import Any
 
-import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, and therefore comes first)
+import s2sft_fairseq.plugin  # noqa: F401  (patches fairseq, so it comes first)
 
 # isort: split
 import numpy as np
@@ -37,11 +37,11 @@ from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
 NO_FOLDER = "/nonexistent"
-"""Nothing is read from a folder, and nothing is to be saved when a cell fails."""
+"""A folder that does not exist: nothing is read from it, and nothing is saved, even if a cell fails."""
 
 
 def command_line(cell: Cell, dropout: float) -> list[str]:
-    """Return what a user would give ``s2sft train``."""
+    """Return the arguments of ``s2sft train``."""
     words = [
         *(NO_FOLDER, "--save-dir", NO_FOLDER, "--batch-size", cell.batch, "--seed", cell.seed),
         *("--task", "unilm_seq2seq", "--arch", cell.config, "--max-positions", cell.positions),
@@ -52,7 +52,7 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
         *("--optimizer", "fused_adamw", "--lr", LEARNING_RATE, "--adam-betas", BETAS, "--adam-eps", EPSILON),
         *("--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM, "--distributed-world-size", 1),
     ]
-    if cell.objective == "masked":  # an exact number, so that every update has the same work; placeholders alone
+    if cell.objective == "masked":  # an exact number, so that updates have equal work; placeholders only
         words += ["--corruption", "original", "--target-mask-prob", MASKED_SHARE, "--random-prob", 0, "--keep-prob", 0]
     elif cell.objective == "pseudo_masked":  # the plain model reads the target as it is
         words += ["--target-mask-prob", 0]
@@ -67,14 +67,14 @@ def command_line(cell: Cell, dropout: float) -> list[str]:
 
 
 def precision_option(cell: Cell) -> str:
-    """Return the option of a precision: fairseq's of that name, and for ``bfloat16`` the faster one of two."""
+    """Return fairseq's option for a precision; ``bfloat16`` is ``--bf16`` on a GPU and ``--amp`` on a CPU."""
     if cell.precision == "bfloat16":
         return "--bf16" if cell.device.startswith("cuda") else "--amp"
     return f"--{cell.precision}"
 
 
 def make_trainer(cell: Cell, dropout: float = DROPOUT) -> Trainer:
-    """Make a trainer of a model with random weights."""
+    """Return a trainer for a model with random weights."""
     arguments = options.parse_args_and_arch(options.get_training_parser(), command_line(cell, dropout))
     cfg = convert_namespace_to_omegaconf(arguments)
     words = (f"w{number}" for number in range(FIRST_WORD, cell.vocab))
@@ -85,7 +85,7 @@ def make_trainer(cell: Cell, dropout: float = DROPOUT) -> Trainer:
 
 
 def collate(task: UnilmSeq2SeqTask, pairs: Sequence[Pair], epoch: int) -> dict[str, Any]:
-    """Lay the pairs out, corrupt them and make a batch, as the task's data sets do."""
+    """Lay the pairs out, corrupt them and collate them, as the data sets of the task do."""
 
     def with_eos(rows: Sequence[np.ndarray]) -> ListDataset:
         tensors: list[Tensor] = [torch.from_numpy(np.append(row, SEP)) for row in rows]
@@ -100,7 +100,7 @@ def collate(task: UnilmSeq2SeqTask, pairs: Sequence[Pair], epoch: int) -> dict[s
 
 
 def watch_loss(trainer: Trainer) -> list[Tensor]:
-    """Return a list to which each batch of an update adds its loss of a label, in nats; it stays on the device."""
+    """Return a list to which each batch appends its mean loss of a label in nats, a tensor on the device."""
     losses: list[Tensor] = []
     trainer.criterion.register_forward_hook(lambda module, given, found: losses.append(found[0].detach() / found[1]))
     return losses

@@ -1,6 +1,6 @@
-"""The pairs that every system of `train.py` is given, and the symbols that they are made of.
+"""The pairs that all systems of `train.py` train on, and their symbols.
 
-Nothing of the package is imported here: what it changes in its process must not reach the system beside it.
+This module does not import the package, whose changes to its process must not affect other systems.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,24 +18,24 @@ LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP_NORM = 5e-5, (0.9, 0.999), 1e-
 
 
 class Pair(NamedTuple):
-    """Ids without special symbols; n and m are their numbers."""
+    """A pair of ids without special symbols: n of the source and m of the target."""
 
     source: np.ndarray
     """(n,)"""
     target: np.ndarray
     """(m,)"""
     masked: np.ndarray
-    """Places in the target and the ``[SEP]`` behind it, sorted, that masked fine-tuning masks in the plain system. Ours
-    draws as many of its own."""
+    """Sorted places in the target and its final ``[SEP]`` that masked fine-tuning masks in the plain system. Ours
+    draws as many places itself."""
 
 
 class Outcome(NamedTuple):
-    """What an update says."""
+    """The outcome of an update."""
 
     loss: float
     """The mean over its labels, in nats."""
     positions: int
-    """Positions that the layers worked on, padding and placeholders among them."""
+    """Positions that the layers compute, padding and placeholders included."""
 
 
 System = Callable[[Sequence[Pair]], Outcome]
@@ -45,8 +45,9 @@ System = Callable[[Sequence[Pair]], Outcome]
 def pair_lengths(cell: Cell) -> list[tuple[int, int]]:
     """Return the positions of source and target of each example: the same in every update.
 
-    Of N examples the i-th source is as long as a share of (i + 1/2) / N of all sources at most, and so for the targets
-    in another order. So each batch has the work of a typical one, and the least time of several tells something.
+    Of N examples, the i-th source (from 0) has the length of the quantile (i + 1/2) / N of all sources. Targets have
+    the same quantiles of all targets, in another order. So each batch has the work of a typical batch, and the fastest
+    of several updates is meaningful.
     """
     shares = [(index + 0.5) / cell.batch for index in range(cell.batch)]
     order = np.random.default_rng(cell.batch).permutation(cell.batch)
@@ -56,7 +57,7 @@ def pair_lengths(cell: Cell) -> list[tuple[int, int]]:
 
 
 def draw_pairs(cell: Cell, update: int) -> list[Pair]:
-    """Draw the pairs of an update: random words, so many that they have their lengths with the special symbols."""
+    """Draw the pairs of an update: random words. Special symbols bring the pairs to their lengths."""
     rng = np.random.default_rng((cell.seed, update))
     specials = 1 if cell.objective == "causal" else 2
 

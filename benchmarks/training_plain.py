@@ -1,7 +1,7 @@
-"""The baseline of `train.py`: BERT of `transformers` trained as the original s2s-ft program does it.
+"""The baseline of `train.py`: BERT of `transformers` trained as in the original s2s-ft program.
 
-Every example is padded to the maximum, every query scores every key and a mask is added, and the loss writes its target
-distribution out. Nothing of the package is imported, so that what it changes in its process is not in effect here.
+Every example is padded to the maximum, every query scores every key before a mask is added, and the loss materializes
+its target distribution. The package is not imported, so that its changes to a process have no effect here.
 
 Letters: B examples, S and T the most positions of a source and a target, L all positions (S + T, with placeholders
 S + 2T), P predicted slots of an example, V vocabulary, h heads.
@@ -35,24 +35,24 @@ from training_pairs import (
 transformers.logging.set_verbosity_error()
 
 HIDDEN = -10000.0
-"""What the original adds to the scores that are not to be seen."""
+"""The mask of the original: added to the scores of keys that a query does not see."""
 
 
 class PaddedBatch(NamedTuple):
-    """A batch as the original makes it."""
+    """A batch as in the original."""
 
     tokens: Tensor
-    """(B, L), and so are the next three."""
+    """(B, L), like the next three."""
     positions: Tensor
     segments: Tensor
     real: Tensor
-    """1.0, and 0.0 at padding."""
+    """1.0 at real positions, 0.0 at padding."""
     predicted: Tensor
-    """Which positions go through the head (B, P)."""
+    """Indices of the positions that go through the head (B, P)."""
     labels: Tensor
     """(B, P)."""
     weights: Tensor
-    """1.0 at labels, 0.0 at slots that are left over (B, P)."""
+    """1.0 at labels, 0.0 at unused slots (B, P)."""
 
 
 def pad_batch(cell: Cell, pairs: Sequence[Pair]) -> PaddedBatch:
@@ -61,7 +61,7 @@ def pad_batch(cell: Cell, pairs: Sequence[Pair]) -> PaddedBatch:
     objective = cell.objective
     length = most_source + (2 if objective == "pseudo_masked" else 1) * most
     slots = cell.labels(most)
-    first = length - most  # of the part that is predicted: placeholders, or targets
+    first = length - most  # of the section that is predicted: placeholders, or targets
 
     tokens, positions, segments = (np.zeros((len(pairs), length), dtype=np.int64) for _ in range(3))
     tokens[:] = PAD
@@ -95,7 +95,7 @@ def pad_batch(cell: Cell, pairs: Sequence[Pair]) -> PaddedBatch:
 
 
 class PlainModel(nn.Module):
-    """BERT with a dense mask, and with the relative position bias where the cell wants it."""
+    """BERT with a dense mask, and with a relative position bias if the cell has one."""
 
     def __init__(self, cell: Cell, dropout: float = DROPOUT) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class PlainModel(nn.Module):
 
 
 def _structure(cell: Cell) -> Tensor:
-    """Return which positions see which, padding apart: 1.0 or 0.0 (L, L)."""
+    """Return the visibility between positions, padding ignored: 1.0 or 0.0 (L, L)."""
     source, target = cell.shape.max_source, cell.shape.max_target
     content = source + target
     length = content + (target if cell.objective == "pseudo_masked" else 0)
@@ -153,7 +153,7 @@ def _structure(cell: Cell) -> Tensor:
 
 
 def _buckets(distance: Tensor) -> Tensor:
-    """Return T5's bins of the position of the key less that of the query; both directions have half of them."""
+    """Return T5's bins of the distance (key position minus query position); each direction has half of the bins."""
     half, exact = RELATIVE_BINS // 2, RELATIVE_BINS // 4
     size = distance.abs()
     share = torch.log(size.clamp(min=1) / exact) / np.log(FURTHEST_DISTANCE / exact)
@@ -162,7 +162,7 @@ def _buckets(distance: Tensor) -> Tensor:
 
 
 def smoothed_loss(logits: Tensor, batch: PaddedBatch) -> Tensor:
-    """Return the mean divergence from the smoothed labels, which are written out (B * P, V)."""
+    """Return the mean KL divergence from the smoothed labels, which are materialized (B * P, V)."""
     log_probs = nn.functional.log_softmax(logits.float(), dim=-1).flatten(0, 1)
     labels = batch.labels.flatten()
     wanted = torch.full_like(log_probs, LABEL_SMOOTHING / (log_probs.size(1) - 2))
@@ -175,7 +175,7 @@ def smoothed_loss(logits: Tensor, batch: PaddedBatch) -> Tensor:
 
 
 def make_optimizer(model: PlainModel) -> torch.optim.Optimizer:
-    """Make PyTorch's AdamW, as it comes, with no decay on biases and layer norms."""
+    """Return PyTorch's AdamW with no decay on biases, layer norms and the relative position bias."""
     decayed, exempt = [], []
     for name, parameter in model.named_parameters():
         (exempt if name.endswith("bias") or "LayerNorm" in name or "relative" in name else decayed).append(parameter)
@@ -184,7 +184,7 @@ def make_optimizer(model: PlainModel) -> torch.optim.Optimizer:
 
 
 def padded_update(cell: Cell) -> Callable[[PaddedBatch], Tensor]:
-    """Return an update of the baseline, of random weights: from a padded batch to its loss, on the device."""
+    """Return a function that updates the baseline on a padded batch and returns the loss, on the device."""
     torch.manual_seed(cell.seed)
     model = PlainModel(cell).to(cell.device).train()
     optimizer = make_optimizer(model)

@@ -1,4 +1,4 @@
-"""How time and memory of an update grow with lengths, vocabulary and examples: the cells, and their plot."""
+"""Growth of time and memory of an update with lengths, vocabulary and examples: the cells, and their plot."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,14 +13,14 @@ TARGET = 48
 
 
 class Sweep(NamedTuple):
-    """What is varied."""
+    """A field of the cell that is varied."""
 
     field: str
-    """Of the cell."""
+    """Name of the field."""
     name: str
     values: tuple[int, ...]
     most_of_plain: int
-    """The plain system is not asked for more: its dense scores and full logits would take more than 20 GB."""
+    """Largest value of the other systems: beyond it, dense scores and full logits would take more than 20 GB."""
 
 
 SWEEPS = (
@@ -31,7 +31,7 @@ SWEEPS = (
 
 
 def sweep_cells(cell: Cell, systems: Iterable[str] = SYSTEMS) -> list[Cell]:
-    """Return the cells of all sweeps around one, each once; system next to system."""
+    """Return the cells of all sweeps around one cell, without duplicates; systems alternate."""
     cells: dict[Cell, None] = {}
     for sweep in SWEEPS:
         for value in sweep.values:
@@ -42,7 +42,7 @@ def sweep_cells(cell: Cell, systems: Iterable[str] = SYSTEMS) -> list[Cell]:
 
 
 def draw(records: Sequence[Record], cell: Cell, file: Path) -> None:
-    """Draw seconds and memory over each sweep around a cell, and the time of the needed FLOPs at the sustained rate."""
+    """Plot seconds and memory over each sweep around a cell, and the time of the needed FLOPs at the sustained rate."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -76,7 +76,7 @@ def draw(records: Sequence[Record], cell: Cell, file: Path) -> None:
 
 
 def _points(found: dict, cell: Cell, sweep: Sweep, system: str) -> list[tuple[int, Record]]:
-    """Return what was measured of a sweep for a system, value by value."""
+    """Return the values of a sweep that were measured for a system, with their records."""
     points = []
     for value in sweep.values:
         varied = replace(cell, system=system, **{sweep.field: _setting(sweep, value)})

@@ -12,11 +12,11 @@ HEADINGS = (
 )
 
 RATES = {"float32": "flops_per_second", "bfloat16": "bf16_flops_per_second"}
-"""Where a record has the matrix rate of a precision."""
+"""Field of a record with the matrix rate of a precision."""
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return the records as a table, a row each, in their order; what was not measured is a dash."""
+    """Return the records as a table: one row per record, in their order, with a dash where a figure is missing."""
     tasks: dict[tuple[Any, ...], dict[tuple[str, str], Record]] = {}
     for record in records:
         tasks.setdefault(task_of(record), {})[system_of(record)] = record
@@ -30,9 +30,9 @@ def table(records: Sequence[Record]) -> str:
 
 
 def sustained_rate(records: Sequence[Record], name: str = RATES["float32"]) -> float:
-    """Return the highest matrix rate of a name that any cell found, in FLOP/s.
+    """Return the highest matrix rate in the field ``name`` of any record, in FLOP/s.
 
-    A cell that found a lower one did so beside other work, which would make its share of that rate too high.
+    A lower rate was measured while the machine did other work; MFU relative to it would be too high.
     """
     return max(record[name] for record in records if name in record)
 

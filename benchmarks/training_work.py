@@ -1,4 +1,4 @@
-"""The work that an update needs, which its time is compared with.
+"""The work that an update needs.
 
 Letters: L layers, H width, I inner width, V vocabulary.
 """
@@ -9,15 +9,15 @@ from roofline import Sizes
 
 
 def update_flops(sizes: Sizes, positions: int, scores: int, labels: int) -> int:
-    """Count the matrix products of an update; an addition and a multiplication are two FLOPs.
+    """Count the FLOPs of the matrix products of an update; an addition and a multiplication are two FLOPs.
 
-    The backward pass needs two products for each one of the forward pass: one for the gradient of each factor.
+    The backward pass needs two products for each product of the forward pass: one for the gradient of each factor.
 
     Args:
-        sizes: of the model, which has BERT's layers and a tied head.
-        positions: that go through the layers.
-        scores: pairs of a query and a key that meet, in one layer.
-        labels: positions that go through the head.
+        sizes: sizes of the model, which has BERT's layers and a tied head.
+        positions: number of positions that go through the layers.
+        scores: number of pairs of a query and a key that are scored in one layer.
+        labels: number of positions that go through the head.
     """
     layers, width, ffn_width, vocab = sizes
     linear = positions * (4 * width**2 + 2 * width * ffn_width)
@@ -27,9 +27,9 @@ def update_flops(sizes: Sizes, positions: int, scores: int, labels: int) -> int:
 
 
 def block_scores(blocks: Sequence[int]) -> int:
-    """Count the scores of one example whose queries meet the keys of their own block and of those before it.
+    """Count the scores of one example if queries meet the keys of their own section and of the sections before it.
 
-    This is more than the visibility rule allows, by the upper triangle of the target and the other placeholders. It is
-    less than the package scores, whose target meets its placeholders too, and than the square of the positions.
+    Visibility allows fewer: it excludes the upper triangle of the target, and the other placeholders. The package
+    computes more, because its target meets the placeholders too. The square of the positions is also more.
     """
     return sum(length * sum(blocks[: index + 1]) for index, length in enumerate(blocks))

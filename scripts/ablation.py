@@ -1,4 +1,4 @@
-"""What the ablations of pre-training have in common: their options, and a training by ``s2sft pretrain``."""
+"""Common parts of the ablations of pre-training: their options, and a training by ``s2sft pretrain``."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from compare_methods import s2sft, split
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add where text and raw files are, what pre-training begins with, and how long both trainings are."""
+    """Add options for text and raw files, the start of pre-training, and the length of both trainings."""
     parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="for pre-training")
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--encoder", type=Path, metavar="DIR", help="pre-training begins with it")
@@ -28,10 +28,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, known: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; ``of_recipe`` is what stands behind ``--``, ``tasks`` the pairs of ``--raw``.
+    """Parse the command line; ``of_recipe`` has the arguments after ``--``, ``tasks`` the pairs of ``--raw``.
 
     Args:
-        known: the names that tasks may have.
+        parser: a parser with the options of `add_options`.
+        known: the allowed names of tasks.
     """
     own, of_recipe = split(sys.argv[1:])
     options = parser.parse_args(own)
@@ -49,14 +50,14 @@ def parse(parser: argparse.ArgumentParser, known: Sequence[str]) -> argparse.Nam
 def pretrain(
     preset: str, name: str, options: argparse.Namespace, *words: object, further: Sequence[object] = ()
 ) -> Path:
-    """Pre-train on the text, unless that is done; returns the folder of the encoder.
+    """Pre-train on the text, unless that is done already; return the folder of the encoder.
 
     Args:
-        preset: of ``s2sft pretrain``.
+        preset: preset of ``s2sft pretrain``.
         name: folder of the training.
         options: see `add_options`.
-        words: options of ``s2sft pretrain``.
-        further: options of ``s2sft train``.
+        words: further options of ``s2sft pretrain``.
+        further: further options of ``s2sft train``.
     """
     output = options.output / "text"
     if options.encoder:

@@ -1,9 +1,9 @@
-"""Compare the hypotheses of all doors to a model: Python, ``s2sft generate``, ``fairseq-generate`` and ``s2sft serve``.
+"""Compare hypotheses of all interfaces: Python, ``s2sft generate``, ``fairseq-generate`` and ``s2sft serve``.
 
     python scripts/compare_doors.py MODEL --input sources.txt --output out --beam 5 --nbest 2
 
-MODEL is a model folder. Prints how many of the sources have the same hypotheses in Python as in each of the others, and
-the largest difference of their scores. Ends with status 1 if a text differs.
+MODEL is a model folder. Prints, for each interface, how many sources have the same hypotheses as in Python, and the
+largest difference of their scores. Exits with 1 if a text differs.
 """
 
 import argparse
@@ -22,15 +22,15 @@ import s2sft_fairseq
 from s2sft_fairseq import Seq2Seq
 
 Found = list[list[tuple[str, float]]]
-"""Of each source its hypotheses, text and score."""
+"""The hypotheses of each source, as text and score."""
 TOGETHER = 16
-"""Sources of a request."""
+"""Sources per request or batch."""
 
 
 def of_python(given: argparse.Namespace, sources: list[str]) -> Found:
     model = Seq2Seq.from_pretrained(given.model, device="cpu")
     found = model.hypotheses(sources, beam=given.beam, num_return=given.nbest)
-    # A text with line ends is a line in files.
+    # In files, a text with line ends is one line.
     return [[(re.sub(r"\s*[\r\n]+\s*", " ", each.text), each.score) for each in best] for best in found]
 
 
@@ -43,7 +43,7 @@ def of_command(given: argparse.Namespace, output: Path) -> Found:
 
 
 def of_fairseq(given: argparse.Namespace, output: Path) -> Found:
-    """Tokenized and binarized by hand; the scores are in the output alone, in bits."""
+    """Tokenize, binarize and generate with fairseq's commands; read texts and scores (in bits) from the output."""
     dictionary = given.model / "dict.txt"
     words = ("--tokenizer-dir", given.model, "--input", given.input, "--output-dir", output / "tokens")
     run("-m", "s2sft_fairseq", "tokenize", *words)
@@ -65,7 +65,7 @@ def of_fairseq(given: argparse.Namespace, output: Path) -> Found:
 
 
 def search_of(model: Path) -> list[str]:
-    """Return the search of a model folder as options, which fairseq's own command does not read."""
+    """Return the search settings of a model folder as options, because ``fairseq-generate`` does not read them."""
     search = json.loads((model / "config.json").read_text(encoding="utf-8"))["search"]
     return [word for name, value in search.items() if name != "beam" for word in (f"--{name.replace('_', '-')}", value)]
 

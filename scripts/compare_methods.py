@@ -1,9 +1,10 @@
-"""Compare the fine-tuning methods on a benchmark: from the same start, with equally many updates, with several seeds.
+"""Compare the fine-tuning methods on a benchmark: same start, same number of updates, several seeds.
 
     python scripts/compare_methods.py squad_qg --output out --seeds 1 2 -- --raw squad --encoder bert --updates 1000
 
-What stands behind ``--`` are options of the recipe (docs/recipes.md), which is run for each method and seed; what is
-done is not done again. The table, methods in the order of their mean first score, is written to OUT/comparison.md.
+Options after ``--`` are those of the recipe (docs/recipes.md), which runs for each method and seed. Stages that are
+done are not repeated. The table, with the methods ordered by the mean of their first score, is written to
+OUT/comparison.md.
 """
 
 import argparse
@@ -20,25 +21,25 @@ METHODS = ("causal", "masked", "pseudo_masked", "infilling")
 
 
 def read_scores(path: Path) -> dict[str, float]:
-    """Return the scores of one run by their names, from what ``s2sft evaluate --json`` wrote."""
-    system, *_ = json.loads(path.read_text(encoding="utf-8"))["systems"].values()  # and maybe a baseline
+    """Return the scores of one run by name, from a file of ``s2sft evaluate --json``."""
+    system, *_ = json.loads(path.read_text(encoding="utf-8"))["systems"].values()  # a baseline may follow
     return {score["name"]: score["value"] for score in system["scores"]}
 
 
 def newest_scores(folder: Path, pattern: str = "*.json") -> dict[str, float]:
-    """Return the scores of a run; the newest, where several sets were scored."""
+    """Return the newest scores of a run, if several sets were scored."""
     return read_scores(max(folder.glob(pattern), key=lambda path: path.stat().st_mtime))
 
 
 def as_table(
     runs: Mapping[str, Sequence[Mapping[str, float]]], *, compared: str = "method", ranked: bool = True
 ) -> str:
-    """Return a row a method: the mean of each score over the runs of the method, and the least and the greatest.
+    """Return a table with one row per method: mean, least and greatest value of each score over the method's runs.
 
     Args:
-        runs: the scores of each run of each method.
-        compared: head of the column of their names.
-        ranked: order the methods by the mean of their first score, the best first.
+        runs: the scores of each run, by method.
+        compared: heading of the column of method names.
+        ranked: order the methods by the mean of their first score, the highest first.
     """
     names = list(next(iter(runs.values()))[0])
     methods = list(runs.items())
@@ -61,14 +62,14 @@ def write_table(table: str, path: Path) -> None:
 
 
 def s2sft(*words: object) -> None:
-    """Run a command of ``s2sft`` in this process; ends the process if it fails."""
+    """Run a command of ``s2sft`` in this process; end the process if it fails."""
     print("$ s2sft", *words, flush=True)
     if status := cli.main([str(word) for word in words]):
         sys.exit(status)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before and behind the first ``--``."""
+    """Return the arguments before and after the first ``--``."""
     place = words.index("--") if "--" in words else len(words)
     return list(words[:place]), list(words[place + 1 :])
 
@@ -83,7 +84,7 @@ def main() -> None:
     options = parser.parse_args(own)
 
     runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}
-    # Seed after seed, so that a comparison that is stopped has as many runs of each method as it can.
+    # Seeds in the outer loop: a comparison that is stopped has about the same number of runs of each method.
     for seed in options.seeds:
         for method in options.methods:
             run = f"{method}-seed{seed}"

@@ -2,10 +2,10 @@
 
     python scripts/compare_precisions.py DATA --pretrained ENCODER --output out --updates 1000 --seeds 1 2 3
 
-All begin with the same weights, and those of one seed have the same batches. DATA is binarized (the demo has
-demo-out/docstrings-default/binarized, and the encoder beside it). Each run has its log in OUT; what is done is not done
-again. The table of held-out losses is written to OUT/precisions.md, with the mean distance of the training losses of
-equal seeds and that of different ones.
+All trainings begin with the same weights, and those with one seed have the same batches. DATA is binarized
+(the demo writes demo-out/short/binarized, and the encoder demo-out/short/encoder). Each run has its log in OUT; runs
+that are done are not repeated. The table of held-out losses is written to OUT/precisions.md, with the mean distances
+between training losses: of one seed in two precisions, and of two seeds in float32.
 """
 
 import argparse
@@ -27,18 +27,18 @@ PRECISIONS: dict[str, dict[str, bool]] = {
     "factored": {"factored_moments": True},
 }
 POINTS = 50
-"""Training losses of a run that are compared, each the mean of an equal part of the updates."""
+"""Number of training losses of a run that are compared; each is the mean over an equal part of the updates."""
 
 
 class Runs(Stages):
-    """The trainings."""
+    """The trainings, and their table."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         super().__init__("compare_precisions", given.output / "commands.jsonl", cli.call)
 
     def run(self) -> None:
-        """Train what is missing, and write the table."""
+        """Run the missing trainings, and write the table."""
         curves = {}
         for seed in self.given.seeds:
             for name in self.given.precisions:
@@ -64,7 +64,7 @@ class Runs(Stages):
 
 
 def read_losses(log: Path) -> dict[str, list[float]]:
-    """Return the losses of a log by their kind, ``training`` and ``held out``."""
+    """Return the losses of a log by kind, ``training`` and ``held out``."""
     found: dict[str, list[float]] = {"training": [], "held out": []}
     for line in log.read_text(encoding="utf-8").splitlines():
         if parsed := parse(line):
@@ -73,7 +73,7 @@ def read_losses(log: Path) -> dict[str, list[float]]:
 
 
 def table(curves: dict[tuple[str, int], dict[str, list[float]]]) -> str:
-    """Return the last held-out loss of each precision, and how far training losses are from each other."""
+    """Return the last held-out loss of each precision, and the distances between training losses, in Markdown."""
 
     def distance(one: tuple[str, int], other: tuple[str, int]) -> float:
         pairs = zip(curves[one]["training"], curves[other]["training"], strict=False)

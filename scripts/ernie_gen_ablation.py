@@ -1,13 +1,13 @@
-"""ERNIE-GEN's parts one by one, on real text: pre-train a small model, fine-tune it on two tasks, compare.
+"""Ablation of ERNIE-GEN's parts on real text: pre-train a small model, fine-tune it on tasks, compare.
 
     python scripts/ernie_gen_ablation.py --text books --encoder minilm --raw gigaword=DIR e2e=DIR --output out
 
-`--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. Two models
-are pre-trained with equally many updates, word by word alone and span by span too; they begin with `--encoder`, or,
-with `--tokenizer-dir`, with random weights. From the first causal, pseudo-masked and infilling fine-tuning begin, the
-last one with and without noise; from the second infilling with noise. Every training has the same number of updates for
-each seed. What is done is not done again; the table is written to OUT/TASK.md. Options of the recipes, the same for
-all, stand behind ``--``.
+`--text` is a folder with train.txt and valid.txt: one paragraph per line, and an empty line after each document. Two
+models are pre-trained with the same number of updates: one with the word-by-word flow only, one with the span-by-span
+flow too. They begin with `--encoder`, or with random weights if `--tokenizer-dir` is given. The first model is
+fine-tuned with the causal, pseudo-masked and infilling objectives, infilling with and without noise; the second model
+with infilling and noise. All fine-tunings have the same number of updates for each seed. Stages that are done are not
+repeated; the table of a task is written to OUT/TASK.md. Options after ``--`` go to all recipes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from compare_methods import as_table, newest_scores, s2sft, write_table
 
 from s2sft_fairseq.recipes.benchmarks import GENERATION
 
-# Name of the row, the pre-training that it starts from, method, whether noise is added.
+# Name of the row, pre-training that it starts from, method, whether noise is added.
 ROWS = (
     ("causal", "word", "causal", False),
     ("pseudo-masked", "word", "pseudo_masked", False),
@@ -43,7 +43,7 @@ def main() -> None:
             for name, flow, method, noise in ROWS:
                 folder, run_name = options.output / f"{task}-{flow}", f"{method}{'-noise' * noise}-seed{seed}"
                 settings = ("--method", method, "--seed", seed, "--updates", options.updates, "--run", run_name)
-                if method == "infilling":  # the presets of some recipes have noise of their own
+                if method == "infilling":  # presets of some recipes set their own noise
                     settings += ("--noise-prob", options.noise_prob if noise else 0, "--noise-symbol", "")
                 files = ("--raw", raw, "--output", folder, "--encoder", encoders[flow])
                 s2sft("recipe", task, *files, *settings, *options.of_recipe)

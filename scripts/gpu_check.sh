@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# What this package does on a GPU: is it right, how fast is it, what does it take? Needs no network and no .venv.
+# Check correctness, speed and memory of this package on a GPU. Needs no network and no .venv.
 #
-#   bash scripts/gpu_check.sh                        all parts, 9 minutes each at most, and the report
-#   bash scripts/gpu_check.sh training decoding      these parts; run again they go on with what is missing
+#   bash scripts/gpu_check.sh                        all parts, at most 9 minutes each, and the report
+#   bash scripts/gpu_check.sh training decoding      these parts; a second run continues with missing cells
 #   bash scripts/gpu_check.sh --out DIR PART ...     where to write (default: gpu-out): gpu.json, report.md, tests.txt
-#   bash scripts/gpu_check.sh --again PART           measures again what failed
-#   bash scripts/gpu_check.sh --device cpu --tiny    tries the whole of it out where there is no GPU
+#   bash scripts/gpu_check.sh --again PART           measure failed cells again
+#   bash scripts/gpu_check.sh --device cpu --tiny    try everything without a GPU
 #
-# Parts: environment, parity, training, decoding, memory, resume (benchmarks/gpu.py), and tests: those that need a GPU.
+# Parts: environment, parity, training, decoding, memory, resume (benchmarks/gpu.py), and tests (those that need a GPU).
 #
-# Needs Python 3.11 to 3.13 with PyTorch 2.6 or later built for CUDA, NumPy, transformers, and for tests pytest. What
-# fairseq needs beyond that is taken from a folder of wheels, which scripts/gpu_wheels.sh fills where there is a network:
+# Needs Python 3.11 to 3.13 with a CUDA build of PyTorch 2.6 or later, NumPy, transformers, and for tests pytest. The
+# other packages that fairseq needs come from a folder of wheels, which scripts/gpu_wheels.sh fills on a machine with a
+# network:
 #
-#   WHEELS=folder bash scripts/gpu_check.sh          installs them into DIR/packages, and nothing elsewhere
+#   WHEELS=folder bash scripts/gpu_check.sh          installs them into DIR/packages, and nowhere else
 #   PYTHON=/path/to/python bash scripts/gpu_check.sh
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-python3}
-limit=540 # seconds of a part
+limit=540 # seconds per part
 every=(environment parity training decoding memory resume tests)
 
 say() { echo "gpu_check: $*" >&2; }
@@ -39,11 +40,11 @@ done
 [ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-# One GPU, the first one unless another is chosen.
+# Use one GPU: the first one, unless CUDA_VISIBLE_DEVICES is set.
 export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 export PYTHONPATH=$root:$out/packages${PYTHONPATH:+:$PYTHONPATH}
 
-# Names of packages that are not there, as pip knows them, of the pairs PACKAGE=MODULE.
+# find_missing PACKAGE=MODULE...: print the packages, by their names for pip, whose modules are not installed.
 find_missing() {
     "$python" -c 'import importlib.util, sys
 print(*(name for name, module in (pair.split("=") for pair in sys.argv[1:]) if not importlib.util.find_spec(module)))' "$@"
@@ -62,7 +63,7 @@ if [ -n "$missing" ]; then
 fi
 "$python" -c 'import s2sft_fairseq.plugin' || fail "the package cannot be imported, for the reason above"
 
-# The files of tests that are skipped without a GPU, each as a whole.
+# Run the test files, each as a whole, that have tests which are skipped without a GPU.
 run_tests() {
     local files
     mapfile -t files < <(cd "$root" && grep -rlE 'reason="no GPU' tests | sort)
@@ -70,7 +71,7 @@ run_tests() {
         tee "$out/tests.txt"
 }
 
-# A part; again in another process where an error left the GPU unusable for the first one.
+# run_part PART: run a part; repeat it in another process if an error left the GPU unusable for the first one.
 run_part() {
     local end=$((SECONDS + limit)) of_run=("${again[@]}") left status
     while left=$((end - SECONDS)) && [ "$left" -gt 60 ]; do
@@ -78,7 +79,7 @@ run_part() {
         timeout -k 10 "$left" "$python" "$root/benchmarks/gpu.py" "$1" --out "$out" --seconds $((left - 60)) \
             "${options[@]}" "${of_run[@]}" || status=$?
         [ "$status" = 75 ] || return "$status"
-        of_run=() # what failed then is not measured a third time
+        of_run=() # do not measure failed cells once more
     done
     return 3
 }

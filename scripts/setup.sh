@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# Set up everything that the demo and the tests need, in .venv in the repository's root.
+# Install everything that the demo and the tests need into .venv in the repository's root.
 #
 #   bash scripts/setup.sh
 #
-# Needs Python 3.11 to 3.13 with its headers, pip and a C++ compiler. A set-up that is current is left as it is; one that
-# was interrupted, or is older than constraints.txt, setup.cfg, pyproject.toml or this script, is made anew. Several at
-# once wait for one another.
+# Needs Python 3.11 to 3.13 with its headers, pip and a C++ compiler. An environment that is current stays as it is. One
+# that was interrupted, or was made from other versions of constraints.txt, setup.cfg, pyproject.toml or this script, is
+# made anew. Several set-ups at once wait for one another.
 #
-#   PYTHON=/path/to/python bash scripts/setup.sh    use this Python instead of the first suitable one found
-#   VENV=/path/to/folder bash scripts/setup.sh      make the environment there (relative to the root) instead of in .venv
+#   PYTHON=/path/to/python bash scripts/setup.sh    use this Python instead of the first suitable one
+#   VENV=/path/to/folder bash scripts/setup.sh      make this folder (relative to the root) instead of .venv
 #
-# Packages come from wherever pip is configured to look. Which build of PyTorch that is, is decided there too: on Linux a
-# default configuration gives the CUDA build (over 2 GB). A CPU-only machine needs no more than the CPU build: name the
-# index of CPU builds that PyTorch's installation page gives, or a folder with the wheel, in PIP_EXTRA_INDEX_URL or
-# PIP_FIND_LINKS.
+# Packages come from pip's configured sources, which also determine the build of PyTorch: on Linux the default is the
+# CUDA build (over 2 GB). For a CPU-only machine the CPU build is enough: set PIP_EXTRA_INDEX_URL to the index of CPU
+# builds that PyTorch's installation page gives, or PIP_FIND_LINKS to a folder with the wheel.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,17 +20,18 @@ venv=${VENV:-.venv}
 [[ $venv == /* ]] || venv=$root/$venv
 stamp=$venv/setup-stamp
 work=$venv/setup-work
-# These have no wheel on every platform, and are built here.
+# Not all platforms have wheels of these packages: build them here.
 built_here=(fairseq-fixed antlr4-python3-runtime rouge-score)
 cd "$root"
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
-# Compiling all of the packages takes as long as installing them. The first import compiles what is used, and keeps it.
+# Do not compile packages at installation: it takes as long as installing them. Python compiles and caches modules when
+# they are first imported.
 unset PYTHONDONTWRITEBYTECODE
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: error: $*" >&2; exit 1; }
 
-# run LABEL LOG COMMAND...: one step; its output goes to the log, the end of which is shown when the step fails.
+# run LABEL LOG COMMAND...: run one step. Its output goes to the log; if the step fails, print the end of the log.
 run() {
     local label=$1 log=$2 start=$SECONDS
     shift 2
@@ -42,7 +42,7 @@ run() {
     say "$label: $((SECONDS - start)) s"
 }
 
-# The first suitable Python, as the interpreter behind any virtual environment (that of the environment first).
+# Print the first suitable Python, that of the environment first; resolve a virtual environment to its base interpreter.
 find_python() {
     local candidates=("$venv/bin/python" python3.11 python3.12 python3.13 python3)
     local candidate found version base seen=""
@@ -58,7 +58,7 @@ print("%d.%d.%d" % sys.version_info[:3], getattr(sys, "_base_executable", sys.ex
     fail "Python 3.11 to 3.13 is needed, but $seen; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
-# What this machine lacks, a line each.
+# Print what this machine lacks, one problem per line.
 find_problems() {
     "$python" - "$root" <<'PY'
 import importlib.util, os, shlex, shutil, sys, sysconfig
@@ -78,7 +78,7 @@ if free < 3:
 PY
 }
 
-# One line that changes with everything that the environment is made from.
+# Print a hash of everything that the environment is made from.
 fingerprint() {
     "$python" -c 'import hashlib, sys
 parts = [repr((sys.version, sys.argv[1])).encode()] + [open(name, "rb").read() for name in sys.argv[2:]]
@@ -86,7 +86,7 @@ print(hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).
         "$root" constraints.txt setup.cfg pyproject.toml scripts/setup.sh
 }
 
-# pinned NAME...: their lines in constraints.txt.
+# pinned NAME...: print their lines in constraints.txt.
 pinned() {
     local IFS='|'
     grep -E "^($*)==" constraints.txt
@@ -94,9 +94,9 @@ pinned() {
 
 pip() { "$venv/bin/python" -m pip "$@"; }
 
-# fairseq's setup.py needs PyTorch for three C++ extensions only, which take most of the time to build and which nothing
-# here uses: those of its BASE layers, Levenshtein models and monotonic attention. In place of PyTorch it gets a module
-# that leaves them out. Not kept in pip's cache, where other projects would find it.
+# fairseq's setup.py needs PyTorch only for three C++ extensions: BASE layers, Levenshtein models and monotonic
+# attention. They take most of the build time, and nothing here uses them. A stub in place of PyTorch leaves them out.
+# The wheel does not go to pip's cache, where other projects would find it.
 build_wheels() {
     mkdir -p "$work/stub/torch/utils"
     touch "$work/stub/torch/__init__.py"
@@ -122,7 +122,7 @@ PY
 
 python=$(find_python)
 
-# One set-up at a time: the lock on the repository's folder lasts as long as this script and its children.
+# One set-up at a time: this script and its children hold a lock on the repository's folder.
 exec 9<"$root"
 "$python" -c 'import fcntl
 try:
@@ -130,7 +130,7 @@ try:
 except BlockingIOError:
     print("setup: waiting for another set-up to end", flush=True)
     fcntl.flock(9, fcntl.LOCK_EX)'
-python=$(find_python) # again, for .venv may have been in the making
+python=$(find_python) # again, because another set-up may have changed .venv meanwhile
 
 wanted=$(fingerprint)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
@@ -138,7 +138,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c
     exit 0
 fi
 
-# It is about to be deleted.
+# Below, the folder is deleted: make sure that this script made it.
 if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && ! [ -e "$venv/setup.log" -o -e "$venv/setup-work" ]; then
     fail "$venv was not made by this script: move it away, or name another folder: VENV=/path/to/folder"
 fi
@@ -146,16 +146,16 @@ problems=$(find_problems)
 [ -z "$problems" ] || fail "this machine lacks something:"$'\n'"$problems"
 
 say "making $venv with Python $("$python" -c 'import sys; print(sys.version.split()[0], sys.executable)')"
-rm -f "$stamp" # first, lest half an environment be taken for a whole one
+rm -f "$stamp" # first, so that half an environment never counts as current
 rm -rf "$venv"
 mkdir -p "$work"
-export TMPDIR=$work # large downloads pass through here, on the disk whose space was checked
+export TMPDIR=$work # large downloads go here, to the disk whose free space was checked
 log=$venv/setup.log
 trap 'fail "interrupted; run it again to set up anew"' INT
 
 run "virtual environment" "$log" "$python" -m venv "$venv"
 run "build tools" "$log" pip install --no-compile --no-deps $(pinned cython numpy setuptools)
-set -m # a process group of its own, so that it ends with this script
+set -m # give the build its own process group, so that it can be killed when this script ends
 say "building ${built_here[*]} meanwhile"
 build_wheels >"$venv/setup-build.log" 2>&1 </dev/null &
 builder=$!

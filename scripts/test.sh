@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Run the linter, the type checker and every test; sets up what they need itself.
+# Set up the environment if needed, then run the linter, the type checker and the tests.
 #
-#   bash scripts/test.sh                  all tests but the slow ones, on all cores (4 at most), with line coverage, which
-#                                         must be 98 % or more
+#   bash scripts/test.sh                  all tests but the slow ones, in one process per core (at most 4), with line
+#                                         coverage, which must be 98 % or more
 #   bash scripts/test.sh --slow           the slow ones too
-#   bash scripts/test.sh --quick          those that start no process, without coverage
-#   bash scripts/test.sh -k word -x ...   with arguments for pytest: no coverage
-#   VENV=folder bash scripts/test.sh ...  with the environment in that folder instead of .venv, see scripts/setup.sh
+#   bash scripts/test.sh --quick          tests that are not slow and start no process, without coverage
+#   bash scripts/test.sh -k word -x ...   with arguments for pytest, without coverage
+#   VENV=folder bash scripts/test.sh ...  use the environment in that folder instead of .venv, see scripts/setup.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,5 +28,5 @@ if [ "${1:-}" = --quick ]; then
 elif [ $# = 0 ]; then
     options+=(--cov --cov-fail-under=98 "${side_by_side[@]}")
 fi
-# The tests start processes of their own, which share the cores; and one thread adds in the same order everywhere.
+# One thread per process: tests start processes that share the cores, and one thread always adds in the same order.
 OMP_NUM_THREADS=1 exec "$python" -m pytest "${options[@]}" "$@"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run a part of the tests on the newest supported Python of this machine, if that is newer than the one of .venv: every
-# module is imported, and checkpoints, safe loading and command lines are tested. The environment is .venv-newest.
+# Run a part of the tests on the newest supported Python of this machine, if it is newer than the Python of .venv. They
+# import every module, and test checkpoints, safe loading and command lines. The environment is .venv-newest.
 #
 #   bash scripts/test_newest.sh
-#   PYTHON_NEWEST=/path/to/python bash scripts/test_newest.sh    use this Python instead of the newest one found
+#   PYTHON_NEWEST=/path/to/python bash scripts/test_newest.sh    use this Python instead of the newest one
 #
-# Where no environment can be made for it, such as for want of a build of PyTorch, the last line says NOT TESTED.
+# If no environment can be made, for example because PyTorch has no build, the last line says NOT TESTED.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,7 @@ tests=(tests/test_*.py tests/runtime tests/commands tests/checkpoints/test_safe_
 say() { echo "newest: $*"; }
 version() { "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null; }
 
-# The newest Python by its name on PATH, or among pyenv's versions, which are not on PATH unless chosen.
+# Print the newest Python 3.13 or 3.12, from PATH or pyenv, whose versions are not on PATH unless chosen.
 find_newest() {
     local minor candidate
     if [ -n "${PYTHON_NEWEST:-}" ]; then
@@ -46,7 +46,7 @@ fi
 
 export VENV=.venv-newest
 say "testing on Python $found ($python)"
-# A default configuration of pip downloads over 2 GB with PyTorch; no more than 8 minutes are spent on that.
+# By default, pip downloads over 2 GB with PyTorch: stop the set-up after 8 minutes.
 if ! PYTHON=$python timeout 480 bash scripts/setup.sh; then
     say "NOT TESTED on Python $found: no environment could be made, for the reason above"
     exit 0

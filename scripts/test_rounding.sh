@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the tests marked "rounding", those that learn something or compare close numbers, with the roundings of other
-# processors: each setting makes the numeric libraries use other instructions, which add in another order.
+# Run the tests marked "rounding" with the rounding of other processors. These tests learn something or compare close
+# numbers. Each setting makes the numeric libraries use other instructions, which add in another order.
 #
 #   bash scripts/test_rounding.sh
 set -euo pipefail
@@ -12,7 +12,7 @@ settings=(
     "MKL_CBWR=COMPATIBLE"
 )
 
-# A checksum of products, sums and functions, also in 16 bits.
+# roundings SETTING...: print a checksum of products (one in bfloat16), sums and functions with these settings.
 roundings() {
     env OMP_NUM_THREADS=1 "$@" "${VENV:-.venv}/bin/python" -c 'import hashlib
 import torch

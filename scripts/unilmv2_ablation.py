@@ -1,13 +1,13 @@
-"""UniLMv2's objectives one by one, on real text: pre-train a small model with each, fine-tune all on the same tasks.
+"""Ablation of UniLMv2's objectives on real text: pre-train a small model with each, fine-tune all on the same tasks.
 
     python scripts/unilmv2_ablation.py --text books --encoder minilm --output out \\
         --raw sst-2=glue cola=glue squad=squad squad_qg=squad
 
-`--text` is a folder with train.txt and valid.txt, a paragraph a line and an empty line behind each document. A model is
-pre-trained with each objective of Table 6, with equally many updates; it begins with `--encoder`, or, with
-`--tokenizer-dir`, with random weights. Each is fine-tuned on each task with each seed, with equally many updates
-again. What is done is not done again; the table of a task, with the spread over the seeds, is written to OUT/TASK.md.
-Options of the recipes, the same for all tasks of a command, stand behind ``--``.
+`--text` is a folder with train.txt and valid.txt: one paragraph per line, and an empty line after each document. A
+model is pre-trained with each objective of Table 6, for the same number of updates. It begins with `--encoder`, or with
+random weights if `--tokenizer-dir` is given. Each model is fine-tuned on each task with each seed, for the same number
+of updates. Stages that are done are not repeated. The table of a task, with the spread over the seeds, is written to
+OUT/TASK.md. Options after ``--`` go to the recipes of all tasks.
 """
 
 import argparse
@@ -21,16 +21,16 @@ from s2sft_fairseq.corpora.glue import TASKS as GLUE
 OBJECTIVES = ("ae", "ar", "par", "ae+ar", "ae+par")
 TASKS = {name: ("glue", "--glue-task", name) for name in GLUE}
 TASKS |= {"squad": ("squad",), "squad_qg": ("squad_qg", "--method", "pseudo_masked")}
-"""Recipe of a task and its options."""
+"""Recipe and options of each task."""
 
 
 def fine_tune(task: str, raw: Path, encoder: Path, seed: int, options: argparse.Namespace) -> dict[str, float]:
-    """Fine-tune and score; returns the scores by their names."""
+    """Fine-tune and score; return the scores by name."""
     name, *words = TASKS[task]
     folder = options.output / task / encoder.parent.name
     settings = ("--raw", raw, "--output", folder, "--encoder", encoder, "--run", f"seed{seed}")
     s2sft("recipe", name, *settings, "--seed", seed, "--updates", options.updates, *words, *options.of_recipe)
-    # Of MNLI's two sets the matched one.
+    # valid.json: of MNLI's two sets the matched one.
     return newest_scores(folder / f"seed{seed}", "*.json" if name == "squad_qg" else "valid.json")
 
 

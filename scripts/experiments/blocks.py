@@ -1,26 +1,26 @@
-"""One model for one token or many per pass: blocks beside pseudo-masked fine-tuning, from the same start.
+"""One model for one token or many tokens per pass: compare blocks with pseudo-masked fine-tuning, from the same start.
 
     python scripts/experiments/blocks.py --data DATA --encoder MINILM --output out
 
 DATA holds the folders ``e2e`` (train.src, train.tgt, valid.multi.jsonl, test.multi.jsonl) and ``squad_qg`` (train,
 valid and test as .src.gz and .tgt.gz, passage and answer with [SEP] between them). ``s2sft finetune`` trains a model
-for each set, seed and method with equally many updates: pseudo-masked, in blocks, and in blocks on the greedy outputs
-of the first one in place of the targets (sequence-level distillation: Kim and Rush, 2016; Gu et al., 2018, for decoding
-in parallel). Then ``benchmarks/blocks.py`` decodes a part of the test set in every way.
+for each set, seed and method, for the same number of updates. The methods are pseudo-masked; blocks; and blocks on the
+greedy outputs of the pseudo-masked model in place of the targets (sequence-level distillation: Kim and Rush, 2016; Gu
+et al., 2018, for parallel decoding). Then ``benchmarks/blocks.py`` decodes a part of the test set in every way.
 
 Hypotheses, written before the first run:
 
-1. Token by token, greedily and with a beam of 5, the model of mixed block lengths is behind pseudo-masked fine-tuning
-   by no more than the seeds of that differ.
-2. Drafts from blocks give 2 tokens a pass or more, and 1.6 times the speed of greedy search for single sentences.
+1. Token by token, greedily and with a beam of 5, the score of the model with mixed block lengths is below that of
+   pseudo-masked fine-tuning by no more than the seeds of the latter differ.
+2. Drafts from blocks give 2 tokens per pass or more, and 1.6 times the speed of greedy search for single sentences.
 3. Blocks of 4 or 8 tokens with a threshold give 3 times the speed of greedy search within a point of ROUGE-L.
 
 A fourth was added after a first look at one seed, before the distilled models were trained: their drafts are right more
-often, for a model writes one source in one way, where people write it in many.
+often, because a model writes a source in one way, and people write it in many ways.
 
-What is done is not done again. Results: OUTPUT/SET-METHOD-seedN/finetune.json, OUTPUT/SET-seedN.json, and of all seeds
-OUTPUT/SET.md and OUTPUT/SET.png. The records of single seeds are in ``docs/blocks``: copied to OUTPUT they are not made
-again, and so one seed can be trained here and another one there.
+Stages that are done are not repeated. Results are OUTPUT/SET-METHOD-seedN/finetune.json, OUTPUT/SET-seedN.json, and for
+all seeds OUTPUT/SET.md and OUTPUT/SET.png. The records of single seeds are in ``docs/blocks``. Records that are copied
+to OUTPUT are not made again, so different machines can train different seeds.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
-    """Return the files of the pairs, and those of the test set as the benchmark reads them."""
+    """Write the test set as the benchmark reads it; return its files and those of the pairs."""
     source, references = out / f"{name}.test.src", out / f"{name}.test.refs.jsonl"
     if name == "e2e":
         pairs = {"train": [folder / "train.src", folder / "train.tgt"]}
@@ -89,12 +89,12 @@ def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
 
 
 def train_all(options: argparse.Namespace, files: dict[str, list[Path]], name: str, seed: int) -> dict[str, Path]:
-    """Train with each method, and return the folders."""
+    """Train with each method; return the model folders."""
     models = {method: train(options, files, method, name, seed) for method in ("blocks", "pseudo_masked")}
     pairs = [options.output / f"{name}-distilled-seed{seed}.{side}" for side in ("src", "tgt")]
     source, target = pairs
     if not target.exists():
-        # As many as are read, each source once.
+        # Only as many sources as the updates read, each once.
         texts = dict.fromkeys(source_lines(files["train"][0]))
         source.write_text("".join(f"{text}\n" for text in list(texts)[: 16 * options.updates]), encoding="utf-8")
         run("generate", "--path", models["pseudo_masked"], "--input", source, "--output", target, "--beam", 1, "--cpu")
@@ -108,13 +108,13 @@ def source_lines(path: Path) -> list[str]:
 
 
 def run(*words: object) -> None:
-    """Run a command of s2sft, and end where it fails."""
+    """Run a command of s2sft; end the process if it fails."""
     if status := cli.main([str(word) for word in words]):
         sys.exit(status)
 
 
 def train(options: argparse.Namespace, files: dict[str, list[Path]], method: str, name: str, seed: int) -> Path:
-    """Train a model and score it with a beam of 5; return its folder."""
+    """Train a model and score it with a beam of 5; return the model folder."""
     out = options.output / f"{name}-{method}-seed{seed}"
     words: list[object] = ["finetune", "--encoder", options.encoder, "--output", out, "--cpu"]
     words += ["--method", "blocks" if METHODS[method] else method]
@@ -132,7 +132,7 @@ def train(options: argparse.Namespace, files: dict[str, list[Path]], method: str
 def decode(
     options: argparse.Namespace, files: dict[str, list[Path]], models: dict[str, Path], made: Path, seed: int
 ) -> None:
-    """Decode in every way, in a process of its own; without a cache for the first seed alone, for that is slow."""
+    """Decode in every way in another process. The slow decoding without a cache runs only for the first seed."""
     source, references = files["benchmark"]
     names = {method: f"{method.replace('_', '-')}={folder}" for method, folder in models.items()}
     words: list[object] = [sys.executable, BENCHMARK, "--plain-model", names["pseudo_masked"]]
@@ -148,7 +148,7 @@ Records = list[dict[str, Any]]
 
 
 def tabulate(seeds: Sequence[Records], file: Path) -> None:
-    """Write the means over seeds, and for the score the standard deviation too, in Markdown."""
+    """Write a Markdown table of means over seeds; the score also has its standard deviation."""
     by_seed = [{record["way"]: record for record in records} for records in seeds]
     columns = [name for name in seeds[0][0] if name != "way"]
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
@@ -163,7 +163,7 @@ def tabulate(seeds: Sequence[Records], file: Path) -> None:
 
 
 def draw(seeds: Sequence[Records], file: Path) -> None:
-    """Draw the score over tokens a pass and over sentences/s: means over seeds, a line for each block length."""
+    """Plot the score over tokens per pass and over sentences/s: means over seeds, one line for each block length."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,20 +1,21 @@
-"""Questions from whole articles: a short encoder gets 8,192 positions, and learns to use them.
+"""Questions from whole articles: extend an encoder to 8,192 positions, and train it to use them.
 
     python scripts/experiments/long_documents.py --raw squad --encoder MINILM --output out
 
-RAW holds SQuAD's train-v1.1.json and dev-v1.1.json (or .json.gz). A source is a document and an answer that stands in
-it, the target is the question. Three trainings:
+RAW holds SQuAD's train-v1.1.json and dev-v1.1.json (or .json.gz). A source is a document and an answer that it
+contains; the target is the question. There are three trainings:
 
-1. ``passages``: the document is the paragraph that holds the answer. The encoder has 8,192 positions, and every layer
-   but each third one sees 256 positions to either side, as Longformer was made of RoBERTa.
-2. ``articles``: goes on from 1 with whole articles, or as many of their paragraphs as fit.
-3. ``cut``: likewise, but sources are cut to 512 positions.
+1. ``passages``: the document is the paragraph that contains the answer. The encoder has 8,192 positions. Every third
+   layer sees all positions, the others see 256 positions to either side, like the layers of Longformer, which was made
+   from RoBERTa.
+2. ``articles``: continues from 1 with whole articles, or as many of their paragraphs as fit.
+3. ``cut``: continues from 1 with the same articles, but sources are cut to 512 positions.
 
-Hypothesis, written before the first run: 2 has a lower held-out loss and a higher ROUGE-L than 3, for most answers
-stand further back than 512 positions; both are behind 1, whose documents are the right paragraph.
+Hypothesis, written before the first run: 2 has a lower held-out loss and a higher ROUGE-L than 3, because most answers
+are beyond the first 512 positions; both are worse than 1, whose documents are the right paragraph.
 
-What is done is not done again. Each training leaves its losses in OUTPUT/RUN/finetune.json and its scores in
-OUTPUT/RUN/scored.txt.
+Trainings that are done are not repeated. Each writes its losses and scores to OUTPUT/RUN/finetune.json, and the scored
+hypotheses to OUTPUT/RUN/scored.txt.
 """
 
 import argparse
@@ -72,15 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(*words: object) -> None:
-    """Run a command of s2sft, and end where it fails."""
+    """Run a command of s2sft; end the process if it fails."""
     if status := cli.main([str(word) for word in words]):
         sys.exit(status)
 
 
 def write_pairs(raw: Path, out: Path, kind: str, folder: Path, seed: int, most: int) -> None:
-    """Write a question of every paragraph to KIND.passage.jsonl, and the first ``most`` of them to KIND.article.jsonl.
+    """Write a question of every paragraph to KIND.passage.jsonl, and a random ``most`` of them to KIND.article.jsonl.
 
-    Of the development set both files have the same questions.
+    For the development set, both files have the same ``most`` questions.
     """
     files = {name: out / f"{kind}.{name}.jsonl" for name in ("passage", "article")}
     if all(path.exists() for path in files.values()):
@@ -105,15 +106,15 @@ def write_pairs(raw: Path, out: Path, kind: str, folder: Path, seed: int, most: 
 
 
 def of_article(paragraphs: Sequence[dict[str, Any]], tokenizer: Any, chosen: random.Random) -> Iterator[dict[str, Any]]:
-    """Yield a question of each paragraph, with the article around it as far as it fits: cut in front at random."""
+    """Yield a question of each paragraph, with as much of the article around it as fits, from a random start."""
     texts = [paragraph["context"] for paragraph in paragraphs]
     lengths = [len(tokenizer.encode(text).split()) for text in texts]
-    room = POSITIONS - 2 * TARGET - 32  # the answer and special symbols
+    room = POSITIONS - 2 * TARGET - 32  # leave room for answer, question and special symbols
     for index, paragraph in enumerate(paragraphs):
         if not paragraph["qas"]:
             continue
         first, last = index, index + 1
-        in_front = chosen.randint(0, room)  # positions in front of the paragraph, if the article has as many
+        in_front = chosen.randint(0, room)  # positions before the paragraph, if the article has as many
         while first > 0 and sum(lengths[first - 1 : last]) <= room and sum(lengths[first - 1 : index]) <= in_front:
             first -= 1
         while last < len(texts) and sum(lengths[first : last + 1]) <= room:
