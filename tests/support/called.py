@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from s2sft_fairseq import cli, plugin  # the plugin patches fairseq, so it is imported first
+from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq, so it is imported first
 from s2sft_fairseq.runtime import warnings as warning_filters
 
 # isort: split
@@ -49,7 +49,7 @@ def _run(folder: Path, words: tuple[object, ...], work: Callable[[], object]) ->
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     forget()
     root = logging.getLogger()
-    level, root.handlers[:], handlers = root.level, [], root.handlers[:]  # the command removes the handlers that it finds
+    level, root.handlers[:], handlers = root.level, [], root.handlers[:]  # the command removes those that it finds
     try:
         with (
             contextlib.chdir(folder),

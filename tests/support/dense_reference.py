@@ -51,7 +51,7 @@ def bucket(distance: int, num_bins: int, max_distance: int) -> int:
 
 
 def relative_row(distance: int, buckets: int, max_distance: int) -> int:
-    """Return DeBERTa's row of the query's position minus the key's; beyond distance buckets / 2, buckets are logarithmic."""
+    """Return DeBERTa's row of the query's position minus the key's; beyond buckets / 2, distances are logarithmic."""
     span, middle = buckets or max_distance, buckets // 2
     if buckets and abs(distance) > middle:
         # Rounded at the twelfth digit, so that a bucket that ends at an integer distance ends exactly there.

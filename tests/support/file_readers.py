@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tiny import TINY_SIZES, tiny_dictionary, tiny_model
 from tokenizer_folders import WRITERS
 
-from s2sft_fairseq import plugin  # registers what a configuration can name
+from s2sft_fairseq import plugin  # noqa: F401  registers what a configuration can name
 from s2sft_fairseq.checkpoints.model_folder import write_model
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle

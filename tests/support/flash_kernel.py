@@ -1,7 +1,7 @@
 """CPU versions of the two operators of flash attention, which PyTorch has for CUDA only: run by run, with all scores.
 
-They follow CUDA's conventions, and raise where CUDA fails or reads out of bounds. They take 16 bits, and also 32 and 64.
-The backward operator draws dropout again from the seed that the forward operator leaves in ``rng_state``, as CUDA's does.
+They follow CUDA's conventions, and raise where CUDA fails or reads out of bounds. They take 16, 32 and 64 bits. The
+backward operator draws dropout again from the seed that the forward operator leaves in ``rng_state``, as CUDA's does.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Counts of what a GPU would be asked to do, operator by operator: launches, host waits, uploads, moved slices.
 
-This is a model of CUDA. An operator that computes counts as one launch, though some run several kernels there; a view or
-an allocation counts as none. An operator on a list of tensors (``_foreach_copy_``, ``_fused_adamw_``) is one launch too;
-CUDA needs one per 320 chunks of 65,536 elements, and per 30 to 110 tensors. The time of a launch is not known. The host
-also waits for an upload from memory that is not pinned.
+This is a model of CUDA. An operator that computes counts as one launch, though some run several kernels there; a view
+or an allocation counts as none. An operator on a list of tensors (``_foreach_copy_``, ``_fused_adamw_``) is one launch
+too; CUDA needs one per 320 chunks of 65,536 elements, and per 30 to 110 tensors. The time of a launch is not known. The
+host also waits for an upload from memory that is not pinned.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """The objectives in the plainest way: one example, one token after the other.
 
-They are written from the papers of s2s-ft and ERNIE-GEN and from their programs. They use nothing of the package but its
-random numbers, in the order in which the package draws them.
+They are written from the papers of s2s-ft and ERNIE-GEN and from their programs. They use nothing of the package but
+its random numbers, in the order in which the package draws them.
 """
 
 import math

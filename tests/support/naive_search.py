@@ -74,8 +74,8 @@ def naive_search(
 ) -> list[Finished]:
     """Return the best hypotheses of one source (ids without special symbols), the best first.
 
-    `gaps` collects the differences of scores that decided anything: if one is as small as a rounding error, another search
-    may decide otherwise.
+    `gaps` collects the differences of scores that decided anything: if one is as small as a rounding error, another
+    search may decide otherwise.
     """
     gaps = [] if gaps is None else gaps
     if len(source) == 0:

@@ -63,7 +63,7 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor) -> Tensor:
-    """Apply rotary positions: neighboring dimensions 2 i and 2 i + 1 of (L, d) are a complex number, times e^(i * angle)."""
+    """Apply rotary positions: dimensions 2 i and 2 i + 1 of (L, d) are a complex number, times e^(i * angle)."""
     numbers = torch.complex(x[:, 0::2], x[:, 1::2])
     angles = [[place * 10000.0 ** (-2 * i / x.size(1)) for i in range(x.size(1) // 2)] for place in range(len(x))]
     numbers = numbers * torch.exp(1j * torch.tensor(angles))

@@ -1,9 +1,9 @@
 """DeltaLM as its authors publish it, at a tiny size: ``deltalm-base.pt``, ``spm.model`` and ``dict.txt``.
 
-The file only holds ``weights``: the tables of the target, those of the source, then the layers. Position tables have two
-rows more than there are positions. ``dict.txt`` has the pieces without SentencePiece's own three, and no mask. The token
-table has 103 rows more than fairseq makes symbols of ``dict.txt``: the mask of the encoder that it began with, two unused
-rows, and 100 sentinels (microsoft/unilm, issues 392 and 881).
+The file only holds ``weights``: the tables of the target, those of the source, then the layers. Position tables have
+two rows more than there are positions. ``dict.txt`` has the pieces without SentencePiece's own three, and no mask. The
+token table has 103 rows more than fairseq makes symbols of ``dict.txt``: the mask of the encoder that it began with,
+two unused rows, and 100 sentinels (microsoft/unilm, issues 392 and 881).
 """
 
 from pathlib import Path

@@ -49,7 +49,7 @@ def download(tensor: Tensor) -> Tensor:
 
 
 def moved(model: Model, dtype: torch.dtype | None = None) -> Model:
-    """Return a copy of a model on the pretended GPU; shared parameters stay shared, and parameters keep their attributes.
+    """Return a copy of a model on the pretended GPU; shared parameters stay shared and keep their attributes.
 
     Args:
         model: on the CPU.

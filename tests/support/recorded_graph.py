@@ -1,7 +1,7 @@
 """A stand-in for CUDA graphs: it records operators with their tensors, and runs them again on the tensors' new data.
 
-As in a CUDA graph, a replay runs no Python: a number that Python computed during recording keeps its value, and so do all
-shapes and addresses.
+As in a CUDA graph, a replay runs no Python: a number that Python computed during recording keeps its value, and so do
+all shapes and addresses.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class RecordedGraph(TorchDispatchMode):
         return result
 
     def replay(self) -> None:
-        """Run the operators again. Each writes where it wrote before: the result of an operator that makes a new tensor is
-        copied there; views and in-place results are already there."""
+        """Run the operators again. Each writes where it wrote before: the result of an operator that makes a new tensor
+        is copied there; views and in-place results are already there."""
         for func, args, kwargs, result in self._operators:
             for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(old, Tensor) and _address(old) != _address(new):

@@ -30,8 +30,8 @@ TINY_SIZES: dict[str, Any] = {
     "num_segments": 2,
 }
 
-# The settings of a tiny model, beyond its sizes, for each kind of encoder. ModernBERT's layers are global, local, local,
-# global, and the local ones see three positions to either side.
+# The settings of a tiny model, beyond its sizes, for each kind of encoder. ModernBERT's layers are global, local,
+# local, global, and the local ones see three positions to either side.
 ENCODERS: dict[str, dict[str, Any]] = {
     "absolute": {},
     "relative": {"relative": True},
