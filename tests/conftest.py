@@ -38,8 +38,8 @@ from s2sft_fairseq.runtime import warnings as warning_filters
 from fairseq.dataclass import configs
 from fairseq.dataclass import utils as fairseq_options
 
-# At its first import, rouge-score's log keeps the current stderr and closes it when Hydra sets up another log. Import it
-# here, so that this is not the file in which pytest collects output.
+# At its first import, rouge-score's log keeps the current stderr and closes it when Hydra sets up another log. Import
+# it here, so that this is not the file in which pytest collects output.
 with contextlib.suppress(ImportError):
     import absl.logging
 
@@ -83,7 +83,7 @@ def compose_once(compose: Callable) -> Callable:
 
     The result of `compose` for those classes is kept; a copy of it gets the values of the command.
     """
-    parse = functools.cache(OverridesParser.create().parse_override)  # a command has hundreds of values, many of them the same
+    parse = functools.cache(OverridesParser.create().parse_override)  # many values are the same
     known = {}
 
     def composed(config_name: str, overrides: list[str], strict: bool) -> DictConfig:
