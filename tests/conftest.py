@@ -38,8 +38,8 @@ from s2sft_fairseq.runtime import warnings as warning_filters
 from fairseq.dataclass import configs
 from fairseq.dataclass import utils as fairseq_options
 
-# At its first import, rouge-score's log keeps the current stderr and closes it when Hydra sets up another log. Import
-# it here, so that this is not the file in which pytest collects output.
+# At its first import, rouge-score's log keeps the current stderr and closes it when Hydra sets up another log. Give it
+# the original stderr, so that it does not close the file in which pytest collects output.
 with contextlib.suppress(ImportError):
     import absl.logging
 
