@@ -1,8 +1,8 @@
-"""Shared fixtures: a tiny corpus, and the command lines run in processes of their own or within the test's.
+"""Shared fixtures: a tiny corpus, and command lines that run in a process of their own or in that of the tests.
 
 A process takes seconds to import PyTorch and fairseq. Prefer `call_command`; use `run_command` where the process itself
-matters: what it prints on which stream, its exit status, signals, several ranks. Tests that start a process are marked
-`process`: by themselves where a fixture of `STARTS_PROCESSES` does it, by hand elsewhere.
+matters: which stream it prints on, its exit status, signals, several ranks. Tests that start a process are marked
+`process`: automatically if they use a fixture of `STARTS_PROCESSES`, by hand otherwise.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from s2sft_fairseq.runtime import warnings as warning_filters
 from fairseq.dataclass import configs
 from fairseq.dataclass import utils as fairseq_options
 
-# rouge-score's log takes the stderr of its first import for its own, and closes it when Hydra sets up another log: that
-# would be the file that pytest collects output in.
+# At its first import, rouge-score's log keeps the current stderr and closes it when Hydra sets up another log. Give it
+# the original stderr, so that it does not close the file in which pytest collects output.
 with contextlib.suppress(ImportError):
     import absl.logging
 
@@ -56,7 +56,7 @@ TINY_MODEL = (
     *("--arch", "unilm_tiny", "--random-init", "--encoder-layers", "1", "--encoder-embed-dim", "16"),
     *("--encoder-ffn-embed-dim", "32", "--encoder-attention-heads", "2", "--max-positions", "64"),
 )
-# What a training on `tiny_data` needs beyond the data, a --save-dir and a --max-update; on the CPU, to be repeatable.
+# Options of a training on `tiny_data`, all but the data, --save-dir and --max-update; on the CPU, to be repeatable.
 TINY_TRAINING = (
     *TINY_MODEL,
     *("--criterion", "mask_attention", "--optimizer", "adam", "--lr", "0.01", "--clip-norm", "0", "--batch-size", "8"),
@@ -79,11 +79,11 @@ GUARD.install()
 
 
 def compose_once(compose: Callable) -> Callable:
-    """Hydra's composition of fairseq's options, which each command asks for, mostly with the same classes of options.
+    """Cache Hydra's composition of fairseq's options: most commands compose the same classes of options.
 
-    What `compose` makes of those classes is kept, and a copy of it gets the values of the command.
+    The result of `compose` for those classes is kept; a copy of it gets the values of the command.
     """
-    parse = functools.cache(OverridesParser.create().parse_override)  # one of the hundreds of values, many the same
+    parse = functools.cache(OverridesParser.create().parse_override)  # many values are the same
     known = {}
 
     def composed(config_name: str, overrides: list[str], strict: bool) -> DictConfig:
@@ -102,10 +102,10 @@ def compose_once(compose: Callable) -> Callable:
 
 
 fairseq_options.compose = compose_once(fairseq_options.compose)
-fairseq_options.initialize = lambda config_path: contextlib.nullcontext()  # `compose_once` does
+fairseq_options.initialize = lambda config_path: contextlib.nullcontext()  # `compose_once` initializes Hydra
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects by the marks
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ())):
@@ -113,9 +113,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    engine._commit()  # which asks Git once in a process
+    engine._commit()  # asks Git once per process
     gc.collect()
-    gc.freeze()  # what is imported stays, and need not be looked through by each collection
+    gc.freeze()  # the imported modules stay; later collections need not visit them
 
 
 @pytest.hookimpl(wrapper=True)
@@ -129,7 +129,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """One PyTorch thread: faster for tiny models, and the same order of additions everywhere."""
+    """Use one PyTorch thread: faster for tiny models, and the same order of additions everywhere."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -138,9 +138,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The fastest matrix kernels are kept in a folder of this run, also by the processes that tests start.
+    """Keep the choice of the fastest matrix kernels in a folder of this run, also for the processes that tests start.
 
-    They are timed while other tests run. matplotlib, which would look for fonts again, keeps its own folder.
+    They are timed while other tests run. matplotlib keeps its usual folder, so that it does not search for fonts again.
     """
     with pytest.MonkeyPatch.context() as patch:
         users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -179,7 +179,7 @@ def call_command(
         forget()
         capsys.readouterr()
         with warnings.catch_warnings():
-            warning_filters.install()  # pytest has taken them away
+            warning_filters.install()  # pytest has removed them
             try:
                 done = cli.main(prepared(words))
             except SystemExit as exit_:
@@ -231,7 +231,7 @@ def tiny_data(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def tiny_options() -> SimpleNamespace:
-    """Options for command lines: `model` and `training`, tuples of words, and `preprocess(corpus, destination)`."""
+    """Options for command lines: `model` and `training`, tuples of strings, and `preprocess(corpus, destination)`."""
     return SimpleNamespace(model=TINY_MODEL, training=TINY_TRAINING, preprocess=preprocess_options)
 
 
@@ -251,7 +251,7 @@ def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     def start(*words: object) -> subprocess.Popen:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [*S2SFT, *(str(word) for word in words)]
-        # Background jobs of a shell ignore Ctrl-C and hand that down; these commands are to be interrupted by it.
+        # A shell's background jobs ignore Ctrl-C and pass that on to their children; these commands must react to it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             started.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))

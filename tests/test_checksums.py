@@ -50,7 +50,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.process
-def test_sha256sum_reads_them(folder):
+def test_sha256sum_accepts_the_checksums(folder):
     done = subprocess.run(["sha256sum", "-c", CHECKSUMS], cwd=folder, capture_output=True, text=True, check=True)
     assert sorted(done.stdout.splitlines()) == ["a.txt: OK", "b.bin: OK", "inner/c d.txt: OK"]
     flip(folder / "b.bin", 100)
@@ -74,7 +74,7 @@ def test_files(folder, monkeypatch):
     monkeypatch.setenv(SKIP, "0")
     with pytest.raises(UserError):
         check_files(*names)
-    write_checksums(folder)  # whoever changed them on purpose
+    write_checksums(folder)  # the user accepts changes made on purpose
     check_files(*names)
 
 
@@ -118,7 +118,7 @@ def checkpoint(tmp_path):
 
 
 def test_a_checkpoint(checkpoint, monkeypatch):
-    """A bit of its weights, which PyTorch would load as another number."""
+    """A flipped bit of the weights, which PyTorch would load as another number."""
     check_checkpoint(checkpoint)
     place = checkpoint.read_bytes().index(torch.tensor([7.0]).numpy().tobytes() + torch.tensor([8.0]).numpy().tobytes())
     flip(checkpoint, place + 2)
@@ -130,7 +130,7 @@ def test_a_checkpoint(checkpoint, monkeypatch):
 
 
 def test_every_byte_of_a_checkpoint(checkpoint):
-    """Whichever byte is flipped: it is an error that names the file, or what is loaded is the same."""
+    """Flipping any byte is either an error that names the file or changes nothing that is loaded."""
     whole, draw = checkpoint.read_bytes(), random.Random(1)
     loaded = 0
     for place in [*range(64), *draw.sample(range(len(whole)), 300), *range(len(whole) - 200, len(whole))]:
@@ -144,11 +144,11 @@ def test_every_byte_of_a_checkpoint(checkpoint):
             continue
         loaded += 1
         assert found["cfg"] == STATE["cfg"] and torch.equal(found["model"]["weight"], STATE["model"]["weight"])
-    assert loaded < 300  # padding, and fields that nothing reads
+    assert loaded < 300  # padding, and fields that are not read
 
 
 def test_archives_without_checksums(tmp_path):
-    """PyTorch may be told to leave them out, and files before 1.6 are no archives."""
+    """PyTorch can leave the checksums out, and files before PyTorch 1.6 are not archives."""
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(STATE, tmp_path / "without.pt")

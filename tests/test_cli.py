@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_opened(call_raising):
 )
 def test_threads_wait_a_little_unless_the_user_says_otherwise(call_raising, monkeypatch, given, spins):
     for name in cli.WAITING:
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "")  # monkeypatch restores it at the end
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The text of a UserError reaches the user, wherever it was raised and whatever wrapped it."""
+"""The text of a UserError reaches the user, wherever it is raised and whatever wraps it."""
 
 import os
 import pickle
@@ -33,7 +33,7 @@ def raised(raise_it):
     return caught.value
 
 
-def test_found_behind_an_exception_of_fairseq():
+def test_found_as_the_context_of_an_exception_of_fairseq():
     def as_in_fairseq_trainer():
         try:
             raise UserError("the dictionary has 5 symbols\nthe checkpoint 7")

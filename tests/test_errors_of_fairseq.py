@@ -1,4 +1,4 @@
-"""What fairseq says of the options reaches the user as a sentence; what may be a bug keeps its traceback."""
+"""Errors that fairseq reports about options reach the user as a sentence; possible bugs keep their traceback."""
 
 import numpy as np
 import pytest
@@ -37,11 +37,11 @@ def test_files(tmp_path):
     assert stated_by_fairseq(OSError("disk on fire")) == "disk on fire"
 
 
-def test_what_fairseq_raises_itself():
+def test_errors_that_fairseq_raises_itself():
     assert stated_by_fairseq(caught(utils.get_activation_fn, "none")) == "--activation-fn none not supported"
 
 
-def test_what_may_be_a_bug():
+def test_possible_bugs():
     assert stated_by_fairseq(caught(FairseqDataset().size, 0)) is None  # raised by fairseq, but without a text
     assert stated_by_fairseq(caught(data_utils.collate_tokens, [], 0)) is None
     assert stated_by_fairseq(caught(np.stack, [])) is None

@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole or not at all, and locks."""
+"""Files and folders that exist complete or not at all, and locks."""
 
 import errno
 import fcntl
@@ -26,7 +26,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != CHECKSUMS)
 
 
-def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
+def test_a_file_gets_its_name_once_it_is_complete(tmp_path):
     path = tmp_path / "new" / "file"
     with whole_file(path) as temporary:
         temporary.write_text("one")
@@ -38,9 +38,9 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_what_is_being_written_of_a_file(tmp_path):
+def test_temporary_files_of_a_file(tmp_path):
     path = tmp_path / "file[1]"
-    (tmp_path / ".file[1].more.1-0123abcd.tmp").touch()  # of another file
+    (tmp_path / ".file[1].more.1-0123abcd.tmp").touch()  # belongs to another file
     (tmp_path / ".file[1].tmp").touch()
     (tmp_path / ".file[1].2-0123abcd.tmp").touch()
     with whole_file(path) as temporary:
@@ -49,7 +49,7 @@ def test_what_is_being_written_of_a_file(tmp_path):
     assert [each.name for each in temporary_files(path)] == [".file[1].2-0123abcd.tmp"]
 
 
-def test_a_broken_off_file_leaves_the_one_before(tmp_path):
+def test_an_interrupted_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("before")
     with pytest.raises(KeyboardInterrupt), whole_file(path) as temporary:
@@ -74,7 +74,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     assert set(done) == {str(temporary / "inner"), str(temporary / CHECKSUMS), str(temporary), str(tmp_path)}
 
 
-def test_what_cannot_be_synced(tmp_path, monkeypatch):
+def test_files_that_cannot_be_synced(tmp_path, monkeypatch):
     def fail(number):
         def fsync(descriptor):
             raise OSError(number, os.strerror(number))
@@ -215,7 +215,7 @@ def test_old_and_new_files_never_mix(tmp_path, monkeypatch):
     assert {name: (tmp_path / name).read_text() for name in names(tmp_path)} == {"train.bin": "new"}
 
 
-def test_what_killed_processes_left_is_removed(tmp_path):
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
     (tmp_path / ".folder.12-0123abcd.tmp").mkdir()
     (tmp_path / ".folder.12-0123abcd.tmp" / "part").write_text("")
     mine = ["folder.partial", ".folder.tmp", ".other.12-0123abcd.tmp"]

@@ -1,4 +1,4 @@
-"""The package's metadata, the pinned stack, and what the committed files may say."""
+"""The package's metadata, the pinned packages, and names that committed files must not contain."""
 
 import ast
 import email.parser
@@ -20,13 +20,13 @@ from raw_corpora import RAW
 import s2sft_fairseq
 
 ROOT = Path(__file__).resolve().parents[1]
-# Declared by packages that we use, and left out on purpose: docs/dependencies.md tells why.
+# Required by packages that we use, and left out on purpose: docs/dependencies.md says why.
 LEFT_OUT = {"torchaudio", "cffi", "sentence-transformers", "mock", "pycocotools"}
-# What CUDA builds of PyTorch bring along; each build pins its own.
+# Packages that CUDA builds of PyTorch require; each build pins its own.
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
 
 
-# Several commands in one process, whose start takes most of the time.
+# Several commands in one process, because starting a process takes most of the time.
 EACH = """
 import sys
 from s2sft_fairseq import cli
@@ -121,7 +121,7 @@ def call_installed(wheel, tmp_path):
     wheel.extractall(tmp_path / "installed")
     (tmp_path / "work").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1"}
-    environment.pop("COVERAGE_PROCESS_CONFIG", None)  # the coverage of this repository counts no lines of a copy
+    environment.pop("COVERAGE_PROCESS_CONFIG", None)  # without it, no coverage is measured for this copy
 
     def call(*words: str) -> subprocess.CompletedProcess:
         command = [sys.executable, *words]
@@ -176,7 +176,7 @@ def test_pins_meet_what_is_required(requirements, pins):
     assert unmet == []
 
 
-def test_every_package_that_comes_along_is_pinned(requirements, pins):
+def test_every_indirect_requirement_is_pinned(requirements, pins):
     missing, seen = set(), set()
     waiting = [(canonicalize_name(r.name), r.extras) for r in requirements]
     while waiting:
@@ -222,7 +222,7 @@ def test_every_direct_dependency_is_explained(requirements):
 
 @pytest.mark.process
 def test_committed_files_name_no_machine_and_no_package_registry():
-    # Written in pieces, so that this file does not name them either.
+    # Written in pieces, so that this file does not contain the names itself.
     registries = ["pypi" + ".org", "python" + "hosted", "download.py" + "torch.org", "ana" + "conda.org"]
     folders = ["/tmp/" + "w/", "/opt/" + "pypi", "/opt/" + "wheels", "/root" + "/"]
     patterns = [*map(re.escape, registries + folders), "/(?:home|Users)" + r"/\w", r"(?<![\w.])/work" + "/"]

@@ -1,4 +1,4 @@
-"""scripts/setup.sh: what it reuses, what it makes anew, and its errors. A stand-in for Python installs nothing."""
+"""scripts/setup.sh: what it reuses, what it makes again, and its errors. A stand-in for Python installs nothing."""
 
 import os
 import re
@@ -25,7 +25,7 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path) -> Path:
-    """A folder with what the script reads, and a space in its name; calls.txt beside it lists what was installed."""
+    """A folder with what the script reads, and a space in its name; calls.txt next to it lists what was installed."""
     folder = tmp_path / "a checkout"
     for name in SOURCES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,15 +37,15 @@ def checkout(tmp_path) -> Path:
 
 
 def start(checkout: Path, **environment) -> subprocess.Popen:
-    """The script, with the stand-in for Python unless PYTHON is given."""
+    """Start the script, with the stand-in for Python unless PYTHON is given."""
     variables = {**os.environ, "PYTHON": str(checkout.parent / "python"), "VENV": "", **environment}
-    variables.pop("COVERAGE_PROCESS_CONFIG", None)  # no module of the package runs here
+    variables.pop("COVERAGE_PROCESS_CONFIG", None)  # the script runs no module of the package
     command = ["bash", str(checkout / "scripts" / "setup.sh")]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def set_up(checkout: Path, **environment) -> tuple[int, str]:
-    """Exit status and output of the script."""
+    """Run the script; return its exit status and output."""
     process = start(checkout, **environment)
     output, _ = process.communicate()
     return process.returncode, output
@@ -144,7 +144,7 @@ def test_finds_the_only_suitable_python_by_its_name(checkout):
         (names / name).write_text(f'#!/bin/sh\nVERSION={version} exec {checkout.parent / "python"} "$@"\n')
         (names / name).chmod(0o755)
     for name in ("python3.11", "python3.12"):
-        (names / name).write_text("#!/bin/sh\nexit 127\n")  # as pyenv's for a version that is not chosen
+        (names / name).write_text("#!/bin/sh\nexit 127\n")  # as pyenv's for a version that is not selected
         (names / name).chmod(0o755)
     status, output = set_up(checkout, PYTHON="", PATH=f"{names}:{os.environ['PATH']}")
     assert status == 0, output

@@ -1,4 +1,4 @@
-"""Commands start quickly: what needs neither PyTorch nor fairseq does not import them."""
+"""Commands start quickly: those that need neither PyTorch nor fairseq import neither."""
 
 import json
 import os
@@ -19,7 +19,7 @@ WORK = {
     "score": ["--sys", "test.src", "--ref", "test.tgt"],
 }
 
-# Each command in a process of its own, forked before anything is imported: which heavy modules it has imported.
+# Run each command in a process of its own, forked before anything is imported; list the heavy modules it has imported.
 PROGRAM = """
 import json, os, sys
 from s2sft_fairseq import cli
@@ -75,7 +75,7 @@ finally:
 
 
 def test_scientific_packages_are_imported_when_they_are_used():
-    """fairseq's own metrics still work, though their packages were not imported with it."""
+    """fairseq's own metrics still work, although their packages are not imported with it."""
     program = """
 import sys
 import s2sft_fairseq.plugin

@@ -14,8 +14,8 @@ import s2sft_fairseq
 pytestmark = pytest.mark.process
 PACKAGE = Path(s2sft_fairseq.__path__[0])
 
-# Each form in a process forked once fairseq is imported: what is registered after fairseq has made its parser, and from
-# which folder it comes; or the exception.
+# Run each form in a process that is forked after fairseq is imported. Print what is registered after fairseq has made
+# its parser and the folder of the package, or the exception.
 EACH_FORM = """
 import json, os, sys
 from fairseq import options
@@ -45,7 +45,7 @@ for name, (folder, first, arguments) in json.loads(sys.argv[1]).items():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """The result of every form by its name, and the path of an installed copy."""
+    """The result of every form by its name, the path of an installed copy, and the path of a link."""
     installed = tmp_path_factory.mktemp("site-packages") / "s2sft_fairseq"
     shutil.copytree(PACKAGE, installed, ignore=shutil.ignore_patterns("__pycache__"))
     link = tmp_path_factory.mktemp("links") / "s2sft_fairseq"
@@ -65,7 +65,7 @@ def results(tmp_path_factory):
     }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", EACH_FORM, json.dumps(forms)]
-    # Not in this checkout, which Python would find without any --user-dir.
+    # Do not run in this checkout, where Python would find the package without --user-dir.
     done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=300)
     found = dict(json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if "RESULT" in line)
     assert set(found) == set(forms), done.stdout + done.stderr
@@ -92,7 +92,7 @@ def test_another_copy_than_the_imported_one_is_refused_by_fairseq(results):
     assert "is not globally unique" in results[0]["another_copy"]
 
 
-# fairseq starts one process a GPU: two are pretended, in the processes that it starts too, as they run this file again.
+# fairseq starts one process per GPU. Pretend that there are two, also in the processes, which run this file again.
 SPAWNING = """
 import os
 import torch

@@ -1,4 +1,4 @@
-"""Pieces of a stream: what was shown stays as it is, whatever follows."""
+"""Pieces of a stream: text that was shown does not change later."""
 
 import random
 
@@ -33,8 +33,8 @@ def test_stable_part(text, stable):
     assert stable_part(text) == stable
 
 
-def test_it_is_the_beginning_of_every_longer_text():
-    """Of any words and marks, in any order."""
+def test_every_longer_text_begins_with_the_stable_part():
+    """For random words and punctuation marks in random order."""
     rng = random.Random(1)
     shown = 0
     for _ in range(10000):

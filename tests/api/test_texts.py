@@ -1,4 +1,4 @@
-"""What counts as one text, and as several."""
+"""Which values are one text, and which are several."""
 
 import pytest
 

@@ -1,7 +1,8 @@
-"""Read files that libFuzzer makes, guided by what lines of this package they reach: ``fuzz.py READER --runs N``.
+"""Read inputs that libFuzzer generates, guided by the lines of this package that they reach: ``fuzz.py READER --runs
+N``.
 
-It needs the package atheris (pip install atheris), which has wheels for few platforms. An input that raises
-anything but `UserError`, or takes more than 4 GiB or 20 seconds, ends it, and is written to the current folder as
+It needs the package atheris (pip install atheris), which has wheels for few platforms. An input that raises anything
+but `UserError`, or takes more than 4 GiB or 20 seconds, ends the program and is written to the current folder as
 ``crash-...``. Readers are those of tests/support/file_readers.py.
 """
 
@@ -17,7 +18,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / 
 
 
 def main() -> int:
-    """Fuzz the reader that the command line names; its exit status is libFuzzer's."""
+    """Fuzz the reader named on the command line; return libFuzzer's exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reader", help="a name of tests/support/file_readers.py, or list")
     parser.add_argument("--file", help="the file of its folder to make (default: each in turn)")
@@ -26,13 +27,13 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
-        if not child:  # libFuzzer ends its process without a word to Python
+        if not child:  # libFuzzer ends its process without raising
             fuzz(options, Path(folder))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def fuzz(options: argparse.Namespace, folder: Path) -> None:
-    """Read until the runs are over; does not return."""
+    """Read until all runs are done; does not return."""
     import atheris
 
     with atheris.instrument_imports(include=["s2sft_fairseq"]):
@@ -53,7 +54,7 @@ def fuzz(options: argparse.Namespace, folder: Path) -> None:
         (seeds / str(number)).write_bytes(bytes([number % 256]) + content)
 
     def read(data: bytes) -> None:
-        """Read the folder with one file of its own: the first byte says which."""
+        """Read the folder with one file replaced; the first byte selects the file."""
         number = (data[0] if data else 0) % len(files)
         files[number].write_bytes(data[1:])
         try:

@@ -1,4 +1,4 @@
-"""A checkpoint runs no code: not from its pickle, and not from what its configuration asks for."""
+"""A checkpoint runs no code, neither from its pickle nor through its configuration."""
 
 import logging
 import os
@@ -56,7 +56,7 @@ def own_task(data):
 TRANSFORMER = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
 TRANSLATION = {"_name": "translation", "source_lang": "src", "target_lang": "tgt"}
 
-# Configurations with {code} that fairseq evaluates, or that make it build something else; and what the error names.
+# Configurations with {code} that fairseq would evaluate or use to build something else, and the expected error.
 CONFIGS = {
     "fconv": (
         {"model": {"_name": "fconv", "encoder_layers": "{code}"}},
@@ -150,7 +150,7 @@ CONFIGS = {
 
 
 def filled(value, attack):
-    """A configuration with the code of an attack."""
+    """Return a configuration with the code of an attack."""
     if isinstance(value, str):
         return value.replace("{code}", attack.code).replace("{marker}", str(attack.marker))
     if isinstance(value, list):
@@ -172,7 +172,7 @@ def test_configurations_that_would_run_code(attack, name):
     assert not attack.marker.exists()
 
 
-def test_all_that_is_wrong_is_told_at_once(attack):
+def test_all_problems_are_reported_at_once(attack):
     path = attack.save(cfg={"model": {"_name": "fconv", "encoder_layers": attack.code}, "criterion": {"_name": "ctc"}})
     with pytest.raises(UserError) as error:
         checkpoint_utils.load_checkpoint_to_cpu(path)
@@ -198,7 +198,7 @@ def test_other_forms_of_a_configuration(attack, entries, message):
         checkpoint_utils.load_model_ensemble_and_task([attack.save(**entries)])
 
 
-def test_a_configuration_that_holds_itself(attack):
+def test_a_configuration_that_contains_itself(attack):
     endless = {"_name": "unilm"}
     endless["again"] = endless
     with pytest.raises(UserError, match=r"evil\.pt: cfg must be a dictionary of options, but is nested without end"):
@@ -240,14 +240,14 @@ def test_predict(attack):
 
 
 def test_a_pretrained_component(attack):
-    """What fairseq's own models load by an option, such as --load-pretrained-encoder-from."""
+    """A part that fairseq's own models load through an option such as --load-pretrained-encoder-from."""
     path = attack.save(cfg={"model": {"_name": "wav2vec2", "conv_feature_layers": attack.code}})
     with pytest.raises(UserError, match=r"cfg\.model\._name is 'wav2vec2'"):
         checkpoint_utils.load_pretrained_component_from_model(None, path)
 
 
 class Pickled:
-    """Runs a command where it is unpickled without care."""
+    """Runs a command when it is unpickled unsafely."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -257,7 +257,7 @@ class Pickled:
 
 
 def test_a_variable_that_switches_safe_loading_off(attack, run_command):
-    """Through the real command line, for PyTorch and fairseq read it themselves."""
+    """Through the real command line, because PyTorch and fairseq read the variable themselves."""
     path = attack.save(model=Pickled(attack.marker))
     words = ("validate", "data", "--path", path, "--cpu", "--batch-size", "1")
     done = run_command(*words, status=2, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
@@ -286,6 +286,6 @@ def test_a_plugin_that_a_checkpoint_names_is_not_imported(attack, tmp_path):
     plugin.mkdir()
     (plugin / "__init__.py").write_text(f"open({str(attack.marker)!r}, 'w')\n")
     cfg = {"model": {"_name": "unilm", **TINY_SIZES}, "task": attack.task, "common": {"user_dir": str(plugin)}}
-    with pytest.raises(UserError, match="does not fit the model"):  # it was built, and has no weights
+    with pytest.raises(UserError, match="does not fit the model"):  # it was built, and lacks weights
         checkpoint_utils.load_model_ensemble_and_task([attack.save(cfg=cfg)])
     assert not attack.marker.exists()

@@ -1,4 +1,4 @@
-"""Folders of users that a command writes to, or beside: what is in them and is not ours stays."""
+"""Commands that write to or next to a user's folder keep its other files."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_config_that_lists_files_of_others(source, tmp_path):
+def test_a_config_that_lists_foreign_files(source, tmp_path):
     victim, folder = tmp_path / "victim", tmp_path / "encoder"
     victim.write_text("precious")
     convert(source, folder)
@@ -45,7 +45,7 @@ def test_a_config_that_lists_files_of_others(source, tmp_path):
     assert contents(folder) == before
 
 
-def test_a_file_that_was_put_beside_a_conversion(source, tmp_path):
+def test_a_file_added_to_a_converted_encoder(source, tmp_path):
     folder = tmp_path / "encoder"
     convert(source, folder)
     (folder / "bpe.codes").write_text("mine")
@@ -71,7 +71,7 @@ def test_links(source, tmp_path):
 
 
 def killed_while_moving(source, folder, moves):
-    """Convert in a process that is killed before it moves a file or folder for the `moves`-th time; whether it was."""
+    """Convert in a process that is killed before its `moves`-th move of a file or folder; return whether it was."""
     child = os.fork()
     if not child:
         left = moves

@@ -1,6 +1,6 @@
-"""A disk that is full while a training saves: nothing that was whole before may be lost.
+"""A disk that is full while a training saves: no complete file from before is lost.
 
-Needs root, to mount a small file system. `pytest -m "" -s tests/attacks/test_full_disk.py` prints what was left.
+Needs root, to mount a small file system. `pytest -m "" -s tests/attacks/test_full_disk.py` prints what remained.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ EVERY = 20  # updates from one save to the next
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of 2 MB; a checkpoint of the tiny model has 60 kB."""
+    """A disk of 2 MB; a checkpoint of the tiny model takes 60 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True).returncode:
@@ -36,7 +36,7 @@ def fill(disk: Path) -> None:
 
 
 def train_on_a_full_disk(disk: Path, words: tuple, seconds: float) -> tuple[int, str]:
-    """Train; the disk is full from the first save on, until `seconds` after the second one began.
+    """Train; the disk is full from the first save until `seconds` after the second one began.
 
     Returns:
         The exit status, and all output.
@@ -57,10 +57,10 @@ def train_on_a_full_disk(disk: Path, words: tuple, seconds: float) -> tuple[int,
 
 
 def updates_of(path: Path) -> int | None:
-    """The update that a checkpoint was saved at; None where it cannot be read."""
+    """Return the update at which a checkpoint was saved; None if it cannot be read."""
     try:
         return torch.load(path, weights_only=True)["optimizer_history"][-1]["num_updates"]
-    except Exception:  # a damaged file fails in any way whatever
+    except Exception:  # a damaged file can raise any exception
         return None
 
 

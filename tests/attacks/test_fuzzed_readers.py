@@ -1,4 +1,4 @@
-"""Damaged and hostile files of every kind: whatever a file holds, its reader returns, or raises `UserError`."""
+"""Damaged and hostile files of every kind: a reader returns or raises `UserError`, whatever its file contains."""
 
 import os
 import resource
@@ -24,12 +24,12 @@ DAMAGES = st.lists(
 
 
 def memory() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Return the peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def fuzz(name: str, folder: Path, inputs: int) -> dict[str, int]:
-    """Read a number of damaged folders; return how many were read and how many refused."""
+    """Read a number of damaged folders; return how many were read and how many were refused."""
     reader = READERS[name]
     reader.write(folder)
     reader.read(folder)
@@ -77,7 +77,7 @@ def test_a_few(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_many(name, tmp_path):
-    """100,000 inputs, or as many as the variable S2SFT_FUZZ_INPUTS says; the same ones each time."""
+    """100,000 inputs, or the number in the variable S2SFT_FUZZ_INPUTS; the same ones in each run."""
     outcomes = fuzz(name, tmp_path, LONG)
     print(f"{name}: {outcomes}")
     assert outcomes["refused"] > 0

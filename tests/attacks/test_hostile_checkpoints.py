@@ -1,4 +1,4 @@
-"""Checkpoints that ask for memory, or hold what no weights are: refused by name, before memory is taken."""
+"""Checkpoints that ask for much memory or whose values cannot be weights: refused by name, with little memory."""
 
 import io
 import json
@@ -23,7 +23,7 @@ BERT |= {"intermediate_size": 4, "max_position_embeddings": 4}
 
 
 def save(folder, state, **config):
-    """A file of weights and its configuration."""
+    """Write a file of weights and its configuration."""
     torch.save(state, folder / "pytorch_model.bin")
     (folder / "config.json").write_text(json.dumps({**BERT, **config}))
     return folder / "pytorch_model.bin"
@@ -80,7 +80,7 @@ def test_tensors_that_are_no_weights(tmp_path, name):
 
 
 class Rebuilt:
-    """Pickled as a tensor with any offset and strides over a memory of four numbers."""
+    """Pickled as a tensor with any offset and strides over a storage of four numbers."""
 
     def __init__(self, *place):
         self.place = place
@@ -92,7 +92,7 @@ class Rebuilt:
 @pytest.mark.parametrize(
     "place", [(2**40, (4,), (1,)), (0, (4,), (2**40,)), (-1, (4,), (1,)), (0, (2**40,), (1,)), (0, (2,), (-1,))]
 )
-def test_places_out_of_memory(tmp_path, place):
+def test_tensors_outside_of_their_storage(tmp_path, place):
     path = save(tmp_path, {"a": Rebuilt(*place)})
     with pytest.raises(UserError, match=r"pytorch_model\.bin"):
         open_source(path)
@@ -141,7 +141,7 @@ def test_options_of_another_kind(tmp_path, cfg):
 
 
 def test_a_list_that_is_ten_billion_values(tmp_path):
-    """Each list refers ten times to the next one; the file has less than 2 kB."""
+    """Each list refers ten times to the next one; the file is smaller than 2 kB."""
     value = ["x"]
     for _ in range(10):
         value = [value] * 10
@@ -162,7 +162,7 @@ def test_a_number_of_600_digits(tmp_path, name):
 @pytest.mark.parametrize(
     "name", ["model.layers.999999999.attn.Wqkv.weight", f"bert.layer.{'9' * 5000}.a", "decoder.layers.999999999.fc3.w"]
 )
-def test_names_that_tell_of_a_billion_layers(tmp_path, name):
+def test_names_that_imply_a_billion_layers(tmp_path, name):
     before = most_memory()
     with pytest.raises(UserError):
         convert_encoder(open_source(save(tmp_path, {name: torch.zeros(2)}, model_type="unknown")))
@@ -180,7 +180,7 @@ def test_names_that_tell_of_a_billion_layers(tmp_path, name):
         ("a\x00.bin", r"'a\\x00\.bin'"),
     ],
 )
-def test_an_index_that_leads_elsewhere(tmp_path, name, missing):
+def test_an_index_with_paths_to_other_folders(tmp_path, name, missing):
     folder = tmp_path / "folder"
     (folder / "sub").mkdir(parents=True)
     for file in (tmp_path / "outside.bin", folder / "sub" / "inside.bin"):
@@ -194,7 +194,7 @@ def test_an_index_that_leads_elsewhere(tmp_path, name, missing):
 @pytest.mark.parametrize(
     "content", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": {}}}']
 )
-def test_an_index_of_nothing(tmp_path, content):
+def test_an_invalid_index(tmp_path, content):
     (tmp_path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(UserError, match=r"index\.json must h"):
         open_source(tmp_path)

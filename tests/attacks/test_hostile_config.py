@@ -1,4 +1,4 @@
-"""A configuration with values that nobody writes by mistake: refused by name, at once and in little memory."""
+"""A configuration with values that nobody writes by mistake: refused by name, at once and with little memory."""
 
 import json
 
@@ -8,14 +8,14 @@ from hugging_face import save, their_model
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    """A folder of Hugging Face's, and its configuration."""
+    """A folder saved by Hugging Face's transformers, and its configuration."""
     folder = save("bert", their_model("bert"), tmp_path_factory.mktemp("bert"))
     return folder, json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def convert(bert, call_command, tmp_path):
-    """Convert with another text of the configuration; what is said then."""
+    """Convert with another text as the configuration, and return the error output."""
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
 
     def run(text):

@@ -1,4 +1,4 @@
-"""Tokenizers, corpora and JSON with values that nobody writes by mistake: refused by file, and line or key."""
+"""Tokenizers, corpora and JSON with values that nobody writes by mistake: errors name the file and a line or key."""
 
 import gzip
 import json
@@ -40,20 +40,20 @@ def test_deep_json(tmp_path, name):
     assert malformed.lines() == [f"{tmp_path / 'a.jsonl'}:2: is not valid JSON"]
 
 
-def test_what_json_may_be():
+def test_valid_json():
     assert parse_json(f"{'[' * 100}{2**63 - 1}, {-(2**63)}{']' * 100}") is not None
     assert parse_json(b'{"a": "\\ud83d\\ude00", "b": [1e3, null, true]}') == {"a": "😀", "b": [1e3, None, True]}
 
 
 @pytest.mark.parametrize("text", [f"[{2**63}]", "9" * 5000, "-" + "9" * 30, '"\\ud800"', '{"\\udc00": 1}', "", "[1,]"])
-def test_what_json_may_not_be(tmp_path, text):
+def test_invalid_json(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UserError, match=r"a\.json must be JSON: "):
         read_json(tmp_path / "a.json")
 
 
 def letters(path: Path, count: int, before: bytes = b"") -> Path:
-    """Write a ``.gz`` of a number of letters without a line end."""
+    """Write a ``.gz`` of this many letters without a line end."""
     pack = zlib.compressobj(9, wbits=31)
     parts = [pack.compress(before), *(pack.compress(b"a" * 2**20) for _ in range(count // 2**20)), pack.flush()]
     path.write_bytes(b"".join(parts))
@@ -95,7 +95,7 @@ def test_a_corpus_that_unpacks_to_more_than_memory(tmp_path):
 
 
 def test_two_files_in_one_gz(tmp_path):
-    """Legitimate: gzip files may be put one behind the other."""
+    """This is valid: gzip files can be concatenated."""
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n"))
     assert check_text(tmp_path / "a.txt.gz").lines == 2
     assert list(read_lines(tmp_path / "a.txt.gz")) == ["one", "two"]
@@ -185,13 +185,13 @@ def test_added_tokens_that_contradict_each_other(tmp_path, added):
 
 @pytest.mark.parametrize("value", [7, None, [1], {"a": {"a": 1}}, "x", True])
 @pytest.mark.parametrize("part", ["normalizer", "added_tokens", "model"])
-def test_a_tokenizer_json_of_other_kinds(tmp_path, part, value):
+def test_a_tokenizer_json_with_parts_of_other_types(tmp_path, part, value):
     write_modernbert(tmp_path)
     path = tmp_path / "tokenizer.json"
     document = json.loads(path.read_text())
     (path).write_text(json.dumps({**document, part: value}))
     if (part, value) in (("normalizer", None), ("added_tokens", None)):
-        return  # as if it were not there
+        return  # null is the same as leaving it out
     with pytest.raises(UserError, match=r"tokenizer\.json"):
         open_tokenizer(tmp_path)
 
@@ -209,7 +209,7 @@ def test_added_tokens_of_a_tokenizer_json(tmp_path, token):
         open_tokenizer(tmp_path)
 
 
-def test_codes_of_nothing(tmp_path):
+def test_invalid_codes(tmp_path):
     write_fastbpe(tmp_path)
     (tmp_path / "codes").write_text("")
     with pytest.raises(UserError, match="codes must hold pairs of pieces, a line each, but is empty"):

@@ -1,4 +1,4 @@
-"""Pickles that NumPy's own unpickling would trust: types with pointers among their fields, sizes that lie."""
+"""Pickles that NumPy's own unpickling would trust: types with pointers among their fields, and wrong sizes."""
 
 import pickle
 import sys
@@ -15,7 +15,7 @@ RECONSTRUCT, SCALAR = np._core.multiarray._reconstruct, np._core.multiarray.scal
 
 
 class Crafted:
-    """Pickled as a call of any function, after which the result may be given any state."""
+    """Pickled as a call of any function; the result can then get any state."""
 
     def __init__(self, *reduced):
         self.reduced = reduced
@@ -86,7 +86,7 @@ def test_in_a_file_of_paddle(tmp_path, name):
 
 
 def test_two_states(tmp_path):
-    """For the second NumPy would free the memory of the first, which a tensor may share by then."""
+    """With the second state NumPy would free the memory of the first, which a tensor may share by then."""
     state = (1, (4,), FLOAT, False, bytes(32))
     one, other = (pickle.dumps(value, protocol=2) for value in (array(*state), state))
     path = tmp_path / "evil.pdparams"
@@ -104,7 +104,7 @@ print(load_checkpoint(sys.argv[1])["value"]["a"][0])
 
 
 def test_the_process_lives(tmp_path, run_process):
-    """NumPy takes b"AAAAAAAA" for a pointer, as soon as the field is read."""
+    """NumPy uses b"AAAAAAAA" as a pointer as soon as the field is read."""
     torch.save({"value": CRAFTED["a field of pointers"]}, tmp_path / "evil.pt")
     done = run_process(sys.executable, "-c", READ, "evil.pt", status=1)
     assert "error: evil.pt: refused, it holds a NumPy value that is no number" in done.stderr

@@ -1,4 +1,4 @@
-"""Texts on which a regular expression, or a loop within a loop, would take minutes: 100,000 characters take seconds."""
+"""Texts on which a regular expression or a nested loop could take minutes: 100,000 characters take seconds."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ from s2sft_fairseq.tokenization.vocabulary import read_vocab_txt
 from s2sft_fairseq.tokenization.wordpiece import detokenize
 
 LENGTH, MOST_SECONDS = 100_000, 5
-# What a text repeats: beginnings of what the expressions look for, and what several parts of one may match.
+# Strings that a text repeats: beginnings of what the expressions search, and what several of their parts can match.
 UNITS = (
     *(
         " ",
@@ -151,7 +151,7 @@ def texts():
 
 
 def of_file(read):
-    """What reads a file of a text."""
+    """Return a function that reads a text from a file."""
 
     def read_text(text, path):
         path.write_text(text, encoding="utf-8", newline="")

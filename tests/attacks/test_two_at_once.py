@@ -1,4 +1,4 @@
-"""Two commands that write to one folder at once: the second is refused at its start, and changes nothing."""
+"""Two commands that write to one folder at once: the second is refused at its start and changes nothing."""
 
 import time
 
@@ -8,7 +8,7 @@ from tokenizer_folders import write_wordpiece
 
 @pytest.fixture
 def refused(call_command):
-    """Run a command that must be refused because of a folder, which its error names."""
+    """Run a command that must be refused; its error must name the folder."""
 
     def run(folder, *words):
         before = {path: path.read_bytes() for path in folder.glob("*") if path.is_file()}
@@ -34,7 +34,7 @@ def test_trainings(start_command, refused, call_command, tiny_data, tiny_options
     finally:
         first.kill()
         first.communicate()
-    call_command(*words, 2)  # what is killed holds nothing
+    call_command(*words, 2)  # a killed process keeps no lock
     assert (folder / "checkpoint_last.pt").exists()
 
 

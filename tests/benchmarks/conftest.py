@@ -1,4 +1,4 @@
-"""Lets the tests import the benchmarks, which are scripts beside each other and no package."""
+"""Let the tests import the benchmarks: scripts in one folder that are not a package."""
 
 import sys
 from pathlib import Path

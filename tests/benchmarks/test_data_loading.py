@@ -1,4 +1,4 @@
-"""The benchmark of data loading runs, on data of the lengths that it promises."""
+"""The benchmark of data loading runs, on data with the documented lengths."""
 
 import sys
 

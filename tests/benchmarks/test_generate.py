@@ -1,4 +1,4 @@
-"""The script on a tiny model: records, their table, going on, mistakes."""
+"""The script on a tiny model: records, their table, resuming, mistakes."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ TINY = (
 
 
 def rows_of(stdout):
-    """The rows of a table by their systems, and its last line."""
+    """Return the rows of a table by their systems, and its last line."""
     heading, *rows, conditions = stdout.splitlines()
     assert heading.split() == " ".join(HEADINGS).split()
     return {row.split()[4]: row for row in rows}, conditions

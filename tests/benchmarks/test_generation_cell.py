@@ -1,4 +1,4 @@
-"""What is timed, and how steps that were left out are made up."""
+"""What is timed, and how skipped steps are interpolated."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def clock(monkeypatch):
 
 
 def slow_decode(clock, seconds):
-    """A system that takes so long before its first tick, and from each on."""
+    """Return a system that takes the first duration before its first tick, and each further one after a tick."""
 
     def decode(source, tick):
         for number, step in enumerate(seconds):
@@ -56,14 +56,14 @@ def slow_decode(clock, seconds):
 SOURCE = torch.full((4, 6), SEP)
 
 
-def test_what_comes_before_the_first_step_is_the_prefill(clock):
+def test_the_time_before_the_first_step_is_the_prefill(clock):
     timing, tokens = run_batch(slow_decode(clock, [5, 1, 2, 3, 4, 5, 6, 7, 8]), SOURCE, a_cell(), None)
     assert timing == Timing(5, [1, 2, 3, 4, 5, 6, 7, 8])
     assert timing.total == 41
     assert tokens.shape == (4, 8)
 
 
-def test_steps_that_were_left_out_are_on_the_lines_between_the_others(clock):
+def test_skipped_steps_are_interpolated(clock):
     cell = a_cell(system="original", baseline_steps=3)
     assert spread_steps(8, 3) == [1, 4, 7]
     left_out = 0.01
@@ -120,7 +120,7 @@ def test_work_is_counted_without_padding():
 
 
 @pytest.mark.parametrize("text", ["60-464/48", "48", "", "5..4/8", "1/8", "5/1", "5..9/8 "])
-def test_lengths_that_are_none(text):
+def test_invalid_lengths(text):
     with pytest.raises(ValueError, match=r"but (are|the lengths are)"):
         parse_lengths(text)
 

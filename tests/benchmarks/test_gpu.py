@@ -1,4 +1,4 @@
-"""The check of a GPU, on the CPU with tiny sizes: each part runs, goes on, and is laid beside the bars."""
+"""The check of a GPU, on the CPU with tiny sizes: each part runs, resumes, and is compared with the bars."""
 
 import math
 import time
@@ -20,7 +20,7 @@ from s2sft_fairseq.models.unilm_config import ATTENTIONS
 
 TINY, REAL = Settings("cpu", tiny=True), Settings("cuda", tiny=False)
 
-# The cells to run of each part: one of each kind.
+# The cells to run of each part, one of each kind.
 CELLS = {
     "environment": "",
     "parity": "relative window",
@@ -33,7 +33,7 @@ CELLS = {
 
 @pytest.fixture(autouse=True)
 def no_process(monkeypatch):
-    """Git is not asked which commit this is."""
+    """Do not start Git to ask for the commit."""
     monkeypatch.setattr(gpu, "commit", lambda: "abc")
 
 
@@ -60,14 +60,14 @@ def test_every_part_runs_and_is_not_run_again(part, tmp_path, monkeypatch, capfd
 
 @pytest.mark.parametrize("search", gpu_part_parity.SEARCHES)
 def test_hypotheses(search):
-    """Of different lengths, so that sentences end before others."""
+    """Hypotheses have different lengths, so that sentences end before others."""
     found = gpu_part_parity.measure({"search": search, "graph": False}, Settings("cpu", tiny=False))
     assert found["same"] == found["sentences"] == 64
     assert len(set(found["lengths"])) > 5
 
 
 def test_differences_are_found():
-    """A wrong attention does not pass for the right one."""
+    """A wrong attention is noticed."""
     cell = {"method": "pseudo_masked_relative", "attention": "padded", "window": ""}
     other = gpu_part_parity.loss_and_gradients
     losses = []
@@ -94,7 +94,7 @@ def a_part(measure, names="abc", **more):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a part of our own; the result is the exit status and the records."""
+    """Run a part that a test defines, and return the exit status and the records."""
 
     def run(part, **options):
         monkeypatch.setattr(gpu, "import_module", lambda name: part)
@@ -158,7 +158,7 @@ def test_no_cell_begins_too_late(run, capfd):
     assert "parity: no time is left for 3 cells; run it again to go on with: a; b; c" in capfd.readouterr().err
 
 
-def test_what_is_unavailable_is_looked_at_again(run):
+def test_unavailable_cells_are_checked_again(run):
     part = a_part(lambda cell, settings: {}, unavailable=lambda cell, settings: "--attention is one of auto")
     assert {record["state"] for record in run(part)[1].values()} == {"skipped"}
     assert {record["state"] for record in run(a_part(part.measure))[1].values()} == {"measured"}
@@ -236,7 +236,7 @@ def test_nothing_fits(monkeypatch):
     ],
     ids=["of the allocator", "of a library"],
 )
-def test_out_of_memory_is_no_failure(monkeypatch, error):
+def test_out_of_memory_means_that_a_batch_does_not_fit(monkeypatch, error):
     def no_memory(*_):
         raise error
 
@@ -330,7 +330,7 @@ def test_the_rate_of_a_device_without_a_data_sheet():
 
 
 def test_bars_of_checks():
-    """A cell that failed is no bar that is met."""
+    """A failed cell meets no bar."""
     difference = {"loss": 1e-5, "gradient": 3e-2, "worst_gradient": 2e-3}
     records = Records(
         [

@@ -1,4 +1,4 @@
-"""The baseline finds what we find with the same weights, and takes the detours of the original."""
+"""The baseline finds our hypotheses with the same weights, and repeats the original's redundant work."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_the_same_hypotheses(model, sources, beam):
 
 
 def test_beams_do_move(model, sources):
-    """Else the re-ordering would not be tested."""
+    """Otherwise the reordering would not be tested."""
     wide, greedy = (original(setting(beam), model)(sources, no_tick) for beam in (5, 1))
     assert wide.tolist() != greedy.tolist()
 
@@ -95,7 +95,7 @@ def test_every_system_ticks_at_every_step(sources):
         tokens = decode(sources, lambda count=count: count.append(1))
         assert tokens.shape == (len(LENGTHS), STEPS)
         ticks.append(len(count))
-    # The first step of the original is one pass with the encoding of the source.
+    # The original's first step also encodes the source, in one pass.
     assert ticks == [STEPS, STEPS - 1, STEPS]
 
 

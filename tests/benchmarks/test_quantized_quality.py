@@ -1,4 +1,4 @@
-"""The script on a tiny model: what its rows and its JSON say."""
+"""The script on a tiny model: the contents of its rows and its JSON."""
 
 import json
 import subprocess

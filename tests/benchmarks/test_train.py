@@ -1,4 +1,4 @@
-"""The script on a tiny model: records, their table, going on, the plot, mistakes."""
+"""The script on a tiny model: records, their table, resuming, the plot, mistakes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Lengths, and the sizes that the benchmark writes down once more."""
+"""Lengths, and the sizes that the benchmark repeats from the package."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_sizes_are_those_of_the_architectures(name):
 
 
 def test_methods_are_those_of_the_package():
-    # The plain system has those of s2s-ft alone.
+    # The plain system only has the methods of s2s-ft.
     assert {a_cell(method=method).objective for method in METHODS} == OBJECTIVES.keys() - {"infilling", "blocks"}
     assert [method for method in METHODS if a_cell(method=method).relative] == ["pseudo_masked_relative"]
 
@@ -49,7 +49,7 @@ def test_lengths():
 
 
 @pytest.mark.parametrize("text", ["60-464/8", "48", "", "464..60/48", "2/48", "464/1", "60..464/48..8", "60..464/8 "])
-def test_lengths_that_are_none(text):
+def test_invalid_lengths(text):
     with pytest.raises(ValueError, match=r"but (are|the lengths are) "):
         parse_lengths(text)
 

@@ -1,4 +1,4 @@
-"""The baseline does the same work as we do: one loss, one gradient; and it does the detours of the original."""
+"""The baseline does the same work as we do, with the same loss and gradient, and the original's redundant work."""
 
 import subprocess
 import sys
@@ -40,14 +40,14 @@ def a_cell(**changes):
 
 
 def under_their_names(model, values):
-    """Weights or gradients of our model in the names of `transformers`, and those of the relative position bias."""
+    """Return our model's weights or gradients by the names of `transformers`, and the relative position bias."""
     values, sizes = dict(values), {name: getattr(model.cfg, name) for name in SIZES}
     relative = values.pop("relative_position.weight", None)
     return write(BERT, values, sizes), relative
 
 
 def masked_by_us(sample):
-    """The places in the target of each example that are labelled in a packed batch."""
+    """Return the labeled places in the target of each example of a packed batch."""
     inputs = sample["net_input"]
     is_labelled = torch.zeros_like(inputs["tokens"]).index_fill(0, inputs["labelled"], 1)
     examples = is_labelled.split([sum(lengths) for lengths in inputs["lengths"]])
@@ -62,7 +62,7 @@ def masked_by_us(sample):
 def test_one_loss_and_one_gradient(method, system):
     cell = a_cell(method=method, system=system)
     with warnings.catch_warnings():
-        warning_filters.install()  # pytest has taken them away
+        warning_filters.install()  # pytest has removed them
         trainer = make_trainer(cell, dropout=0.0)
     model, criterion = trainer.model, trainer.criterion
     torch.manual_seed(1)
@@ -92,7 +92,7 @@ def test_one_loss_and_one_gradient(method, system):
     found = {name: parameter.grad for name, parameter in baseline.bert.named_parameters()}
     assert gradients.keys() <= found.keys()
     for name, gradient in gradients.items():
-        # The padding symbol is never read by us, and by the baseline without a gradient: through the output alone.
+        # The gradient of the padding symbol is that of the output: we never read it, the baseline without a gradient.
         assert_close(gradient, found[name], atol=1e-4, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
     if cell.relative:
         assert_close(relative, baseline.relative.weight.grad, atol=1e-4, rtol=0)
@@ -120,7 +120,7 @@ def test_everything_is_padded_to_the_maximum(method):
     assert counter.get_total_flops() == expected
 
 
-def test_the_loss_falls_on_a_batch_that_comes_again():
+def test_the_loss_falls_on_a_repeated_batch():
     cell = a_cell(method="causal")
     system, pairs = plain(cell), draw_pairs(cell, 1)
     outcomes = [system(pairs) for _ in range(20)]

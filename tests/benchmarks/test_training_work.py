@@ -1,4 +1,4 @@
-"""The counts of work, against counts pair by pair; the products of layers are counted in test_training_plain.py."""
+"""The counts of work, compared with counts pair by pair; test_training_plain.py counts the products of layers."""
 
 import pytest
 from roofline import Sizes
@@ -12,7 +12,8 @@ def test_scores_of_blocks(blocks):
 
 
 def test_an_update_of_one_layer_by_hand():
-    # Width 2, inner width 3, vocabulary 5; 4 positions with 10 scores, 1 label; query, key, value, output; the two of
-    # the feed-forward network; scores and sums; head and output. Each product forward and twice backward.
+    # Width 2, inner width 3, vocabulary 5; 4 positions with 10 scores, 1 label. The products: query, key, value,
+    # output; the two of the feed-forward network; scores and sums; head and output. Each is computed once forward and
+    # twice backward.
     forward = 4 * (4 * 2 * 2 + 2 * 2 * 3) + 10 * 2 * 2 + 1 * (2 * 2 + 2 * 5)
     assert update_flops(Sizes(1, 2, 3, 5), positions=4, scores=10, labels=1) == 3 * 2 * forward

@@ -1,4 +1,4 @@
-"""Averages of checkpoints by hand, and which ones are chosen."""
+"""Averages of checkpoints, computed by hand, and the choice of checkpoints."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_the_last_ones(tmp_path):
     for name in ("checkpoint1", "checkpoint2", "checkpoint10", "checkpoint_last", "checkpoint_best"):
         write(tmp_path / f"{name}.pt", 1)
     assert [path.name for path in last_checkpoints(tmp_path, 2)] == ["checkpoint2.pt", "checkpoint10.pt"]
-    # Within the epochs at whose ends the others were saved.
+    # Checkpoints within epochs, whose other checkpoints were saved at the end.
     for name in ("checkpoint_2_900", "checkpoint_2_1000", "checkpoint_11_9000"):
         write(tmp_path / f"{name}.pt", 1)
     names = ["checkpoint_2_1000.pt", "checkpoint2.pt", "checkpoint10.pt", "checkpoint_11_9000.pt"]

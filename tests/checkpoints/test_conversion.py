@@ -1,4 +1,4 @@
-"""What conversion refuses, leaves out and lists; the weights themselves are compared in test_live_models.py."""
+"""What conversion refuses, leaves out and lists; test_live_models.py compares the weights themselves."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_no_tensor_is_held_twice(states):
 
 
 def test_an_output_matrix_of_its_own(states):
-    """Ours is tied to the embedding: who brings one that is not gets told."""
+    """Our output matrix is tied to the embedding: conversion warns if the source's is not."""
     states["cls.predictions.decoder.weight"] = states["cls.predictions.decoder.weight"] + 1
     conversion = convert(states)
     assert conversion.notes == [
@@ -114,8 +114,8 @@ def test_everything_that_does_not_fit_is_reported(states):
     ]
 
 
-def test_tensors_that_belong_together_and_do_not_fit(states):
-    """Found where they are joined, and no traceback."""
+def test_tensors_to_be_joined_that_do_not_fit(states):
+    """The error is found where they are joined, without a traceback."""
     heading = r"^this is not the \w+ checkpoint .*\n  - tensors that belong together are of different sizes: "
     states["bert.encoder.layer.0.attention.self.key.weight"] = torch.zeros(16, 12)
     with pytest.raises(UserError, match=heading):
@@ -126,8 +126,8 @@ def test_tensors_that_belong_together_and_do_not_fit(states):
         convert(states, roberta.config.to_dict(), ROBERTA)
 
 
-def test_no_positions_at_all():
-    """What would be folded into them must not hide that they are missing."""
+def test_a_missing_position_table():
+    """The tables that are folded into the positions must not hide that these are missing."""
     roberta = their_model("roberta")
     states = {name: value for name, value in roberta.state_dict().items() if "position_embeddings" not in name}
     with pytest.raises(UserError, match=r"\n  - roberta\.embeddings\.position_embeddings\.weight is missing$"):
@@ -140,7 +140,7 @@ def test_a_position_table_without_rows():
 
 
 def test_the_relative_position_bias_is_neither_dropped_nor_made_up(states):
-    """The original does the one or the other and says nothing."""
+    """The original silently does one or the other."""
     with pytest.raises(UserError, match=r"bert\.rel_pos_bias\.weight is missing"):
         convert(states, {**SIZES, "rel_pos_bins": 32}, UNILM)
     states["bert.rel_pos_bias.weight"] = torch.zeros(2, 32)
@@ -176,7 +176,7 @@ def test_incomplete_and_impossible_configurations():
         convert({}, {**SIZES, "position_embedding_type": "relative_key"})
 
 
-def test_what_modernbert_has_no_counterpart_of():
+def test_unsupported_settings_of_modernbert():
     config = their_model("modernbert").config.to_dict()
     with pytest.raises(UserError) as raised:
         convert({}, {**config, "mlp_bias": True, "norm_bias": True}, MODERNBERT)
@@ -200,15 +200,15 @@ def test_what_modernbert_has_no_counterpart_of():
     ("kind", "names", "nearest"),
     [
         ("gpt2", ["wte.weight", "h.0.attn.c_attn.weight"], None),
-        # DeBERTa of the first version.
+        # The first version of DeBERTa.
         ("deberta", ["deberta.embeddings.LayerNorm.weight"], "DeBERTa v3 (deberta-v2)"),
-        # RoBERTa's names, but other ids: it would be converted to something that reads every text wrongly.
+        # RoBERTa's names, but other ids: a converted model would read every text wrongly.
         ("camembert", ["roberta.embeddings.LayerNorm.weight"], "RoBERTa (roberta, xlm-roberta, xlm_roberta)"),
         ("my_bert", ["bert.embeddings.LayerNorm.weight", "bert.gate"], "BERT (bert, minilm, unilm), without bert.gate"),
         (None, ["h.0.attn.c_attn.weight"], None),
     ],
 )
-def test_a_family_that_nobody_knows(kind, names, nearest):
+def test_an_unknown_family(kind, names, nearest):
     with pytest.raises(UserError) as raised:
         recognize(names, {} if kind is None else {"model_type": kind})
     message = str(raised.value)
@@ -226,7 +226,7 @@ def test_the_list_of_families(capsys):
 
 
 def test_families_are_told_apart():
-    """By their names where they have a head; an encoder alone by its configuration."""
+    """By their names if they have a head; an encoder alone by its configuration."""
     assert recognize(["embeddings.word_embeddings.weight"], {"model_type": "roberta"}).name == "RoBERTa"
     assert recognize(["bert.embeddings.LayerNorm.gamma"], {}).name == "BERT"
     assert recognize(["bert.a", "cls.predictions.decoder_weight"], {"model_type": "bert"}).name == "s2s-ft"

@@ -1,4 +1,4 @@
-"""DeBERTa's files: what they hold beside the encoder, their tokenizer, and what has no counterpart."""
+"""DeBERTa's files: what they hold besides the encoder, their tokenizer, and unsupported settings."""
 
 import json
 
@@ -35,7 +35,7 @@ def with_settings(folder, **settings):
 
 
 def as_the_authors_name_it(weights):
-    """The head as DeBERTa's own program names it, and transformers with ``legacy: false``."""
+    """Name the head as DeBERTa's own program does, and transformers with ``legacy: false``."""
     return {
         name.replace("cls.predictions.transform.", "lm_predictions.lm_head.").replace(
             "cls.predictions.", "lm_predictions.lm_head."
@@ -55,7 +55,7 @@ def test_the_head_of_the_authors_program(saved, tmp_path):
 
 
 def test_a_detector_of_replaced_tokens_has_no_head(saved, tmp_path, capsys):
-    """Version 3: what its files have of a language model head is another model's, the generator's of its training."""
+    """In version 3, the files' language model head belongs to another model, the generator of its pre-training."""
     detector = {
         "mask_predictions.dense.weight": torch.ones(16, 16),
         "mask_predictions.classifier.weight": torch.ones(1, 16),
@@ -72,7 +72,7 @@ def test_a_detector_of_replaced_tokens_has_no_head(saved, tmp_path, capsys):
     assert {*detector, *unread, "lm_predictions.lm_head.dense.weight"} <= set(
         unused.removeprefix("unused: ").split(", ")
     )
-    # And so it can be computed.
+    # So the head can be fitted.
     (tmp_path / "text").write_text(f"{open_tokenizer(saved).encode(TEXT)}\n" * 3)
     text = str(tmp_path / "text")
     convert([str(saved), "--to", str(tmp_path / "fitted"), "--fit-head", text, "--output-prior", text])
@@ -84,7 +84,7 @@ def test_a_detector_of_replaced_tokens_has_no_head(saved, tmp_path, capsys):
 
 
 def test_sentencepiece_with_its_mask_and_the_padding_of_the_vocabulary(saved, tmp_path):
-    """[MASK] has the id behind the pieces, further rows have no token."""
+    """[MASK] has the id after the pieces; the rows after it have no token."""
     convert([str(saved), "--to", str(tmp_path / "encoder")])
     dictionary = PretrainedDictionary.load(str(tmp_path / "encoder" / "dict.txt"))
     tokenizer = open_tokenizer(tmp_path / "encoder")
@@ -94,7 +94,7 @@ def test_sentencepiece_with_its_mask_and_the_padding_of_the_vocabulary(saved, tm
     assert dictionary.symbols[pieces + 1 :] == [f"madeupword{number:04d}" for number in range(VOCAB_SIZE - pieces - 1)]
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
     assert tokenizer.encode(f"{TEXT} [MASK]").split()[-1] == "[MASK]"
-    # As the tokenizer of transformers has it, and its tokenizer.json in place of the model.
+    # The tokenizer of transformers agrees, and so does its tokenizer.json in place of the SentencePiece model.
     theirs = transformers.DebertaV2Tokenizer.from_pretrained(saved)
     ids = [dictionary.index(symbol) for symbol in tokenizer.encode(TEXT).split()]
     assert theirs(TEXT)["input_ids"] == [1, *ids, 2]
@@ -115,13 +115,13 @@ def test_sentencepiece_with_its_mask_and_the_padding_of_the_vocabulary(saved, tm
         ({"pos_att_type": None}, r"pos_att_type must be c2p, p2c or both, but is \[\]$"),
     ],
 )
-def test_what_has_no_counterpart(saved, tmp_path, settings, message):
+def test_unsupported_settings(saved, tmp_path, settings, message):
     with_settings(saved, **settings)
     with pytest.raises(UserError, match=rf"saved/model\.safetensors: the configuration's {message}"):
         convert([str(saved), "--to", str(tmp_path / "encoder")])
 
 
-def test_terms_with_bars_between_them_as_in_published_configurations(saved, tmp_path):
+def test_attention_terms_joined_with_bars_as_in_published_files(saved, tmp_path):
     with_settings(saved, pos_att_type="p2c|c2p")
     convert([str(saved), "--to", str(tmp_path / "encoder")])
     assert PretrainedEncoder.open(tmp_path / "encoder").sizes["disentangled_attention"] == "both"

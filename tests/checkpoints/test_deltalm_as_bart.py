@@ -1,4 +1,4 @@
-"""DeltaLM as BART and as Marian: against the models of transformers, and back."""
+"""DeltaLM as BART and as Marian: compared with the models of transformers, and converted back."""
 
 import json
 
@@ -26,11 +26,11 @@ def own_weights(model):
 
 
 def made(dictionary, **sizes):
-    """A model, its weights by our names, and all its sizes."""
+    """Return a model, its weights by our names, and all its sizes."""
     model, cfg = random_deltalm(dictionary, **sizes)
     with torch.no_grad():
         for side in (model.encoder, model.decoder):
-            side.embed_positions.weight[: dictionary.pad() + 1] = 0  # they belong to no position
+            side.embed_positions.weight[: dictionary.pad() + 1] = 0  # no position uses these rows
     return model, own_weights(model), {name: getattr(cfg, name) for name in SIZES}
 
 
@@ -52,7 +52,7 @@ def loaded(weights, config, folder):
 
 @torch.no_grad()
 def logits_of_both(ours, theirs, dictionary):
-    """Logits of each pair of `BATCH`, padded on the right, without those at padding."""
+    """Return the logits of both models for each pair of `BATCH`, padded on the right, without the padding's logits."""
     pad, eos = dictionary.pad(), dictionary.eos()
     sources = [torch.tensor([*source, eos]) for source in BATCH[0]]
     targets = [torch.tensor([eos, *target]) for target in BATCH[1]]
@@ -93,7 +93,7 @@ def test_the_same_function_and_back(tmp_path, embedding_norm, dictionary, epsilo
 
 
 def test_small_variances(tmp_path):
-    """States of a variance near the epsilon, where a second layer norm would be seen."""
+    """Variances near the epsilon, for which a second layer norm would change the result."""
     model, _, sizes = made(FAIRSEQ, layernorm_embedding="no")
     with torch.no_grad():
         for name, value in model.named_parameters():

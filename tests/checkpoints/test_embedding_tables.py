@@ -1,4 +1,4 @@
-"""Tokens added at conversion, and the symbols of rows that no token has."""
+"""Tokens added at conversion, and symbols for rows without a token."""
 
 import pytest
 import torch
@@ -15,14 +15,14 @@ def conversion(**more):
     return Conversion("BERT", {"embeddings.tokens.weight": table, **more}, {})
 
 
-def test_how_new_rows_begin():
+def test_initial_values_of_new_rows():
     made = conversion(**{"lm_head.bias": torch.tensor([1.0, 2, 3, 4, 10])})
     symbols = list(SYMBOLS)
     assert add_tokens(made, symbols, ["[ATTN]=[MASK]", "new", "copy=same"]) == ["[ATTN]", "new", "copy"]
     assert symbols == [*SYMBOLS, "[ATTN]", "new", "copy"]
     assert made.weights["embeddings.tokens.weight"].tolist() == [
         *([0, 1], [2, 3], [4, 5], [6, 7], [8, 9]),
-        *([2, 3], [4, 5], [4, 5]),  # a copy, the mean, the first of two that are called the same
+        *([2, 3], [4, 5], [4, 5]),  # a copy, the mean, the first of two with the same name
     ]
     assert made.weights["lm_head.bias"].tolist() == [1, 2, 3, 4, 10, 2, 4, 3]
 
@@ -49,7 +49,7 @@ def test_nothing_to_add():
     assert made.weights["embeddings.tokens.weight"] is before
 
 
-def test_all_that_is_wrong():
+def test_all_problems_are_reported():
     with pytest.raises(UserError) as raised:
         add_tokens(conversion(), list(SYMBOLS), ["end=[UNK]", "two words", "=end", "new=absent", "new"])
     assert raised.value.problems == [

@@ -73,7 +73,7 @@ def test_its_segments(source, tmp_path):
 
 
 def test_its_special_tokens(source, tmp_path):
-    # One that is there already is not added: the recipes name what they need of any encoder.
+    # A token that the vocabulary has is not added again: recipes name the tokens that they need of any encoder.
     convert([str(source), "--to", str(tmp_path / "out"), "--add-token", "[NOISE]"])
     dictionary = PretrainedDictionary.load(str(tmp_path / "out" / "dict.txt"))
     assert dictionary.symbols == VOCABULARY
@@ -81,7 +81,7 @@ def test_its_special_tokens(source, tmp_path):
 
 
 class Call:
-    """What a malicious pickle would do."""
+    """A call as in a malicious pickle."""
 
     def __reduce__(self):
         return print, ("run",)

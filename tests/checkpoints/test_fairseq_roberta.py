@@ -1,4 +1,4 @@
-"""fairseq's own RoBERTa checkpoints, against the live model of fairseq."""
+"""fairseq's own RoBERTa checkpoints, compared with fairseq's live model."""
 
 import json
 from argparse import Namespace
@@ -26,7 +26,7 @@ SIZES = {
 
 
 class Task:
-    """As much of a task as the model asks for."""
+    """The part of a task that the model needs."""
 
     def __init__(self, dictionary):
         self.source_dictionary = dictionary
@@ -71,7 +71,7 @@ def source(theirs, dictionary, tmp_path):
 def assert_same_logits(theirs, folder):
     model, _ = theirs
     ours = our_model(folder)
-    # fairseq gives padding no position: with texts that fill the batch and one that does not
+    # fairseq gives padding no position: test texts that fill the batch and one that does not
     tokens, real = texts([40, 12, 31], 1)
     with torch.no_grad():
         expected, _ = model(tokens, features_only=False)
@@ -89,12 +89,12 @@ def test_same_logits(source, theirs, tmp_path, dictionary):
 
 
 def test_a_tokenizer_that_is_elsewhere(source, theirs, dictionary, tmp_path, capsys):
-    """The ids stay those of the dictionary beside the weights; without a tokenizer they can be trained all the same."""
+    """Ids remain those of the dictionary next to the weights; encoders without a tokenizer are converted too."""
     convert([str(source), "--to", str(tmp_path / "bare")])
     assert "no tokenizer: its files (encoder.json and vocab.bpe, or" in capsys.readouterr().out
     gpt2 = tmp_path / "gpt2"
     gpt2.mkdir()
-    # GPT-2's numbers 13 to 56 are letters here.
+    # Here GPT-2's numbers 13 to 56 stand for letters.
     letters = {chr(ord("A") + number - 13): number for number in range(13, 57)}
     (gpt2 / "encoder.json").write_text(json.dumps(letters))
     (gpt2 / "vocab.bpe").write_text("#version: 0.2\n")
@@ -107,7 +107,7 @@ def test_a_tokenizer_that_is_elsewhere(source, theirs, dictionary, tmp_path, cap
 
 
 def test_the_names_of_older_releases(source, theirs, tmp_path):
-    """The encoder was called decoder, its first layer norm otherwise, and projections were fused."""
+    """The encoder was called decoder, its first layer norm had another name, and projections were fused."""
     model, options = theirs
     states = {}
     for name, value in model.state_dict().items():
@@ -117,7 +117,7 @@ def test_the_names_of_older_releases(source, theirs, tmp_path):
         for kind in ("weight", "bias"):
             parts = [states.pop(f"{prefix}{part}_proj.{kind}") for part in "qkv"]
             states[f"{prefix}in_proj_{kind}"] = torch.cat(parts)
-    # InfoXLM's training left a queue beside the encoder, fine-tuned models a head.
+    # InfoXLM's training left a queue next to the encoder, and fine-tuned models have a head.
     states["xlco_queue"] = torch.zeros(3, 16)
     states["classification_heads.mnli.dense.weight"] = torch.zeros(16, 16)
     torch.save({"args": options, "model": states}, source / "model.pt")
@@ -126,7 +126,7 @@ def test_the_names_of_older_releases(source, theirs, tmp_path):
 
 
 def test_options_as_a_configuration(source, theirs, tmp_path):
-    """Since fairseq 0.10 checkpoints hold a configuration in place of bare options."""
+    """Since fairseq 0.10, checkpoints hold a configuration in place of plain options."""
     model, options = theirs
     torch.save({"args": None, "cfg": {"model": options}, "model": model.state_dict()}, source / "model.pt")
     convert([str(source), "--to", str(tmp_path / "out")])

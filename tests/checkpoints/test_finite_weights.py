@@ -1,4 +1,4 @@
-"""NaN and infinite weights are an error of every command that reads weights, by file and tensor."""
+"""Every command that reads weights reports NaN and infinite weights with file and tensor."""
 
 import json
 
@@ -21,7 +21,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def spoiled(value, **options):
-    """Many numbers; one is `value`."""
+    """Return many numbers, one of which is `value`."""
     tensor = torch.arange(1000.0).reshape(10, 100)
     tensor[7, 31] = value
     return tensor.to(**options)
@@ -29,7 +29,7 @@ def spoiled(value, **options):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("value", "what"), [(NAN, "NaN"), (INF, "infinite"), (-INF, "infinite"), (1, None)])
-def test_what_is_found(dtype, value, what):
+def test_values_that_are_found(dtype, value, what):
     whole = spoiled(value, dtype=dtype)
     weights = {"whole": whole, "turned": whole.T, "part": whole[:, ::31], "row": whole[7], "other": whole[8]}
     assert not_finite(weights.items()) == ({name: what for name in ("whole", "turned", "part", "row")} if what else {})
@@ -45,7 +45,7 @@ def test_more_elements_than_memory():
     assert not_finite([("a", one), ("b", torch.ones(3, 1).expand(-1, 10**12))]) == {"a": "NaN"}
 
 
-def test_what_has_no_floating_point_numbers():
+def test_tensors_without_floating_point_numbers():
     sparse = torch.eye(3).to_sparse()
     weights = {"numbers": torch.arange(3), "none": torch.zeros(0, 4), "meta": torch.ones(2, device="meta"), "a": sparse}
     check_finite("a.pt", {**weights, "text": "NaN", "number": NAN})
@@ -75,7 +75,7 @@ def test_weights_that_overflow_in_float16():
 
 @pytest.fixture
 def folder(tmp_path):
-    """An encoder's folder, a source checkpoint, and a fairseq checkpoint, whose weights are not finite."""
+    """A converted encoder, a source checkpoint, and a fairseq checkpoint, whose weights are not finite."""
     weights = {"good": torch.ones(2), "bad": spoiled(NAN)}
     state = {
         "model": weights,
@@ -99,7 +99,7 @@ DOORS = {
     ),
     "train --arch deltalm --pretrained FILE": (
         "model.pt",
-        # beside its config.json it would stand for the folder
+        # next to its config.json, the file would mean the folder
         lambda folder: (folder / "config.json").unlink() or open_start(f"{folder}/model.pt", Dictionary()),
     ),
     "average": ("model.pt", lambda folder: average_checkpoints([folder / "model.pt"])),

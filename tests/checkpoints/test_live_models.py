@@ -1,4 +1,4 @@
-"""Converted weights against live models of `transformers`, with tiny random weights and no download."""
+"""Converted weights compared with live models of `transformers`, with tiny random weights and no download."""
 
 import json
 import shutil
@@ -36,12 +36,12 @@ OLDER = (
     *("bert-pretraining", "bert-1-segment", "bert-6-segments", "roberta", "xlm-roberta", "ernie", "ernie-tasks"),
     *(name for name in MODELS if name.startswith("electra")),
 )
-"""Whose gradients are those of BERT's own layers, or whose tables are folded."""
+"""Models whose gradients are those of BERT's own layers, or whose tables are folded."""
 
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """A model, and the folders where it was saved and converted to: ``converted(name)``, each made once."""
+    """``converted(name)``: a model, and the folders where it was saved and converted to, each made once."""
     made = {}
 
     def make(name):
@@ -66,7 +66,7 @@ def assert_same_output(theirs, ours, lengths):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_same_output(converted, name):
-    """Alone, with padding, and up to the last position."""
+    """One text alone, texts with padding, and texts up to the last position."""
     theirs, _, folder = converted(name)
     ours = our_model(folder)
     assert_same_output(theirs, ours, [9])
@@ -75,7 +75,7 @@ def test_same_output(converted, name):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "no-head" not in name and name not in OLDER])
 def test_same_gradients(converted, name):
-    """Of every parameter; theirs are converted as their parameters are."""
+    """The gradients of every parameter; theirs are converted like parameters."""
     theirs, _, folder = converted(name)
     ours = our_model(folder)
     tokens, real = texts([POSITIONS, 3, 17], ours.embeddings.tokens.padding_idx)
@@ -98,7 +98,7 @@ def test_same_gradients(converted, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_written_back_and_read_again(converted, tmp_path, name):
-    """The same bits, and a folder from which `transformers` computes what it did before."""
+    """The bits are the same, and `transformers` computes the same with the exported folder."""
     theirs, _, folder = converted(name)
     export([str(folder), "--format", "hugging_face", "--to", str(tmp_path / "exported")])
     convert([str(tmp_path / "exported"), "--to", str(tmp_path / "again")])
@@ -121,7 +121,7 @@ def test_written_back_and_read_again(converted, tmp_path, name):
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra-small-generator"])
 @pytest.mark.parametrize("positions", [100, 50, 13])
 def test_another_number_of_positions(converted, tmp_path, name, positions):
-    """A longer table repeats its rows, a shorter one is cut."""
+    """A longer table repeats the rows; a shorter one has the first of them."""
     theirs, saved, _ = converted(name)
     convert([str(saved), "--to", str(tmp_path / "resized"), "--max-positions", str(positions)])
     ours = our_model(tmp_path / "resized")
@@ -146,12 +146,12 @@ def test_more_computed_positions(converted, tmp_path, name):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_stays(tmp_path, dtype):
-    """The file of a large encoder does not grow; a training reads it into single precision."""
+    """The file of a large encoder does not grow; a training loads it in single precision."""
     for name in ("bert", "roberta"):
         theirs = their_model(name).to(dtype)
         convert([str(save(name, theirs, tmp_path / name)), "--to", str(tmp_path / f"{name}-out")])
         weights = load_checkpoint(tmp_path / f"{name}-out" / "model.pt")["model"]
-        # what was computed anew, from the positions and the segment
+        # computed from the positions and the segment
         larger = {key for key, value in weights.items() if value.dtype != dtype}
         assert larger == ({"embeddings.positions.weight"} if name == "roberta" else set())
         assert all(value.untyped_storage().nbytes() == value.nbytes for value in weights.values())
@@ -161,7 +161,7 @@ def test_half_precision_stays(tmp_path, dtype):
 
 
 def test_every_format_of_weights(converted, tmp_path):
-    """safetensors, pytorch_model.bin, both in shards, and the file in place of the folder, give the same."""
+    """safetensors, pytorch_model.bin, shards of both, and a file instead of its folder give the same weights."""
     theirs, saved, folder = converted("bert")
     expected = load_checkpoint(folder / "model.pt")["model"]
     states = {key: value.clone() for key, value in theirs.state_dict().items()}
@@ -206,7 +206,7 @@ def test_every_format_of_weights(converted, tmp_path):
 
 
 def test_configurations_of_older_transformers(converted, tmp_path):
-    """Before transformers 5, ModernBERT's configuration had a setting each in place of lists."""
+    """Before transformers 5, ModernBERT's configuration had single settings in place of lists."""
     _, saved, folder = converted("modernbert")
     older = shutil.copytree(saved, tmp_path / "older")
     config = json.loads((older / "config.json").read_text())
@@ -219,7 +219,7 @@ def test_configurations_of_older_transformers(converted, tmp_path):
 
 
 def test_old_layer_norm_names(converted, tmp_path):
-    """gamma and beta, as TensorFlow and the first PyTorch checkpoints call them."""
+    """gamma and beta, the names in TensorFlow and in the first PyTorch checkpoints."""
     theirs, saved, folder = converted("bert")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value.clone()

@@ -1,4 +1,4 @@
-"""The files of a model folder: written, read, and damaged in every way."""
+"""The files of a model folder: written, read, and with every kind of damage."""
 
 import json
 from dataclasses import fields
@@ -56,7 +56,7 @@ def change(folder, **changes):
     (folder / CONFIG).write_text(json.dumps({**config, **changes}))
 
 
-def test_what_is_read_is_what_was_written(folder):
+def test_reads_what_was_written(folder):
     for path in (folder, folder / WEIGHTS):
         state = load_checkpoint(path)
         assert state["model"].keys() == STATE["model"].keys()
@@ -68,7 +68,7 @@ def test_what_is_read_is_what_was_written(folder):
     assert "/somewhere" not in (folder / CONFIG).read_text()
 
 
-def test_one_tensor_of_two_names_is_written_once(folder):
+def test_a_tensor_with_two_names_is_written_once(folder):
     from safetensors.torch import load_file
 
     assert len(load_file(folder / WEIGHTS)) == len(STATE["model"]) - 1
@@ -97,7 +97,7 @@ def test_which_paths_are_model_folders(folder, tmp_path):
         ((), r"without config\.json and model\.safetensors"),
     ],
 )
-def test_other_folders_are_told_of(tmp_path, files, named):
+def test_errors_of_other_folders(tmp_path, files, named):
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(UserError, match=named):
@@ -107,7 +107,7 @@ def test_other_folders_are_told_of(tmp_path, files, named):
 
 
 def test_a_folder_may_set_every_option_of_a_search():
-    """But not how a machine computes it, and what follows from the dictionary."""
+    """All but those for the machine that runs it and those that follow from the dictionary."""
     given = {option.name for option in fields(SearchOptions)} - {"never_generated", "never_blocked", "cuda_graphs"}
     assert SEARCH.keys() == given | {"unnormalized", "no_early_stop"}
 
@@ -162,7 +162,7 @@ def test_damaged_files(folder):
             load_checkpoint(path)
 
 
-def test_weights_that_are_missing(folder):
+def test_missing_weights(folder):
     (folder / WEIGHTS).unlink()
     with pytest.raises(UserError, match=r"model\.safetensors: no such checkpoint file"):
         load_checkpoint(folder)

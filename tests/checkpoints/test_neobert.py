@@ -1,4 +1,4 @@
-"""NeoBERT against an independent implementation, and written back."""
+"""NeoBERT compared with an independent implementation, and written back."""
 
 import torch
 from hugging_face import our_model
@@ -33,7 +33,7 @@ def test_logits_and_gradients(tmp_path):
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     for ours, theirs in pairs.items():
         wanted = weights[theirs].grad
-        if ours == "embeddings.tokens.weight":  # ours keeps that of padding at 0, which no text holds
+        if ours == "embeddings.tokens.weight":  # ours keeps the padding's gradient at 0; the text has no padding
             assert wanted[0].abs().max() == 0
         torch.testing.assert_close(gradients[ours], wanted, atol=1e-4, rtol=1e-4)
 

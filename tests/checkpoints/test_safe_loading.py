@@ -1,4 +1,4 @@
-"""Checkpoints load without running code, and every bad file is refused by name."""
+"""Checkpoints load without running code, and each bad file is refused by name."""
 
 import argparse
 import collections
@@ -25,11 +25,11 @@ WEIGHTS = {"weight": torch.arange(10_000.0)}
 
 
 class Foreign:
-    """A type that no fairseq checkpoint holds."""
+    """A type that is in no fairseq checkpoint."""
 
 
 class Attack:
-    """Runs a command where it is unpickled without care."""
+    """Runs a command when it is unpickled unsafely."""
 
     def __reduce__(self):
         return os.system, ("touch attacked",)
@@ -41,7 +41,7 @@ def save(path, state, **options):
 
 
 def renamed(path, old, new):
-    """Write the pickle inside of a checkpoint anew with another module name, as an older release would have it."""
+    """Rewrite the pickle in a checkpoint with another module name, as an older release would have written it."""
     with zipfile.ZipFile(path) as archive:
         entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -54,7 +54,7 @@ def renamed(path, old, new):
 
 
 @pytest.mark.parametrize("new_format", [True, False])
-def test_what_fairseq_saves_comes_back(tmp_path, new_format):
+def test_loads_what_fairseq_saves(tmp_path, new_format):
     state = {
         "args": None,
         "cfg": {"model": argparse.Namespace(arch="unilm_tiny", lr=[0.1]), "common": {"seed": 1}},
@@ -223,18 +223,18 @@ def test_what_was_loaded_can_be_changed_and_saved_again(tmp_path):
     again = saved_and_loaded(tmp_path / "b.pt", loaded)
     assert type(again["sum"]) is PlainArray
     assert again["sum"].tolist() == [1, 2, 3]
-    outside = pickle.loads(pickle.dumps(loaded))  # without this package
+    outside = pickle.loads(pickle.dumps(loaded))  # in a process without this package it would be the same
     assert type(outside["sum"]) is np.ndarray
     assert outside["type"] == np.dtype("f4")
 
 
-def test_text_that_python_2_wrote_for_bytes(tmp_path):
+def test_bytes_that_python_2_wrote_as_text(tmp_path):
     value = np.arange(2, dtype="<i4")
     pickled = pickle.dumps({"a": value}, protocol=2)
-    start = pickled.index(b"c_codecs\nencode")  # of the data; of the type code before it there is another one
+    start = pickled.index(b"c_codecs\nencode")  # that of the data; one of the type code comes before it
     assert pickled.count(b"X\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00", start) == 1
     before, _, after = pickled.partition(b"X\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00")
-    head = before[: before.rindex(b"h")]  # the call of encode, from the memo
+    head = before[: before.rindex(b"h")]  # without the call of encode, from the memo
     tail = after[after.index(pickle.REDUCE) + 1 :].lstrip(b"q")
     old = head + b"U\x08" + value.tobytes() + (tail[1:] if tail[:1] != b"t" else tail)
     path = tmp_path / "a.pdparams"

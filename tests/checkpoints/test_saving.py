@@ -1,4 +1,4 @@
-"""A checkpoint that is saved over another is whole, or the other one is still there."""
+"""A checkpoint saved over another one is complete, or the old one is kept."""
 
 import resource
 import shutil
@@ -17,7 +17,7 @@ OLD = {"model": {"weight": torch.zeros(3)}}
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Let no file become larger than 1 MB, as on a full disk, until a number of pauses between tries are over."""
+    """Let no file grow beyond 1 MB, as on a full disk, until a number of pauses between tries are over."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     slept = []
@@ -108,7 +108,7 @@ def test_a_copy_that_is_cut_short_without_an_error(tmp_path, monkeypatch):
     assert torch.equal(load(path), OLD["model"]["weight"])
 
 
-def test_the_old_one_outlives_a_save_that_is_broken_off(tmp_path, monkeypatch):
+def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint_last.pt"
     save_checkpoint(OLD, path)
 
@@ -123,7 +123,7 @@ def test_the_old_one_outlives_a_save_that_is_broken_off(tmp_path, monkeypatch):
     assert names(tmp_path) == [path.name]
 
 
-def test_what_was_written_is_checked_before_it_takes_the_name(tmp_path, monkeypatch):
+def test_a_file_is_checked_before_it_gets_its_name(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint_last.pt"
     save_checkpoint(OLD, path)
     monkeypatch.setattr(saving.time, "sleep", lambda seconds: None)
@@ -150,7 +150,7 @@ def test_damage_is_found(tmp_path, spoil):
         check_whole(path)
 
 
-def test_what_cannot_be_saved_at_all_is_not_tried_again(tmp_path, monkeypatch):
+def test_an_impossible_save_is_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(saving.time, "sleep", lambda seconds: pytest.fail("tried again"))
 
     def refuse(state, file):

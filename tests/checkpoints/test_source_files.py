@@ -1,4 +1,4 @@
-"""Files of checkpoints that are damaged, incomplete or something else; whole ones are in test_live_models.py."""
+"""Files of checkpoints that are damaged, incomplete or of another kind; test_live_models.py has valid ones."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_without_the_package_that_reads_the_weights(source, monkeypatch):
         open_source(source)
 
 
-def test_shards_that_are_missing(sharded):
+def test_missing_shards(sharded):
     shards = sorted(sharded.glob("model-*.safetensors"))
     shards[1].unlink()
     shards[2].unlink()
@@ -73,7 +73,7 @@ def test_shards_that_are_missing(sharded):
     assert re.findall(r"model-\S+\.safetensors", message) == [shards[1].name, shards[2].name]
 
 
-def test_an_index_of_nothing(sharded):
+def test_an_empty_index(sharded):
     (sharded / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(UserError, match=r"must have a weight_map from names of tensors to names of files"):
         open_source(sharded)

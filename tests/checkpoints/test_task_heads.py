@@ -1,4 +1,4 @@
-"""Classifiers and answer-span models of ours beside the models of `transformers` that their export makes."""
+"""Our classifiers and answer-span models compared with the models of `transformers` that load their export."""
 
 import json
 from types import SimpleNamespace
@@ -50,7 +50,7 @@ def trained(tmp_path):
 
 @torch.no_grad()
 def logits_of(model, tokens, real, segments):
-    """Ours: (B, C) of a classifier; (B, L, 2) of answer spans, 0 at the padding."""
+    """Return our logits: (B, C) of a classifier; (B, L, 2) of answer spans, 0 at the padding."""
     positions = torch.arange(tokens.size(1)).expand_as(tokens)[real]
     given, lengths = torch.zeros_like(positions), [(length,) for length in real.sum(dim=1).tolist()]
     packed = model(tokens[real], positions, segments[real], given, given, lengths)
@@ -62,7 +62,7 @@ def logits_of(model, tokens, real, segments):
 
 
 def load_exported(folder, auto_class):
-    """The model that `transformers` makes of a folder, which has all the weights that it needs and no others."""
+    """Return the model that `transformers` loads from a folder; the folder has exactly the weights that it needs."""
     model, told = auto_class.from_pretrained(folder, output_loading_info=True)
     assert not told["missing_keys"] and not told["unexpected_keys"] and not told["mismatched_keys"]
     return model.eval()
@@ -89,7 +89,7 @@ def test_classes(name, trained, tmp_path, capsys):
     found = logits_of(model, tokens, real, segments)
     assert found.shape == (3, 3) and found.std() > 0.1
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    # The encoder comes back as it was; its head is not part of it.
+    # Converting the export gives the same encoder; the head is not part of it.
     convert([str(tmp_path / "exported"), "--to", str(tmp_path / "again")])
     again = load_checkpoint(tmp_path / "again" / "model.pt")["model"]
     assert again.keys() == model.encoder.state_dict().keys()
@@ -132,7 +132,7 @@ def test_answers(name, trained, tmp_path):
         ("modernbert", ANSWERS, "ModernBERT cannot be exported: ModernBertForQuestionAnswering has a dense layer and"),
     ],
 )
-def test_heads_that_are_others_there(name, task, reason, trained, tmp_path):
+def test_heads_that_differ_in_transformers(name, task, reason, trained, tmp_path):
     trained(name, task, LABELS if task == CLASSES else ())
     with pytest.raises(UserError, match=f"^{task} with {reason}"):
         export(tmp_path / "tuned.pt", tmp_path / "exported", tmp_path / "encoder")
@@ -148,7 +148,7 @@ def test_a_family_without_such_a_head_is_refused():
                 TaskHead(task, {}, {}, None).write(name)
 
 
-def test_what_differs_from_a_tokenizer_is_told(trained, tmp_path, capsys):
+def test_segments_that_a_tokenizer_does_not_give_are_reported(trained, tmp_path, capsys):
     trained("bert", CLASSES, LABELS, source_segments="0,0")
     export(tmp_path / "tuned.pt", tmp_path / "exported", tmp_path / "encoder")
     printed = capsys.readouterr().out
@@ -157,7 +157,7 @@ def test_what_differs_from_a_tokenizer_is_told(trained, tmp_path, capsys):
 
 
 def test_adapters_are_merged(trained, tmp_path):
-    """The encoder is that of the adapters, and its language model head is left out."""
+    """The encoder includes the adapters; its language model head is left out."""
     trained("bert", CLASSES, LABELS)
     folder = tmp_path / "encoder"
     task = SimpleNamespace(source_dictionary=PretrainedDictionary.load(str(folder / "dict.txt")))
@@ -206,7 +206,7 @@ def test_damaged_heads(change, message, trained, tmp_path):
 
 
 def test_a_tokenizer_and_the_classes_beside(trained, tmp_path):
-    """The folder is whole: `transformers` reads its tokenizer, and config.json names the classes."""
+    """The folder is complete: `transformers` reads its tokenizer, and config.json names the classes."""
     trained("bert", CLASSES, LABELS)
     export(tmp_path / "tuned.pt", tmp_path / "exported", tmp_path / "encoder")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")("w5", "w6")["token_type_ids"]

@@ -1,4 +1,4 @@
-"""What a checkpoint's configuration may ask for; what it may not is in tests/attacks/test_checkpoint_code.py."""
+"""What a checkpoint's configuration may ask for; tests/attacks/test_checkpoint_code.py has what it may not."""
 
 from argparse import Namespace
 
@@ -14,7 +14,7 @@ REFUSED = {"model": "fconv", "task": "multilingual_translation", "criterion": "c
 
 
 class OfTheUser(BaseFairseqModel):
-    """A model of a plugin that the user imported."""
+    """A model of a plugin that the user imports."""
 
 
 @pytest.mark.parametrize("part", FROM_FAIRSEQ)
@@ -56,7 +56,7 @@ def test_own_classes_and_those_of_the_list_may_be_built(config):
 def test_options_of_one_namespace_before_fairseq_0_10():
     options = {"task": "translation", "criterion": "label_smoothed_cross_entropy", "lr": [0.1], "bpe": None}
     check_config("a.pt", {"args": Namespace(arch="transformer_iwslt_de_en", **options)})
-    check_config("a.pt", {"args": Namespace(arch="transformer")})  # fairseq takes the task for translation
+    check_config("a.pt", {"args": Namespace(arch="transformer")})  # fairseq uses translation as the default task
 
 
 def test_a_model_of_the_users_own_plugin_may_be_built(monkeypatch):

@@ -1,4 +1,4 @@
-"""``s2sft average``: which checkpoints are averaged, and what is refused."""
+"""``s2sft average``: which checkpoints it averages, and which it refuses."""
 
 import pytest
 import torch

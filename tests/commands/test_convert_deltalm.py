@@ -58,7 +58,7 @@ def test_the_official_files(source, tmp_path, capsys, name):
         if key not in COPIES:
             assert torch.equal(found[key][: len(value)], value), key
     assert set(found) == {*weights, *COPIES}
-    # New tokens begin as the mean of all others.
+    # New tokens start as the mean of all others.
     torch.testing.assert_close(found[TOKENS][rows:], found[TOKENS][:rows].mean(dim=0).expand(2, -1))
     printed = capsys.readouterr().out
     assert f"the last 100 rows are sentinels, <extra_id_0> (id {len(named)}) to <extra_id_99>" in printed
@@ -67,7 +67,7 @@ def test_the_official_files(source, tmp_path, capsys, name):
     line = tokenizer.encode("The quick brown fox __de__")
     assert line.split()[-1] == "__de__" and set(line.split()[:-1]) <= set(pieces)
     assert tokenizer.decode(line) == "The quick brown fox __de__"
-    # A model that begins with the folder has all of it.
+    # A model that starts with the folder has all of its weights.
     state = build(out).state_dict()
     assert all(torch.equal(state[key], value) for key, value in found.items())
 
@@ -81,7 +81,7 @@ def test_more_sentinels_and_a_second_conversion(source, tmp_path):
 
 
 def test_sixteen_bits(tmp_path):
-    """Weights stay as they are in the file, and are trained in 32 bits."""
+    """Weights keep the type that they have in the file, and are trained in 32 bits."""
     source = write_official(tmp_path / "official", dtype=torch.float16)
     convert(source, tmp_path / "out", "--add-language-tokens", "en")
     found = load_checkpoint(tmp_path / "out" / "model.pt")["model"]
@@ -91,7 +91,7 @@ def test_sixteen_bits(tmp_path):
     assert torch.equal(model.encoder.embed_tokens.weight, found[TOKENS].float())
 
 
-def test_the_large_one_has_no_layer_norm_behind_its_embeddings(tmp_path):
+def test_the_large_model_has_no_layer_norm_after_its_embeddings(tmp_path):
     source = write_official(tmp_path / "official", embedding_norm=False)
     convert(source, tmp_path / "out")
     assert PretrainedEncoder.open(tmp_path / "out").sizes == {
@@ -112,7 +112,7 @@ def test_positions(source, tmp_path, positions):
 
 
 def test_a_checkpoint_of_the_official_program(source, tmp_path):
-    """Fine-tuned: options in a Namespace, fairseq's names, buffers of versions, and no row for the mask."""
+    """A fine-tuned checkpoint: options in a Namespace, fairseq's names, version buffers, and no row for the mask."""
     rows = 4 + len(pieces_of(source))
     weights = {
         name: value[:rows] if "embed_tokens" in name else value for name, value in official_weights(rows).items()
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_the_official_program(source, tmp_path):
 
 
 def test_a_checkpoint_of_this_plugin(tmp_path):
-    """It may have begun with BERT, whose padding is symbol 0: its position tables have one row more than positions."""
+    """One that began with BERT, whose padding is symbol 0: position tables have one row more than positions."""
     main(
         [str(save("bert", their_model("bert", num_hidden_layers=4), tmp_path / "bert")), "--to", str(tmp_path / "ours")]
     )
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_this_plugin(tmp_path):
         assert torch.equal(model.state_dict()[name][: len(value)], value), name
 
 
-def test_what_is_wrong_with_the_files(source, tmp_path):
+def test_errors_in_the_files(source, tmp_path):
     with pytest.raises(UserError, match=r"^--finetune-method, --output-prior: .*deltalm-base\.pt is DeltaLM"):
         convert(source, tmp_path / "out", "--finetune-method", "causal", "--output-prior", "x")
     with pytest.raises(UserError, match=r"--add-language-tokens must be different names, .* but is 'en,en'"):

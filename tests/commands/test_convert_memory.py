@@ -1,4 +1,4 @@
-"""How much memory conversion takes at XLM-R's vocabulary; on checkpoints of a gigabyte."""
+"""The memory of a conversion with XLM-R's vocabulary, on checkpoints of a gigabyte."""
 
 import re
 import subprocess

@@ -27,7 +27,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def scores(call_command, files, tmp_path):
-    """Run and return the scores by name."""
+    """Run the command and return the scores by name."""
 
     def run(*options):
         call_command("evaluate", *files, "--json", "out.json", *options)
@@ -55,7 +55,7 @@ def test_several_systems_as_latex(call_command, files):
     assert lines[-2:] == [r"hyp & 76.67 & 22.22 & 60.00 & 60.00 \\", r"other & 100.00 & 66.67 & 100.00 & 100.00 \\"]
 
 
-def test_options_go_over_the_task(scores):
+def test_options_override_the_task(scores):
     assert "|trunc:160|" in scores("--task", "cnndm")["ROUGE-1"]["signature"]
     changed = scores("--task", "cnndm", "--truncate", "70", "--min-sentence-words", "0", "--no-stem")["ROUGE-1"]
     assert "|stem:no|" in changed["signature"]
@@ -71,7 +71,7 @@ def test_intervals_and_a_baseline(scores, call_command, files):
     assert first["difference"] is None
     compared = scores("--task", "coqa", "--baseline-hyp", "other", "--bootstrap", "100")["F1"]["difference"]
     assert compared["value"] < 0
-    assert compared["p_value"] > 0.1  # three examples show nothing
+    assert compared["p_value"] > 0.1  # three examples are too few
     table = call_command("evaluate", "--task", "coqa", *files, "--baseline-hyp", "other", "--bootstrap", "100").stdout
     assert "hyp: F1 -" in table
 
@@ -126,12 +126,12 @@ def test_an_unknown_task(call_command, files):
     assert "invalid choice: 'squad'" in call_command("evaluate", "--task", "squad", *files, status=2).stderr
 
 
-# Those of labels and of SQuAD have files of their own kinds: tests/evaluation/.
+# Tasks with labels and SQuAD have files of their own kinds: tests/evaluation/.
 @pytest.mark.parametrize(
     "task", [name for name in TASKS if not {*LABEL_METRICS, *SQUAD_METRICS}.intersection(TASKS[name].metrics)]
 )
 def test_every_task(task, scores):
-    metrics = [metric for metric in TASKS[task].metrics if metric != "meteor"]  # takes seconds: tests/evaluation/
+    metrics = [metric for metric in TASKS[task].metrics if metric != "meteor"]  # METEOR is slow: tests/evaluation/
     assert set(metrics) <= set(METRICS)
     if any(metric.startswith("coco") for metric in metrics):
         pytest.importorskip("pycocoevalcap.bleu.bleu", reason="pycocoevalcap is not installed")
@@ -157,7 +157,7 @@ def test_a_pipe(call_command, files, tmp_path):
 
 
 def test_a_lead_beside_the_scores(call_command, files, tmp_path):
-    """It goes through the same steps as the hypotheses: here sentences with [X_SEP] between them."""
+    """Leads are processed like the hypotheses; here, sentences are separated by [X_SEP]."""
     (tmp_path / "article").write_text("The first. The second. The last.\nA b c. D e f.\nNothing is here. At all.\n")
     options = ("--task", "cnndm", "--min-sentence-words", 0, "--src", "article", "--json", "out.json")
     table = call_command("evaluate", *files, *options, "--lead", "2-sentences").stdout

@@ -48,7 +48,7 @@ def assert_same_logits(exported, ours, lengths):
 
 
 def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
-    """Its own weights are written, with the tokenizer of the encoder that it was trained from."""
+    """Its own weights are written, with the tokenizer of the encoder from which it was trained."""
     Path("raw").mkdir()
     for split in ("train", "valid"):
         for side in ("src", "tgt"):
@@ -75,7 +75,7 @@ def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
 
 
 def test_adapters_are_merged(tmp_path, encoder):
-    """The encoder is taken from where it was when they were trained, or from where it is now."""
+    """The encoder is read from its folder during training, or from its new folder."""
     task = SimpleNamespace(source_dictionary=PretrainedDictionary.load(str(encoder / "dict.txt")))
     cfg = UnilmConfig(pretrained=str(encoder), lora_rank=2, lora_alpha=3.0, lora_targets="all", dropout=0.0)
     model = UnilmModel.build_model(cfg, task)
@@ -105,9 +105,9 @@ def test_xlm_roberta_stays_one(tmp_path):
 
 
 def test_the_ids_of_fairseq_become_those_of_roberta(tmp_path):
-    """fairseq's dictionary names GPT-2's ids; RoBERTa's vocab.json has the tokens themselves."""
+    """fairseq's dictionary names GPT-2's ids; RoBERTa's vocab.json names the tokens themselves."""
     saved = save("roberta", their_model("roberta"), tmp_path / "saved")
-    # The same model with fairseq's dictionary, in which the tokens stand in another order.
+    # The same model with fairseq's dictionary, in which the tokens have another order.
     tokens = {token: number for number, token in enumerate(BYTES)}
     gpt2 = tmp_path / "gpt2"
     gpt2.mkdir()
@@ -127,7 +127,7 @@ def test_the_ids_of_fairseq_become_those_of_roberta(tmp_path):
 
 
 def test_a_relative_position_bias(tmp_path, encoder, capsys):
-    """Hugging Face has no model with one; it is UniLM's own format, which can be read again."""
+    """No model of Hugging Face has one; the export is in UniLM's own format, which can be read again."""
     state = load_checkpoint(encoder / "model.pt")
     state["model"]["relative_position.weight"] = torch.randn(2, 32)
     state["cfg"]["model"]["relative_position_bins"] = 32

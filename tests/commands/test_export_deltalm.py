@@ -1,4 +1,4 @@
-"""``s2sft export`` of encoder-decoders: transformers' search finds our hypotheses, and what is read back is equal."""
+"""``s2sft export`` of encoder-decoders: transformers finds our hypotheses, and converting back restores the model."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory):
-    """From a name in `MODELS` to its folder, made once."""
+    """A function from a name in `MODELS` to its folder, made once."""
     folder = tmp_path_factory.mktemp("models")
 
     def made(name):
@@ -40,7 +40,7 @@ def model_of(tmp_path_factory):
 
 
 def with_search(model, folder, **search):
-    """A copy of a model folder that is searched otherwise."""
+    """Copy a model folder and change its search options."""
     shutil.copytree(model, folder)
     config = json.loads((folder / "config.json").read_text())
     config["search"] = {"max_len_b": 28, **search}
@@ -68,7 +68,7 @@ def test_hypotheses_of_transformers(model_of, tmp_path, name, capsys):
     assert len({each[0].text for each in best}) > 2, best
     rows = theirs.generate(**batch).tolist()
     for (found,), row in zip(best, rows, strict=True):
-        end = row.index(theirs.config.eos_token_id, 1)  # transformers pads with eos where the id of the padding is 0
+        end = row.index(theirs.config.eos_token_id, 1)  # transformers pads with eos if the padding's id is 0
         assert row[1 : end + 1] == ours.ids(found.tokens)
 
 
@@ -91,11 +91,11 @@ def test_searches(model_of, tmp_path, search, capsys):
     assert f"{len(TEXTS)} of {len(TEXTS)} hypotheses are equal" in capsys.readouterr().out
 
 
-def test_what_transformers_is_told(model_of, tmp_path, capsys):
+def test_generation_config(model_of, tmp_path, capsys):
     search = {"beam": 3, "max_len_a": 0.5, "max_len_b": 4, "early_stop": "fairseq", "lenpen": 2, "temperature": 1.5}
     model = with_search(model_of("plain"), tmp_path / "model", **search)
     told = json.loads((exported(model, tmp_path / "out") / "generation_config.json").read_text())
-    # 0.5 * 24 + 4 tokens, with the start symbol and eos.
+    # 0.5 * 24 + 4 tokens, and the start symbol and eos.
     assert (told["max_length"], told["min_length"], told["num_beams"]) == (18, 2, 3)
     assert (told["early_stopping"], told["length_penalty"], told["suppress_tokens"]) == (True, 2.0, [1])
     printed = capsys.readouterr().out
@@ -119,13 +119,13 @@ def test_the_readme_tells_how_to_use_it_and_what_was_compared(model_of, tmp_path
 
 @pytest.mark.parametrize("name", MODELS)
 def test_back_again(model_of, tmp_path, name):
-    """The same weights to the bit, and the same hypotheses: the layout is known too."""
+    """The weights are equal bit by bit, and so are the hypotheses: the layout is restored too."""
     model = model_of(name)
     convert([str(exported(model, tmp_path / "out")), "--to", str(tmp_path / "again")])
     before, after = (load_checkpoint(path)["model"] for path in (model, tmp_path / "again" / "model.pt"))
     assert {*before} - {*after} <= {*COPIES, "encoder.version", "decoder.version"}
     for key, value in after.items():
-        rows = 2 if "embed_positions" in key and name != "bert" else 0  # rows of no position
+        rows = 2 if "embed_positions" in key and name != "bert" else 0  # rows without a position
         assert torch.equal(value[rows:], before[key][rows:]) or "bert" in name, key
     again = Seq2Seq.from_pretrained(tmp_path / "again" / "model.pt", tmp_path / "again")
     settings = {"max_len": 28}
@@ -133,7 +133,7 @@ def test_back_again(model_of, tmp_path, name):
 
 
 def test_a_converted_official_checkpoint(tmp_path, capsys):
-    """It is no fine-tuned model, but the same function."""
+    """It is not fine-tuned, but computes the same function."""
     source = write_official(tmp_path / "official", embedding_norm=False)
     convert([str(source), "--to", str(tmp_path / "deltalm"), "--add-language-tokens", "en"])
     capsys.readouterr()
@@ -141,7 +141,7 @@ def test_a_converted_official_checkpoint(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "wrote" in printed and "MarianMTModel" in printed
     within = float(printed.partition("logits within ")[2].split()[0])
-    assert within < 1e-4 * 100  # logits of these random weights go up to hundreds
+    assert within < 1e-4 * 100  # logits of these random weights reach hundreds
 
 
 def test_a_checkpoint_needs_its_tokenizer(model_of, tmp_path):
@@ -157,7 +157,7 @@ def test_a_checkpoint_needs_its_tokenizer(model_of, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_options_that_say_nothing(model_of, tmp_path):
+def test_options_without_effect(model_of, tmp_path):
     model, out = str(model_of("plain")), str(tmp_path / "out")
     with pytest.raises(UserError) as error:
         export([model, "--to", out, "--quantize", "int8", "--verify", "texts"])

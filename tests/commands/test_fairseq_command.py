@@ -1,4 +1,4 @@
-"""The arguments that fairseq's commands get: the plugin's folder, and its task unless another is given."""
+"""The arguments passed to fairseq's commands: the plugin's folder, and its task unless another one is given."""
 
 import json
 from argparse import Namespace
@@ -45,7 +45,7 @@ def test_refuses_another_copy(tmp_path):
         complete(["--user-dir", str(tmp_path / "s2sft_fairseq")])
 
 
-def test_what_training_does_when_nothing_is_said():
+def test_defaults_of_training():
     assert _defaults("train", ["data", "--pretrained", "encoder"]) == [
         *("--criterion", "mask_attention", "--arch", "unilm", "--optimizer", "fused_adamw", "--lr", "5e-5"),
         *("--clip-norm", "1.0", "--max-tokens", "4096", "--required-batch-size-multiple", "1"),
@@ -59,7 +59,7 @@ def test_what_training_does_when_nothing_is_said():
 
 @pytest.mark.parametrize(("width", "lr"), [(768, "5e-5"), (1024, "2e-5")])
 def test_the_learning_rate_follows_from_the_size(tmp_path, width, lr):
-    """Appendix A of s2s-ft: 1e-5 to 3e-5 for large encoders. ERNIE-GEN pre-trains both sizes at the same rate."""
+    """s2s-ft, Appendix A: 1e-5 to 3e-5 for large encoders. ERNIE-GEN pre-trains both sizes at the same rate."""
     for name in ("model.pt", "dict.txt"):
         (tmp_path / name).write_text("")
     described = {"sizes": {"encoder_embed_dim": width}, "vocab_size": 9, "newly_initialized": []}
@@ -68,7 +68,7 @@ def test_the_learning_rate_follows_from_the_size(tmp_path, width, lr):
     assert value_of(_defaults("train", words), "--lr") == lr
     assert value_of(_defaults("train", [*words, "--lr", "1"]), "--lr") is None
     assert value_of(_defaults("train", [*words, "--task", "ernie_gen_pretraining"]), "--lr") == "5e-5"
-    (tmp_path / "config.json").write_text("{}")  # which is reported when it is used
+    (tmp_path / "config.json").write_text("{}")  # is reported when it is used
     assert value_of(_defaults("train", words), "--lr") == "5e-5"
 
 
@@ -106,14 +106,14 @@ def test_the_task_follows_from_the_model(tmp_path, model, task, expected):
     assert default_task(["data", "--path", f"{path}:other.pt"]) == expected
 
 
-def test_a_damaged_file_tells_no_task(tmp_path):
+def test_a_damaged_file_has_no_task(tmp_path):
     (tmp_path / "checkpoint.pt").write_text("nothing")
     assert default_task(["--path", str(tmp_path / "checkpoint.pt")]) == "unilm_seq2seq"
     assert default_task(["--path", "no/such/file"]) == "unilm_seq2seq"
 
 
 @pytest.mark.parametrize("given", [["--max-tokens=900"], ["--batch-size", "3"], ["--score-reference"]])
-def test_memory_alone_limits_generating_when_nothing_is_said(given):
+def test_by_default_memory_alone_limits_batches_of_generation(given):
     assert _defaults("generate", ["data", "--beam", "2"]) == ["--max-tokens", "1000000"]
     assert _defaults("generate", ["data", *given]) == []
     assert _defaults("generate", ["data", "--task", "translation"]) == []

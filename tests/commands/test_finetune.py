@@ -9,7 +9,7 @@ from s2sft_fairseq.commands import finetune
 
 @pytest.fixture
 def made(monkeypatch):
-    """What the command line is made into: files, fields, values of settings, and options of ``s2sft train``."""
+    """The parsed command line: files, fields, values of settings, and options of ``s2sft train``."""
     found = []
 
     class Finetuning(finetune.Finetuning):

@@ -1,4 +1,4 @@
-"""``s2sft generate``: which of its two ways an invocation takes, and the options of raw text."""
+"""``s2sft generate``: binarized data or raw text as its input, and the options of raw text."""
 
 import pytest
 

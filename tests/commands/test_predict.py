@@ -1,4 +1,4 @@
-"""`s2sft predict` says for which text a model gives no numbers; what it writes is tested in tests/end_to_end."""
+"""`s2sft predict` names the text for which a model gives NaN; tests/end_to_end tests the files that it writes."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ WHERE = "text {} of --subset valid"
 
 
 class Model(nn.Linear):
-    """Gives a value for the second text."""
+    """Gives a chosen value for the second text."""
 
     def __init__(self, value):
         super().__init__(1, 1)

@@ -1,4 +1,4 @@
-"""`s2sft preprocess` reports every mistake at once, before it writes anything."""
+"""`s2sft preprocess` reports all mistakes at once, before it writes anything."""
 
 import logging
 
@@ -76,7 +76,7 @@ def test_source_alone_and_a_dictionary_of_its_own(preprocess, tiny_corpus, tmp_p
 
 @pytest.fixture
 def sources(preprocess, tiny_corpus, tmp_path):
-    """Binarize sources of a split to ``out``, beside what is there; return its files."""
+    """Binarize sources of a split to ``out``, next to what it holds; return its files."""
 
     def run(split, **options):
         words = ("--only-source", "--srcdict", tiny_corpus / "dict.txt", "--destdir", "out", "--workers", 1)
@@ -86,7 +86,7 @@ def sources(preprocess, tiny_corpus, tmp_path):
     return run
 
 
-def test_what_is_broken_off_leaves_an_earlier_run_as_it_is(sources, monkeypatch):
+def test_an_interrupted_run_leaves_an_earlier_run_as_it_is(sources, monkeypatch):
     before = sources("train")
     run = fairseq_command.run
 
@@ -105,7 +105,7 @@ def test_what_is_broken_off_leaves_an_earlier_run_as_it_is(sources, monkeypatch)
 
 
 def test_the_log_is_closed(sources):
-    """A process that binarizes twice writes each log once, and none into a folder that is no longer there."""
+    """A process that binarizes twice writes each log once, and none to a removed folder."""
     logger = logging.getLogger("fairseq_cli.preprocess")
     before = logger.handlers[:]
     sources("train")

@@ -1,4 +1,4 @@
-"""`s2sft score` gives fairseq's and sacreBLEU's figures, also where fairseq-score fails."""
+"""`s2sft score` gives the scores of fairseq and sacreBLEU, also where fairseq-score fails."""
 
 import io
 import random
@@ -54,7 +54,7 @@ def test_a_figure_for_each_sentence(call_command, files, order):
         assert lines[number] == f"{number} {scorer.result_string(order)}"
 
 
-def test_random_words_are_scored_as_fairseq_scores_them():
+def test_random_words_get_the_scores_of_fairseq():
     draw, dictionary = random.Random(1), Dictionary()
     texts = [" ".join(draw.choices(["a", "b", "c", "<unk>"], k=draw.randint(0, 12))) for _ in range(600)]
     hypotheses, references = texts[:300], texts[300:]

@@ -15,7 +15,7 @@ from s2sft_fairseq.serve.settings import Limits
 
 @pytest.fixture
 def run(monkeypatch):
-    """Call the command with a model that is not loaded; the result is what it would serve."""
+    """Call the command with a model that is not loaded; return what it would serve."""
     calls = []
     monkeypatch.setattr(serve, "run", lambda model, options, key, address: calls.append((model, options, key)))
     monkeypatch.setattr(serve, "bind", lambda host, port: None)
@@ -47,7 +47,7 @@ def test_another_address_without_a_key(run, tmp_path):
     assert run(str(tmp_path), "--host", "0.0.0.0", "--open-to-all")[1].host == "0.0.0.0"
 
 
-def test_problems_are_told_together(call_command):
+def test_problems_are_reported_together(call_command):
     words = ("--host", "0.0.0.0", "--max-batch", "0", "--timeout", "nan", "--port", "70000", "--max-queue", "-1")
     stderr = call_command("serve", "nothing", *words, status=2).stderr
     for text in (
@@ -104,7 +104,7 @@ def test_a_signal_ends_it(number, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    log = iter(process.stderr)  # which ends with the process
+    log = iter(process.stderr)  # the iterator ends with the process
     port = next(found[1] for line in log if (found := re.search(r"the page is at http://127.0.0.1:(\d+)/", line)))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
         assert answer.status == 200

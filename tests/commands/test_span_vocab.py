@@ -55,7 +55,7 @@ def test_numbers_of_ngrams_and_least_count(span_vocab, tmp_path):
     assert len((tmp_path / "spans.txt").read_text().splitlines()) == 2
     span_vocab("--input", "a.src", "--min-count", 1, "--bigrams", 2, "--trigrams", 1, "--workers", 1)
     lines = (tmp_path / "spans.txt").read_text().splitlines()
-    # Of equals, words with smaller ids come first.
+    # Among equal ones, words with smaller ids come first.
     assert [line.split("\t")[:2] for line in lines[1:-1]] == [
         *(["quick a", "2"], ["token ##ization ,", "2"]),
         ["token ##ization , c", "2"],

@@ -28,7 +28,7 @@ def tokenize(call_command, tmp_path):
 
 
 def write(path: Path, *lines: object) -> Path:
-    """Write lines of text, or JSON of anything else."""
+    """Write lines of text, or anything else as JSON."""
     path.parent.mkdir(exist_ok=True)
     content = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -51,7 +51,7 @@ def test_text_files_keep_their_names(tokenize, tmp_path):
 
 
 def test_dictionary(tokenize, tmp_path):
-    """Written for models that are trained from random weights: the ids of the tokenizer's vocabulary."""
+    """For models that are trained from random weights: the ids of the tokenizer's vocabulary."""
     write(tmp_path / "train.txt", "The quick")
     done = tokenize("--input", "train.txt", "--dict", "new/dict.txt")
     symbols = read(tmp_path / "tokenizer" / "vocab.txt")
@@ -164,7 +164,7 @@ def test_all_mistakes_in_json_are_reported_and_nothing_is_written(tokenize, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_list_of_sentences_is_no_list_of_tokens(tokenize, tmp_path):
+def test_a_list_of_sentences_is_not_accepted_as_tokens(tokenize, tmp_path):
     lines = [{"src": ["The quick fox .", "A dog ."], "tgt": "a"}, {"src": ["a", " ##b", "nose"], "tgt": "a"}]
     write(tmp_path / "train.jsonl", *lines, {"src": ["One sentence\n"], "tgt": "a"})
     assert tokenize("--input", "train.jsonl", status=2).stderr.splitlines()[1:] == [

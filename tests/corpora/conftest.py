@@ -1,4 +1,4 @@
-"""Reading a corpus whole."""
+"""Fixtures that read a whole corpus."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -9,17 +9,17 @@ from s2sft_fairseq.corpora.reading import Example, Malformed
 
 @pytest.fixture
 def malformed() -> Malformed:
-    """Where a reader reports what it cannot read."""
+    """Collects what a reader cannot read."""
     return Malformed()
 
 
 @pytest.fixture
 def pairs() -> Callable[[Iterable[Example]], list[tuple[str, list[str]]]]:
-    """Source and references of each example, a line each."""
+    """Return source and references of each example, a line each."""
     return lambda examples: [(example.source_line(), example.reference_lines()) for example in examples]
 
 
 @pytest.fixture
 def sizes() -> Callable[[Mapping[str, Iterable[Example]]], dict[str, int]]:
-    """The number of examples of each split, which are read."""
+    """Read the examples of each split and return their numbers."""
     return lambda splits: {split: len(list(examples)) for split, examples in splits.items()}

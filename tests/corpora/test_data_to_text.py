@@ -27,7 +27,7 @@ def test_groups_keep_the_order_and_ignore_spacing(tmp_path, malformed, pairs):
     write(tmp_path / "testset_w_refs.csv", text)
     test = list(read_e2e(tmp_path, malformed)["test"])
     assert pairs(test[1:]) == [("name[B], food[C]", ["one", "three"]), ("name[A]", ["two"])]
-    assert (test[0].where, test[0].references) == (5, ("",))  # alone, to be reported
+    assert (test[0].where, test[0].references) == (5, ("",))  # the only one, so that it is reported
 
 
 def test_malformed_rows(tmp_path, malformed):

@@ -1,4 +1,4 @@
-"""A docstring becomes its first sentence and the readable text below it, whatever its style."""
+"""A docstring becomes its first sentence and the readable text after it, whatever its style."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The corpus: every pair is filtered, no text is in two splits, and no package is imported."""
+"""The corpus: all pairs are filtered, no text is in two splits, and no package is imported."""
 
 import json
 import platform
@@ -26,7 +26,7 @@ BODY = "This text below the summary tells in more words what number {} does to t
 
 
 def module_text(number: int) -> str:
-    """A module that must not be imported, with two pairs of its own."""
+    """Return a module that must not be imported, with two pairs of its own."""
     word = "".join(chr(ord("a") + int(digit)) for digit in str(number))
     return (
         "raise RuntimeError('imported')\n"

@@ -25,7 +25,7 @@ def test_every_task(tmp_path, malformed, name):
     assert splits["train"][1].source == ((first, second) if name in PAIRS else (first,))
     assert splits["test"][1].source == splits["train"][1].source
     assert all(not example.references for example in splits["test"])
-    # The folder of the task itself will do, and test sets may be missing: fairseq numbers those that there are.
+    # The folder of the task itself is accepted, and test sets may be missing: fairseq numbers the existing ones.
     for path in (tmp_path / TASKS[name].folder).glob("test*"):
         path.unlink()
     found = read_glue(tmp_path / TASKS[name].folder, name, malformed)

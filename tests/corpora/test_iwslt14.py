@@ -49,8 +49,8 @@ def test_missing_and_malformed_files(tmp_path, malformed, pairs):
         read_iwslt14(tmp_path, "de", "en", malformed)
 
 
-def test_bytes_that_are_no_text_are_counted_once(tmp_path, malformed):
-    """The training files are read for training and again for validation; both sets have the other lines."""
+def test_invalid_bytes_are_counted_once(tmp_path, malformed):
+    """The training files are read for training and again for validation, which use different lines."""
     iwslt14(tmp_path)
     path = tmp_path / "train.tags.de-en.de"
     path.write_bytes(path.read_bytes().replace(b"Turm 8 ", b"T\xfcrm 8 "))

@@ -1,4 +1,4 @@
-"""Line-aligned corpora: which files a layout names, and drawing a part of them."""
+"""Line-aligned corpora: the file names of a layout, and samples."""
 
 from pathlib import Path
 

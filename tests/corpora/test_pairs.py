@@ -1,4 +1,4 @@
-"""Pairs of the user's own: every format, what is held out, and lines that are wrong."""
+"""The user's own pairs: all formats, held-out pairs, and lines with errors."""
 
 import gzip
 import json
@@ -111,7 +111,7 @@ def test_how_many_are_held_out(tmp_path, pairs, held_out):
     assert sum(map(hold_out(examples), examples)) == held_out
 
 
-def test_what_is_held_out_hangs_on_the_sources_alone(tmp_path):
+def test_held_out_pairs_depend_on_the_sources_alone(tmp_path):
     pairs = [(f"source {number % 100}", f"target {number}") for number in range(250)]
     found = []
     for name, order in (("one", pairs), ("other", pairs[::-1])):

@@ -1,4 +1,4 @@
-"""Records as lines of text, mistakes of raw files, and finding and reading these."""
+"""Records as lines of text, errors of raw files, and finding and reading these files."""
 
 import gzip
 import re
@@ -63,7 +63,7 @@ def test_the_file_to_blame():
 A, B = Path("a.txt"), Path("b.json")
 
 
-def test_nothing_is_wrong():
+def test_no_errors():
     Malformed().raise_any()
     assert Malformed().lines() == []
 
@@ -91,7 +91,7 @@ def test_a_record_counts_once():
     assert malformed.by_file() == "1 in a.txt, 1 in b.json"
 
 
-def test_of_many_the_first_are_shown():
+def test_only_the_first_of_many_are_shown():
     malformed = Malformed()
     for number in range(1, SHOWN + 1001):
         malformed.add(A, number, "is bad")
@@ -101,14 +101,14 @@ def test_of_many_the_first_are_shown():
     assert malformed.by_file() == f"{SHOWN + 1000:,} in a.txt"
 
 
-def test_of_many_files_their_number():
+def test_many_files_are_counted():
     malformed = Malformed()
     for number in range(SHOWN + 1):
         malformed.add(Path(f"{number}.story"), 1, "is bad")
     assert malformed.by_file() == f"in {SHOWN + 1} files"
 
 
-def test_other_exceptions_go_on():
+def test_other_exceptions_pass_through():
     with pytest.raises(ValueError, match="other"), Malformed().record(A, 1):
         raise ValueError("other")
 

@@ -1,4 +1,4 @@
-"""The parsers on the published data, as far as it lies beside this checkout: as many examples as are known."""
+"""The parsers on the published data, if it is next to this checkout: the numbers of examples are the known ones."""
 
 import csv
 import gzip
@@ -23,7 +23,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 @pytest.fixture(autouse=True)
 def shared_data() -> None:
-    """Skip where the data is missing."""
+    """Skip if the data is missing."""
     if not SHARED.is_dir():
         pytest.skip("../shared/data, the folder with the real data sets, is not beside this checkout")
 
@@ -35,7 +35,7 @@ def lines(path: Path) -> list[str]:
 
 @pytest.fixture
 def squad_folder(tmp_path: Path) -> Path:
-    """The raw folder: the published files, and the list of test articles, read off the test set of Du et al."""
+    """The raw folder: the published files, and the list of test articles, taken from the test set of Du et al."""
     for name in ("train-v1.1.json.gz", "dev-v1.1.json.gz"):
         (tmp_path / name).symlink_to(SHARED / "squad_v1.1" / name)
     passages = {line.partition(" [SEP] ")[0] for line in lines(SHARED / "squad_qg" / "test.src.gz")}
@@ -50,7 +50,7 @@ def squad_folder(tmp_path: Path) -> Path:
 
 
 def test_squad(squad_folder, malformed, pairs, sizes):
-    """The pairs of the text files that were made by other hands; the order of articles differs."""
+    """The pairs of the independently made text files; the order of articles differs."""
     for split, examples in read_squad(squad_folder, malformed).items():
         expected = zip(*(lines(SHARED / "squad_qg" / f"{split}.{side}.gz") for side in ("src", "tgt")), strict=True)
         found = [(source, target) for source, (target,) in pairs(examples)]
@@ -107,7 +107,7 @@ def test_glue(malformed, sizes, task, counts):
 
 
 def test_answers_from_windows(tmp_path, malformed):
-    """The characters of an answer's tokens are the answer, but for some that are a part of a word."""
+    """The text of an answer's tokens is the answer, except for some answers that are a part of a word."""
     shutil.copy(SHARED / "vocab" / "bert-base-uncased-vocab.txt", tmp_path / "vocab.txt")
     windows = WindowMaker(open_tokenizer(tmp_path), max_positions=128, stride=32)
     questions = list(islice(read_squad_questions(SHARED / "squad_v1.1" / "dev-v1.1.json.gz", malformed), 0, None, 20))

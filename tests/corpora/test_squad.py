@@ -1,4 +1,4 @@
-"""SQuAD turned round, and its questions with the places of their answers."""
+"""SQuAD for question generation, and its questions with the places of their answers."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def test_reversed_split(tmp_path, malformed, pairs):
 
 
 def test_published_references(tmp_path, malformed, pairs, sizes):
-    """The same sources, and of each question the line of the file with its letters, whatever the order."""
+    """The sources are the same; each question is matched by its letters to a line of the file, in any order."""
     squad(tmp_path)
     test = pairs(read_squad(tmp_path, malformed)["test"])
     published = [question.lower().replace("_", " -lrb- ").replace(" ?", "?") for _, (question,) in test]

@@ -14,7 +14,7 @@ def test_stories_of_both_papers(tmp_path, malformed, pairs, sizes):
     cnn_dailymail(tmp_path)
     test = pairs(read_stories(tmp_path, malformed)["test"])
     source, (target,) = test[0]
-    # The caption of a picture has got its stop.
+    # The caption of a picture gets its period.
     assert source.endswith(" the old tower 0 . A picture of the old tower stands near river bridge and 0 .")
     assert target == "river and small pass every 1 . [X_SEP] boats every day tower river 2 ."
     assert sizes(read_stories(tmp_path, malformed)) == {"train": 12, "valid": 4, "test": 4}
@@ -41,7 +41,7 @@ def test_malformed_stories(tmp_path, malformed, text, problem):
         split_story(write(tmp_path / "a.story", text), malformed)
 
 
-def test_what_is_missing_is_listed(tmp_path, malformed, sizes):
+def test_missing_files_are_listed(tmp_path, malformed, sizes):
     cnn_dailymail(tmp_path)
     urls = (tmp_path / "all_test.txt").read_text().splitlines()
     write_lines(tmp_path / "all_test.txt", [urls[0], "http://news.example/unknown", *urls[1:]])

@@ -14,7 +14,7 @@ from s2sft_fairseq.errors import UserError
 
 
 def examples(*rows: tuple[str, ...]) -> list[Example]:
-    """An example of each row: its source, then its references."""
+    """Return an example for each row: its source, then its references."""
     return [Example(Path("raw"), number, (row[0],), row[1:]) for number, row in enumerate(rows, 1)]
 
 
@@ -55,7 +55,7 @@ def test_limit_reads_no_further(tmp_path, malformed):
 
     stats = write_corpus({"train": endless()}, tmp_path / "corpus", malformed, limit=3, skip_malformed=True)
     assert stats["lines"] == {"train": 3}
-    assert malformed.records.total() == 3  # the one before each of them
+    assert malformed.records.total() == 3  # the one before each of the 3
 
 
 def test_malformed_records_are_an_error_or_left_out(tmp_path, malformed):
@@ -74,7 +74,7 @@ def test_empty_splits(tmp_path, malformed):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_interrupted_run_left_is_no_hindrance(tmp_path, malformed):
+def test_leftovers_of_an_interrupted_run_are_no_problem(tmp_path, malformed):
     (tmp_path / ".corpus.12-0123abcd.tmp").mkdir()
     (tmp_path / ".corpus.12-0123abcd.tmp" / "train.src").write_text("old\n")
     write_corpus(SPLITS, tmp_path / "corpus", malformed)
@@ -122,7 +122,7 @@ def test_malformed_rows_of_classification(tmp_path, malformed):
 
 
 def test_no_row_of_a_test_set_is_left_out(tmp_path, malformed):
-    """Its predictions are numbered by its rows."""
+    """Predictions for a test set are numbered by its rows."""
     many = labelled(*[(("",), ("1",))] * 25, (("a",), ("1",)))
     test = [replace(example, path=Path("test.tsv")) for example in labelled((("b",), ()), (("",), ()))]
     splits = {"train": many, "test": test}

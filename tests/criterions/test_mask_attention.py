@@ -23,7 +23,7 @@ def criterion(label_smoothing=0.1, report_accuracy=False, sentence_avg=False):
 
 
 def dense_divergence(log_probs, label, epsilon, excluded):
-    """KL(q || p) of one label with the whole of q written out."""
+    """Return KL(q || p) of one label with the whole of q written out."""
     count = len(log_probs)
     total = 0.0
     for token in range(count):
@@ -76,7 +76,7 @@ def test_loss_of_a_batch(method, smoothing):
 
 
 def test_two_flows():
-    """Their losses are weighted, divided by the labels of one of them, and logged apart."""
+    """Their losses are weighted, divided by the labels of one flow, and logged separately."""
     model, batch = tiny_model(1), sample()
     flows = torch.arange(len(batch["labels"])) % 2
     batch["flows"], batch["ntokens"] = {"word": flows == 0, "span": flows == 1}, len(flows)
@@ -113,7 +113,7 @@ def test_accuracy():
 
 
 def test_what_is_reported():
-    """Sums over workers; losses in bits; the loss per unit of the divisor, the likelihood always per token."""
+    """Values are summed over workers; losses in bits; the loss per unit of the divisor, the likelihood per token."""
     logs = [
         {"loss": torch.tensor(8.0), "nll_loss": torch.tensor(6.0), "ntokens": 4, "sample_size": 2, "n_correct": 3},
         {"loss": torch.tensor(2.0), "nll_loss": torch.tensor(1.0), "ntokens": 1, "sample_size": 3, "n_correct": 0},

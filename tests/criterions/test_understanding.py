@@ -1,4 +1,4 @@
-"""Loss and scores of classes and numbers, against PyTorch's, scikit-learn's and scipy's; the loss of spans, by hand."""
+"""Loss and scores of classes and numbers, compared with PyTorch, scikit-learn and scipy; the loss of spans, by hand."""
 
 import math
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def reported(logs):
 
 
 def run(logits, labels, regression=False):
-    """Two batches; their losses, and what is reported of both."""
+    """Run two batches; return the sum of their losses, and the logged values of both."""
     outputs = []
     for part in (slice(0, 7), slice(7, None)):
         output = criterion(regression)(lambda logits=logits[part]: logits, sample(labels[part]))
@@ -81,7 +81,7 @@ def test_workers_are_added_up():
     assert aggregated.get_smoothed_values()["accuracy"] == pytest.approx(83.33)
 
 
-def test_texts_alone_have_no_loss():
+def test_texts_without_labels_have_no_loss():
     with pytest.raises(UserError, match=r"^a loss needs labels, but the data has texts alone$"):
         criterion()(lambda: None, {**sample([]), "labels": None})
 
@@ -89,7 +89,7 @@ def test_texts_alone_have_no_loss():
 def test_a_batch():
     lengths, labels = [4, 2, 6], [[1, 3], [0, 0], [5, 5]]
     logits = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
-    logits[1, 0] = logits[3, 1] = 9.0  # both ends of the first are right
+    logits[1, 0] = logits[3, 1] = 9.0  # both ends of the first span are right
     logits.requires_grad_()
     sample = {
         "net_input": {"lengths": [(length,) for length in lengths]},

@@ -1,4 +1,4 @@
-"""Reading what fairseq-preprocess wrote, and what is said of data that is missing, damaged or does not fit."""
+"""Reading the files of fairseq-preprocess, and errors for data that is missing, damaged or does not fit."""
 
 import os
 
@@ -111,7 +111,7 @@ def test_sources_alone(tmp_path, pair):
     assert target is None
 
 
-def test_languages_are_read_off_the_files(folder):
+def test_languages_come_from_the_file_names(folder):
     assert find_languages(folder) == ("body", "title")
 
 
@@ -151,7 +151,7 @@ def test_no_dictionary(folder):
         load_dictionary(folder, "x", "y")
 
 
-def test_a_missing_split_names_those_there_are(folder, tmp_path):
+def test_a_missing_split_is_reported_with_the_existing_ones(folder, tmp_path):
     with pytest.raises(
         UserError, match=rf"^no data for the split 'test' \(body-title\) in {folder}; it has: train, valid$"
     ):
@@ -182,7 +182,7 @@ def test_truncated_ids(folder, language):
 
 
 def test_a_truncated_index(folder):
-    """At whatever byte it ends."""
+    """The index can end at any byte."""
     path = folder / "train.body-title.title.idx"
     whole = path.read_bytes()
     for length in range(len(whole)):
@@ -193,7 +193,7 @@ def test_a_truncated_index(folder):
 
 @pytest.mark.parametrize("impl", ["cached", "lazy"])
 def test_formats_that_are_not_mapped_to_memory(tmp_path, impl):
-    """A truncated file would otherwise give random ids."""
+    """Without the check, a truncated file would give random ids."""
     prefix = str(tmp_path / "test.body-title.body")
     builder = make_builder(prefix + ".bin", impl)
     for ids in rows(7, 1):
@@ -210,7 +210,7 @@ def test_formats_that_are_not_mapped_to_memory(tmp_path, impl):
 @pytest.mark.parametrize("suffix", ["idx", "bin"])
 @pytest.mark.parametrize("language", ["body", "title"])
 def test_half_of_a_file(folder, language, suffix):
-    """Neither "no such split" nor data without targets."""
+    """The error is neither "no such split", nor are the data used without targets."""
     path = folder / f"train.body-title.{language}.{suffix}"
     path.unlink()
     with pytest.raises(UserError, match=rf"{path.name} is missing beside .*; run fairseq-preprocess again$"):

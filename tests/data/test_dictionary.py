@@ -92,7 +92,7 @@ def test_a_symbol_that_comes_twice_keeps_both_ids(tmp_path):
     assert FairseqDictionary.load(str(tmp_path / "again.txt")).symbols == symbols
 
 
-# What str.splitlines() and str.split() take for the end of a line or of a word.
+# Characters at which str.splitlines() or str.split() end a line or a word.
 STRANGE = ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\u3000", "\xa0", "a\u2028b", "\u200b", "\ufeff"]
 
 
@@ -114,7 +114,7 @@ def test_strange_spaces_are_tokens(tmp_path):
     ],
 )
 def test_a_whole_vocabulary(tmp_path, symbols, special, listed):
-    """Its file leaves out what fairseq puts first, where that stands first; and is read back as it was."""
+    """The file omits the symbols that fairseq puts first, if they come first; loading restores all symbols."""
     dictionary = FairseqDictionary.of(symbols)
     assert dictionary.symbols == symbols and set(dictionary.count) == {1}
     names = [dictionary[number] for number in (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.mask())]
@@ -149,7 +149,7 @@ def test_malformed_lines_are_named_with_their_numbers(tmp_path):
 
 
 def test_a_whole_vocabulary_in_place_of_a_dictionary(tmp_path):
-    """The commonest mistake: the first ten lines are named, not thirty thousand."""
+    """The most common mistake: the error names the first ten lines, not thirty thousand."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", *map(str, range(999))]))
     with pytest.raises(UserError, match=r"^1000 malformed lines in dictionary") as raised:
         FairseqDictionary.load(str(tmp_path / "vocab.txt"))
@@ -190,7 +190,7 @@ def test_ids_come_from_one_file_alone():
 
 
 def test_symbols_as_text():
-    """The end is left out, and the start; what stands between two fields of a source is not."""
+    """The start and end symbols are left out; symbols between two fields of a source are not."""
     dictionary = tiny_dictionary()
     ids = torch.tensor([dictionary.bos(), 7, dictionary.eos(), 8, 1, dictionary.eos(), dictionary.eos()])
     assert dictionary.string(ids) == "w7 [SEP] w8 [UNK]"

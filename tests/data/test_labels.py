@@ -1,4 +1,4 @@
-"""Files of labels and of classes, and what is said where they are wrong."""
+"""Files of labels and of classes, and their errors."""
 
 import numpy as np
 import pytest

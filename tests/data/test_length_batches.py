@@ -1,4 +1,4 @@
-"""Batches by length: nothing left out, no budget overrun, none of it wasted."""
+"""Batches by length: no example is left out, no budget is exceeded, and none is wasted."""
 
 from itertools import pairwise
 
@@ -54,14 +54,14 @@ def naive_batches(sizes, max_tokens, max_sentences, multiple):
 def test_batches_are_the_naive_ones(max_tokens, max_sentences, multiple):
     for seed, count in enumerate((1, 20, 300)):
         sizes = lengths(seed, count)
-        # int32 is what a binarized data set has.
+        # Binarized data sets have int32.
         starts = cut_into_batches(sizes.astype(np.int32), max_tokens, max_sentences, multiple)
         expected = naive_batches(sizes.tolist(), max_tokens, max_sentences, multiple)
         assert starts.tolist() == [first for first, _ in expected]
 
 
 def test_a_budget_is_used_up():
-    """A batch that is no multiple lacks the room for another example; a multiple, that for as many more."""
+    """Each batch but the last has a multiple of 4 examples, and 4 more would not fit."""
     sizes = lengths(3)
     starts = [*cut_into_batches(sizes, 3000, None, 4).tolist(), len(sizes)]
     for start, end in pairwise(starts[:-1]):
@@ -70,7 +70,7 @@ def test_a_budget_is_used_up():
 
 
 def test_share_of_padding():
-    # Of the first batch 3 * (5 + 4) = 27 positions, of the second 1 * (7 + 1) = 8; 27 of these 35 are real.
+    # The first batch has 3 * (5 + 4) = 27 positions, the second 1 * (7 + 1) = 8; 27 of these 35 are real.
     sources, targets = np.array([5, 2, 3, 7]), np.array([1, 4, 4, 1])
     assert share_of_padding([sources, targets], np.array([0, 3])) == pytest.approx(8 / 35)
     assert share_of_padding([sources, targets], np.arange(4)) == 0

@@ -1,4 +1,4 @@
-"""Pairs that are one text each, and temperatures and shares by hand; batches of parts are tested with the tasks."""
+"""Pairs that are joined to one text, and temperatures and shares by hand; tests of tasks cover batches of parts."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_the_temperature_rises():
 
 
 def test_shares_by_hand():
-    """At temperature 1 as in the data, 16 to 1; at 2 as the roots, 4 to 1; at 4 as the fourth roots, 2 to 1."""
+    """Temperature 1: as in the data, 16 to 1; 2: like the square roots, 4 to 1; 4: like the fourth roots, 2 to 1."""
     sizes = np.array([1600, 100])
     assert TemperatureSchedule(1, 4, 3).shares(sizes, 1) == pytest.approx([16 / 17, 1 / 17])
     assert TemperatureSchedule(1, 4, 3).shares(sizes, 2) == pytest.approx([4 / 5, 1 / 5])

@@ -1,4 +1,4 @@
-"""The data set of pairs: truncation, batches without loss, randomness that depends on nothing but the example."""
+"""The dataset of pairs: truncation, batches without loss, and randomness that only depends on the example."""
 
 import logging
 
@@ -22,7 +22,7 @@ CORRUPTION = Corruption(
 
 
 def raw(lengths, seed):
-    """Ids as fairseq-preprocess writes them: each line ends in eos."""
+    """Return ids as fairseq-preprocess writes them: each line ends in eos."""
     rng = np.random.default_rng(seed)
     rows = [torch.from_numpy(np.append(words(rng, length), SEP).astype(np.int32)) for length in lengths]
     return ListDataset(rows, [len(row) for row in rows])
@@ -49,7 +49,7 @@ def test_examples():
     net_input = data.collater([example])["net_input"]
     assert net_input["lengths"] == ((7, 4, 4),)
     assert net_input["tokens"].tolist() == [CLS, *source, SEP, *target, SEP, *[MASK] * 4]
-    # An empty line is an example like any other.
+    # An empty line is an ordinary example.
     assert data[3]["source"].tolist() == [CLS, SEP]
     assert data[2]["target"].tolist() == [SEP]
 
@@ -61,7 +61,7 @@ def test_sizes_are_those_of_the_packed_examples(method):
     sizes = data.sizes.tolist()
     assert sizes == [data.num_tokens(i) for i in range(len(data))]
     assert data.num_tokens_vec(np.array([3, 1])).tolist() == [sizes[3], sizes[1]]
-    if method == "blocks":  # whose last block is of a random length
+    if method == "blocks":  # the last block has a random length
         assert all(size >= length for size, length in zip(sizes, lengths, strict=True))
     else:
         assert sizes == lengths
@@ -80,7 +80,7 @@ def test_batch():
     assert net_input["lengths"] == ((7, 4, 4), (2, 2, 2))
     columns = ("tokens", "positions", "segments", "steps", "groups")
     assert all(net_input[name].shape == (15 + 6,) for name in columns)
-    # Of the pseudo-masked flow the last positions, the placeholders, carry the labels.
+    # The last positions of the pseudo-masked flow, the placeholders, have the labels.
     assert net_input["labelled"].tolist() == [*range(11, 15), *range(19, 21)]
     tensors = [batch["id"], batch["labels"], *net_input.values()]
     assert {t.dtype for t in tensors if torch.is_tensor(t)} == {torch.int64}
@@ -121,7 +121,7 @@ def test_sources_alone():
     assert data.ordered_indices().tolist() == [3, 1, 0, 2]
 
 
-def test_what_is_cut_is_counted(caplog):
+def test_cut_texts_are_counted(caplog):
     with caplog.at_level(logging.WARNING):
         data = dataset(
             sources=(5, 6, 7, 30), targets=(4, 3, 9, 5), form=tiny_form(max_source=8, max_target=5), name="train"
@@ -138,7 +138,7 @@ def test_what_is_cut_is_counted(caplog):
 
 
 def of_fields(*lengths, method="pseudo_masked", **rules):
-    """Sources of several fields, and no targets."""
+    """Return a dataset of sources with several fields, without targets."""
     rng = np.random.default_rng(3)
     rows = [torch.cat([torch.from_numpy(np.append(words(rng, n), SEP)) for n in each]) for each in lengths]
     source = ListDataset(rows, [len(row) for row in rows])
@@ -154,7 +154,7 @@ def of_fields(*lengths, method="pseudo_masked", **rules):
         ("causal", ("left",), [8, 4, 8, 8]),
         ("causal", ("right", "left"), [8, 4, 8, 8]),
         ("pseudo_masked", ("right",), [8, 5, 8, 8]),
-        # The first and the last are cut just before a [SEP], which goes too.
+        # The first and the last are cut just before a [SEP], which is removed too.
         ("pseudo_masked", ("left",), [7, 5, 8, 7]),
         ("pseudo_masked", ("right", "left"), [8, 5, 8, 8]),
     ],
@@ -173,7 +173,7 @@ def test_sizes_of_cut_fields(caplog, method, truncation, lengths):
 
 
 def test_limits_of_fields(caplog):
-    """What lengths alone do not tell is bounded from above, and said not to be counted."""
+    """Where lengths are not enough, an upper bound is used; the log says what is not counted."""
     data = of_fields((4, 1), (9, 3), (1, 1), limits=(3, 0))
     assert data.sizes.tolist() == [8, 8, 5]
     assert [len(data[i]["source"]) for i in range(3)] == [6, 8, 5]
@@ -193,7 +193,7 @@ def test_ids_beyond_the_dictionary(side):
 
 
 @pytest.mark.parametrize(("method", "longest"), [("causal", 7), ("pseudo_masked", 6)])
-def test_nothing_is_said_where_all_fits(caplog, method, longest):
+def test_nothing_is_logged_if_everything_fits(caplog, method, longest):
     with caplog.at_level(logging.WARNING):
         dataset(sources=(longest,), targets=(4,), method=method, form=tiny_form(method, max_source=8, max_target=5))
         dataset(sources=(longest,), targets=None, method=method, form=tiny_form(method, max_source=8, max_target=5))
@@ -202,7 +202,7 @@ def test_nothing_is_said_where_all_fits(caplog, method, longest):
 
 @pytest.mark.parametrize("count", [3, 8, 11, 16, 21])
 def test_the_last_batch_is_kept(count):
-    """fairseq drops what --required-batch-size-multiple, 8 by default, leaves over."""
+    """fairseq drops the remainder of --required-batch-size-multiple, 8 by default."""
     data = dataset(sources=[4] * count, targets=[3] * count)
     batches = data.batch_by_size(data.ordered_indices(), max_sentences=8, required_batch_size_multiple=8)
     assert sorted(index for batch in batches for index in batch) == list(range(count))
@@ -244,13 +244,13 @@ def test_fairseq_leaves_out_nothing_for_its_length():
     kept, ignored = data.filter_indices_by_size(data.ordered_indices(), (data.form.max_source, data.form.max_target))
     assert len(kept) == 2
     assert ignored == []
-    # With --max-tokens 9 fairseq asks for no more than 9 positions of each side.
+    # With --max-tokens 9, fairseq asks for at most 9 positions on each side.
     kept, ignored = data.filter_indices_by_size(data.ordered_indices(), (9, 9))
     assert len(kept) == 2 and ignored == []
 
 
 def test_short_examples_come_first():
-    """By the length of the packed sequence, in which a target token has two positions."""
+    """They are sorted by the length of the packed sequence, in which a target token has two positions."""
     data = dataset(sources=(5, 2, 5, 2, 9), targets=(3, 6, 1, 2, 1))
     assert data.sizes.tolist() == [15, 18, 11, 10, 15]
     assert data.ordered_indices().tolist() == [3, 2, 0, 4, 1]
@@ -268,7 +268,7 @@ def test_examples_of_similar_length_are_shuffled_in_each_epoch():
     assert sorted(order()) == list(range(40))
 
 
-def test_what_the_batches_are_is_logged_once(caplog):
+def test_the_batches_are_logged_once(caplog):
     data = dataset(sources=(8, 8, 4, 6), targets=(1, 3, 2, 2), name="train")
     with caplog.at_level(logging.INFO):
         # Source and target lengths 10 + 2 * 2, 10 + 2 * 4 | 6 + 2 * 3, 8 + 2 * 3.
@@ -287,7 +287,7 @@ SOURCES, TARGETS = [9] * 12, [8] * 12
 
 
 def tokens(loader):
-    """All token columns by example."""
+    """Return all token columns by example."""
     columns = {}
     for batch in loader:
         lengths = [sum(blocks) for blocks in batch["net_input"]["lengths"]]
@@ -319,14 +319,14 @@ def test_corruption_depends_on_seed_epoch_and_example_alone(method):
     assert draw(1, 1, order=[[11, 3], [7, 0, 1, 10], [2, 4, 5, 6, 8, 9]]) == first
     assert draw(1, 2) != first
     assert draw(2, 1) != first
-    # Texts of one length, but no two examples are corrupted at the same places.
+    # The texts have equal lengths, but no two examples are corrupted at the same places.
     assert len({tuple(token == MASK for token in row) for row in first.values()}) == 12
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.process
 def test_workers_draw_what_the_main_process_draws(persistent):
-    """Over two epochs: workers that outlive the first one must learn of the second."""
+    """In two epochs: workers that outlive the first one must learn of the second."""
 
     def epochs(workers):
         data = dataset(SOURCES, TARGETS, corruption=CORRUPTION)

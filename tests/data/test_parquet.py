@@ -39,7 +39,7 @@ def test_rows_are_objects_of_the_columns_in_their_order(written):
         assert next(lines) == b'{"id": 0}\n'
 
 
-def test_values_that_json_does_not_have(written):
+def test_values_without_a_json_type(written):
     assert rows(written(a=[b"\xff", None], b=[1, None]), "a", "b") == [{"a": None, "b": 1}, {"a": None, "b": None}]
 
 

@@ -1,4 +1,4 @@
-"""Blocks of documents, against documents cut by hand and in the plainest way; batches of texts with labels."""
+"""Blocks of documents, compared with documents cut by hand and in the plainest way; batches of texts with labels."""
 
 import math
 from itertools import pairwise
@@ -17,7 +17,7 @@ EOS = 3
 
 
 def data(*lines):
-    """Lines of ids, each with its eos."""
+    """Return lines of ids, each with its eos."""
     rows = [torch.tensor([*line, EOS]) for line in lines]
     return ListDataset(rows, np.array([len(row) for row in rows]))
 
@@ -47,7 +47,7 @@ def test_short_documents():
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16, 1000])
 def test_naive(most):
-    """Nothing is lost or in two blocks, none crosses documents, and those of a document are of nearly equal length."""
+    """No token is lost or repeated, no block crosses documents, and a document's blocks are nearly equally long."""
     rng = np.random.default_rng(most)
     documents, lines, token = [], [], 0
     for _ in range(40):
@@ -71,7 +71,7 @@ def test_naive(most):
 
 
 def test_dividers():
-    """At the line that begins nearest to the middle, or in the middle."""
+    """The divider is at the line that begins nearest to the middle, or in the middle."""
     lines = data([10, 11, 12, 13], [14], [15, 16, 17], [], [20, 21, 22], [], [30], [31, 32, 33, 34])
     blocks = TokenBlocks(lines, 8, divider=EOS)
     assert as_lists(blocks) == [
@@ -117,7 +117,7 @@ def test_texts_alone():
 
 
 def test_no_text_is_left_out_for_its_length():
-    """fairseq asks for no text that is longer than --max-tokens; the batches refuse it by name."""
+    """fairseq wants no text longer than --max-tokens; the batches report such a text by name."""
     data = dataset(None)
     kept, ignored = data.filter_indices_by_size(np.arange(3), 4)
     assert len(kept) == 3 and ignored == []

@@ -1,4 +1,4 @@
-"""Text files are counted as fairseq-preprocess reads them, and what it would misread is refused; JSON files."""
+"""Text files are counted as fairseq-preprocess reads them; what it would misread is refused; JSON files."""
 
 import logging
 import os
@@ -57,7 +57,7 @@ def test_lines_are_those_of_fairseq_preprocess(tmp_path, text, workers):
 
 
 def test_why_carriage_returns_are_refused(tmp_path):
-    """With several workers fairseq-preprocess repeats lines of a file with them, without a word."""
+    """With several workers, fairseq-preprocess silently repeats lines of a file that has them."""
     path = written(tmp_path, "x.src", b"aaaaa\r\n\r\n\r\n")
     assert len(read_as_fairseq(path, workers=1)) == 3
     assert len(read_as_fairseq(path, workers=4)) == 5
@@ -104,7 +104,7 @@ def test_invalid_utf8_names_the_first_lines_and_their_number(tmp_path):
         ("one\n".encode("utf-16-le"), r"hold NUL characters \(is the file UTF-16\?\): line 1"),
     ],
 )
-def test_other_files_that_are_no_text(tmp_path, content, problem):
+def test_other_files_that_are_not_text(tmp_path, content, problem):
     with pytest.raises(UserError, match=problem):
         check_text(written(tmp_path, "x.src", content))
 
@@ -173,7 +173,7 @@ def test_a_compressed_pipe(tmp_path):
         assert check_text(pipe).lines == 1
 
 
-def test_what_is_read(tmp_path):
+def test_json_that_is_read(tmp_path):
     (tmp_path / "a.json").write_text('{"ä": [1, 2]}', encoding="utf-8")
     assert read_json(tmp_path / "a.json") == read_json_object(tmp_path / "a.json") == {"ä": [1, 2]}
     (tmp_path / "b.json").write_text("[1]")
@@ -188,7 +188,7 @@ def test_what_is_read(tmp_path):
         (b"[1]", "must hold a JSON object, but holds a list$"),
     ],
 )
-def test_what_is_not(tmp_path, content, message):
+def test_json_that_is_not_read(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"^{path} {message}"):

@@ -1,4 +1,4 @@
-"""A toy task that a tiny model learns in seconds, and the models that learned it, each trained once in a session."""
+"""A toy task that a tiny model learns in seconds, and models that learned it, each trained once per session."""
 
 import fcntl
 import functools
@@ -24,11 +24,10 @@ SYMBOLS = [
     *(".", ","),
 ]
 
-# Lines of every length that the limits allow and beyond, empty ones among them; the references are no reversals.
+# Lines of all lengths up to the limits and beyond, also empty ones; the references are not reversals.
 MIXED_SOURCES = ["a b c", "", "d e f g", "  ", "h h", "a", "a b zebra d", "b " * 40, "c d e f", "a b", "c d", "", "e"]
 MIXED_TARGETS = ["b a", "a", "", "c d", "e f g", "h h", "", "a " * 20, "g f", "a b", "d e", "", "f"]
 
-# Mostly 200 updates at 3e-3 are enough for each of the methods.
 MEASURES = ("nll_loss", "accuracy")
 TOY_LAYOUT = ("--max-source-positions", "24", "--max-target-positions", "12")
 TOY_MODEL = (
@@ -36,6 +35,7 @@ TOY_MODEL = (
     *("--encoder-ffn-embed-dim", "64"),
     *("--encoder-attention-heads", "2", "--max-positions", "64", "--dropout", "0", "--attention-dropout", "0"),
 )
+# 200 updates at 3e-3 are usually enough for each method.
 TOY_TRAINING = (
     *(*TOY_MODEL, *TOY_LAYOUT, "--criterion", "mask_attention", "--label-smoothing", "0", "--report-accuracy"),
     *("--optimizer", "adam", "--lr", "0.003", "--lr-scheduler", "polynomial_decay", "--warmup-updates", "20"),
@@ -47,7 +47,7 @@ TOY_TRAINING = (
 
 @pytest.fixture(scope="session")
 def fairseq_command() -> Callable[..., subprocess.CompletedProcess]:
-    """Run fairseq's own console command ``fairseq-NAME`` with this package as its ``--user-dir``, which must succeed.
+    """Run fairseq's own console command ``fairseq-NAME`` with this package as its ``--user-dir``; it must succeed.
 
     ``fairseq_command(folder, name, *words, stdin="")``; the result has `stdout` and `stderr`.
     """
@@ -61,11 +61,11 @@ def fairseq_command() -> Callable[..., subprocess.CompletedProcess]:
 
 @pytest.fixture
 def until_learned() -> Callable[..., object]:
-    """Train until it is learned: ``until_learned(train, learned, updates)`` gives what ``train`` gave last.
+    """Train until a task is learned: ``until_learned(train, learned, updates)`` returns the last result of ``train``.
 
-    ``train(updates)`` trains, or goes on from what it saved, and ``learned`` judges what it returns. That a tiny model
-    learns its task is to be shown; after how many updates hangs on the seed and on the roundings of a processor. So a
-    training that is not done at `updates` gets twice and then four times as many.
+    ``train(updates)`` trains or resumes, and ``learned`` judges its result. The tests show that a tiny model learns its
+    task; the number of updates depends on the seed and on the processor's rounding. If `updates` is not enough, twice
+    and then four times as many are tried.
     """
 
     def run(train: Callable[[int], object], learned: Callable[[object], bool], updates: int) -> object:
@@ -90,9 +90,9 @@ def letters(tmp_path: Path) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """The toy task, to write four letters in reverse order: folders `raw` and `data`, and `dictionary`.
+    """The toy task, writing four letters in reverse order: folders `raw` and `data`, and `dictionary`.
 
-    200 pairs in ``train``, 13 in ``valid``, 5 in ``test``, and 13 strange ones in ``test1``. `preprocessing`, `layout`,
+    200 pairs in ``train``, 13 in ``valid``, 5 in ``test``, and 13 unusual ones in ``test1``. `preprocessing`, `layout`,
     `model` and `training` are options.
     """
     folder = tmp_path_factory.mktemp("toy")
@@ -129,8 +129,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def trained(toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
     """Models that learned the toy task: ``trained(method)`` has `folder`, `best`, `halfway`, `output` and `updates`.
 
-    One that has not learned the task after 250 updates is trained anew for twice as many: after how many it has hangs
-    on roundings. The workers of pytest-xdist share the models.
+    A model that has not learned it after 250 updates is trained again with twice as many: the number depends on
+    rounding. The workers of pytest-xdist share the models.
     """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -143,7 +143,7 @@ def trained(toy: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> C
             done = call(toy.folder, "train", "data", *options)
             done.check_returncode()
             loss, accuracy = (last_value(done.stdout, name, "valid on 'valid' subset") for name in MEASURES)
-            # Half of the target is a guess of the masked method: what is masked is not seen.
+            # Half of the target of the masked method can only be guessed: masked tokens are not seen.
             if loss < 0.5 and (accuracy == 100 or method == "masked"):
                 break
         (folder / "output.txt").write_text(done.stdout + done.stderr)

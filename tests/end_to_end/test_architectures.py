@@ -1,11 +1,11 @@
-"""Named architectures that are not BERT's, made small by options: trained, gone on with and generated from."""
+"""Named architectures that are not BERT's, made small by options: training, resuming and generation."""
 
 import pytest
 from command_output import generated, last_value
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
-# What the architecture says of the rest is kept.
+# Everything else is as the architecture sets it.
 SMALL = {
     "electra_small": ("--embedding-dim", "8"),
     "modernbert_base": ("--encoder-layers", "3", "--local-attention-window", "6"),

@@ -1,4 +1,4 @@
-"""Mistakes of the user's: each command says what is wrong, without a traceback, and changes nothing that was saved."""
+"""Mistakes of the user: each command says what is wrong, without a traceback, and keeps all saved files."""
 
 import re
 import shutil
@@ -13,10 +13,10 @@ import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checksums import CHECKSUMS
 
-# An exception that Python ignores, in a `__del__`, is shown with a traceback too.
+# Python also prints a traceback for an exception that it ignores in a `__del__`.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
-# What spoils a copy of the binarized data, and what is said of it.
+# Damage to a copy of the binarized data, and the expected message.
 DAMAGE = {
     "a missing dictionary": (
         lambda data: [(data / f"dict.{language}.txt").unlink() for language in ("src", "tgt")],
@@ -108,7 +108,7 @@ def shorten(path, *, size=None, lines=None):
 
 
 def contents(folder):
-    """Everything that a folder holds."""
+    """Return the files of a folder with their contents."""
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
@@ -127,13 +127,13 @@ def fails(call_command):
 
 @pytest.fixture
 def generation(toy, trained):
-    """The words of a generation that would succeed."""
+    """The options of a generation that would succeed."""
     return ("--path", trained("pseudo_masked").best, "--cpu")
 
 
 @pytest.fixture
 def saved(trained, tmp_path):
-    """A copy of the folder of a trained model, for training that would go on from it."""
+    """A copy of the folder of a trained model, from which a training would resume."""
     return shutil.copytree(trained("pseudo_masked").folder, tmp_path / "saved")
 
 
@@ -286,7 +286,7 @@ def test_long_lines_are_cut_and_counted(toy, generation, call_command):
         "1 targets to 12 (--max-target-positions)" in done.stderr
     )
     assert generated(done.stdout, "S")[7] == [" ".join(["b"] * 22)]
-    assert generated(done.stdout, "T")[7] == [" ".join(["a"] * 20)]  # whole: BLEU is that against the whole reference
+    assert generated(done.stdout, "T")[7] == [" ".join(["a"] * 20)]  # whole: BLEU compares with the whole reference
     done = call_command("validate", toy.data, *generation, "--valid-subset", "test1", "--batch-size", "8")
     assert "test1: 1 of 13 sources are cut" in done.stdout
 

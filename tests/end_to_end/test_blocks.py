@@ -1,4 +1,4 @@
-"""Fine-tuning in blocks and decoding in every way, by the command lines: three texts by heart, written back exactly."""
+"""Fine-tuning in blocks and all ways of decoding, by the command lines: three memorized texts are written exactly."""
 
 from pathlib import Path
 
@@ -47,13 +47,13 @@ def test_from_pairs_to_text(call_command, until_learned, length):
         done = call_command("generate", "data", "--path", "tuned/checkpoint_last.pt", *shown, *way)
         hypotheses = generated(done.stdout, "D")
         assert [hypotheses[number][0] for number in range(3)] == LINES, way
-    # The checkpoint knows how it was trained.
+    # The checkpoint stores how it was trained.
     done = call_command("generate", "data", "--path", "tuned/checkpoint_last.pt", *shown)
     assert ("--decode-blocks" in done.stdout + done.stderr) == (length == "target")
 
 
 @pytest.mark.usefixtures("data")
-def test_options_that_do_not_go(call_command):
+def test_options_that_are_refused(call_command):
     words = ("train", "data", "--pretrained", "encoder", *LEARNING, "--max-update", "1")
     wrong = (
         "--block-length",

@@ -1,4 +1,4 @@
-"""Classification and regression through the command lines: trained, resumed, validated, predicted, reloaded alone."""
+"""Classification and regression by the command lines: training, resuming, validation, prediction, reloading alone."""
 
 import shutil
 
@@ -41,7 +41,7 @@ NUMBERS = ["0", "1.5", "5", "2.25", "3", "4", "0.5", "2"]
 
 @pytest.fixture
 def data(call_command, letters, tmp_path):
-    """Eight pairs with a class each, which are both the training and the validation set, and two without."""
+    """Eight pairs with a class each, used for both training and validation, and two pairs without."""
     for name, lines in (("train", PAIRS), ("valid", PAIRS), ("test", PAIRS[:2])):
         (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     words = ("--only-source", "--srcdict", letters.dictionary, "--destdir", "data", "--workers", "1")
@@ -114,7 +114,7 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     told = call_command("predict", data, *path, "--output", "whole.tsv").stdout
     assert told.endswith("\nwhole.tsv: 8 predictions (no 4, yes 4)\n")
     assert predictions(tmp_path / "whole.tsv") == CLASSES
-    (data / "labels.txt").unlink()  # the checkpoint knows them
+    (data / "labels.txt").unlink()  # the checkpoint has them
     call_command("predict", data, *path, "--output", "one.tsv", "--batch-size", 1, "--bf16")
     assert predictions(tmp_path / "one.tsv") == CLASSES
     call_command("predict", data, *path, "--output", "test.tsv", "--subset", "test")
@@ -246,7 +246,7 @@ def test_no_dictionary(call_command, data, tmp_path):
     assert "must be a dictionary such as {'pretrained': 'DIR'}, but is pretrained=moved" in failed.stderr
 
 
-def test_a_generator_predicts_nothing(call_command, data, encoder):
+def test_a_generator_cannot_predict(call_command, data, encoder):
     words = ("--path", encoder / "model.pt", "--output", "out.tsv", "--cpu")
     failed = call_command("predict", data, *words, status=2)
     assert "--path must be a checkpoint of unilm_classification" in failed.stderr
@@ -254,7 +254,7 @@ def test_a_generator_predicts_nothing(call_command, data, encoder):
 
 
 def test_folders_take_turns(data, tmp_path):
-    """Of several data folders each epoch of training reads one, texts and labels; other splits are in the first."""
+    """With several data folders, each epoch trains on texts and labels of one; other splits are those of the first."""
     shutil.copytree(data, tmp_path / "other")
     write_labels(tmp_path / "other", CLASSES[::-1])
     cfg = UnilmClassificationConfig(

@@ -1,4 +1,4 @@
-"""From text to generated text through the command lines; fairseq's own are run in processes of their own."""
+"""From text to generated text by the command lines; fairseq's own run in processes of their own."""
 
 import re
 
@@ -20,7 +20,7 @@ def model(trained):
 
 
 def quiet(output):
-    """Nothing in the output that the user need not see."""
+    """Return whether the output has nothing that the user need not see."""
     return not re.search("Warning|Traceback|Exception ignored", output)
 
 
@@ -57,9 +57,9 @@ def test_train_learns(trained, method):
     output = model.output
     assert quiet(output)
     assert last_value(output, "nll_loss", "valid on 'valid' subset") < 1.0
-    if method != "masked":  # of which half of the target is a guess: what is masked is not seen
+    if method != "masked":  # half of its target is unseen and can only be guessed
         assert last_value(output, "accuracy", "valid on 'valid' subset") == 100.0
-    assert last_value(output, "lr", f"num_updates {model.updates}") == 0.0  # polynomial_decay, at its end
+    assert last_value(output, "lr", f"num_updates {model.updates}") == 0.0  # the end of polynomial_decay
     assert "Saved checkpoint" in output
 
 
@@ -93,7 +93,7 @@ def test_generate_and_interactive(toy, model, fairseq_command):
 
 @pytest.mark.rounding
 @pytest.mark.parametrize("method", METHODS)
-def test_what_was_learned_is_generated(toy, trained, call_command, method):
+def test_generates_the_learned_targets(toy, trained, call_command, method):
     done = call_command(
         *("generate", toy.data, "--path", trained(method).best, "--cpu", "--gen-subset", "train", "--batch-size", "100")
     )

@@ -1,4 +1,4 @@
-"""DeltaLM through the command lines: from an XLM-R-like encoder by way of pre-training to translations."""
+"""DeltaLM by the command lines: from an XLM-R-like encoder through pre-training to translations."""
 
 import random
 import re
@@ -35,7 +35,7 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture
 def data(encoder, call_command, tmp_path):
-    """English, German, which is English backwards, both ways round, and plain text of both."""
+    """English, German (English backwards), both directions, and plain text of both languages."""
     rng = random.Random(1)
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -63,7 +63,7 @@ def losses(log: str) -> list[float]:
 
 
 def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
-    """Pre-training from the encoder, multilingual fine-tuning from that, generation from binarized and raw text."""
+    """Pre-train from the encoder, fine-tune on several languages, and generate from binarized and raw text."""
     options = ("--pretrained", encoder, *OWN, "--tokens-per-sample", 30, "--max-update", 12, "--save-dir", "first")
     task = ("--task", "deltalm_pretraining", "--text-languages", "en,de", "--lang-pairs", "en-de")
     log = call_command("train", data, *task, *options, *TRAINING).stdout
@@ -129,7 +129,7 @@ def test_from_an_encoder_to_translations(data, encoder, call_command, tmp_path):
 
 
 def check_in_python(folder, sources, expected) -> None:
-    """The same texts; what is computed in one pass is what the search found, and what a pass over padding gives."""
+    """Check that texts are the same, and that one pass gives the log-probabilities of the search, also with padding."""
     model = Seq2Seq.from_pretrained(folder, device="cpu")
     found = model.hypotheses(sources, beam=3, max_len=8, target_lang="en")
     assert [best.text for best, *_ in found] == expected
@@ -160,7 +160,7 @@ def check_in_python(folder, sources, expected) -> None:
 
 
 def test_the_translation_task_of_fairseq(data, encoder, call_command, tmp_path):
-    """It reads an XLM-R-like dictionary as it is, and so needs no task of ours, to go on from a checkpoint neither."""
+    """It reads an XLM-R-like dictionary unchanged, so it needs no task of ours, not even to start from a checkpoint."""
     task = ("--task", "translation", "--arch", "deltalm", "--criterion", "label_smoothed_cross_entropy")
     words = ("train", data, *task, *TRAINING, "--optimizer", "adam", "--required-batch-size-multiple", 1)
     log = call_command(*words, "--pretrained", encoder, "--max-update", 4, "--save-dir", "first").stdout
@@ -188,14 +188,14 @@ def test_the_translation_task_of_fairseq(data, encoder, call_command, tmp_path):
 
 
 def sizes(path) -> list:
-    """The options of a checkpoint's model."""
+    """Return the size options of a checkpoint's model."""
     options = load_checkpoint(path)["cfg"]["model"]
     options = options if isinstance(options, dict) else vars(options)
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     return [word for name in names for word in (f"--{name.replace('_', '-')}", options[name])]
 
 
-def test_lines_as_they_come(data, encoder, call_command, tmp_path, monkeypatch):
+def test_interactive_lines(data, encoder, call_command, tmp_path, monkeypatch):
     tiny = ("--arch", "deltalm_tiny", "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--max-positions", 40)
     assert "error: --pretrained is needed" in call_command("train", data, *tiny, *TRAINING, status=2).stderr
     tiny = (*tiny, "--random-init")
@@ -209,7 +209,7 @@ def test_lines_as_they_come(data, encoder, call_command, tmp_path, monkeypatch):
 
 
 def test_from_the_official_files_to_translations(data, call_command, tmp_path):
-    """Conversion, tokenization, fine-tuning and generation, with the tokens of both languages."""
+    """Convert, tokenize, fine-tune and generate, with the tokens of both languages."""
     write_official(tmp_path / "official")
     call_command("convert", "official", "--to", "deltalm", "--add-language-tokens", "en,de", "--sentinels", 100)
     files = [f"raw/{split}.{language}" for split in ("train", "valid", "test") for language in ("en", "de")]
@@ -225,6 +225,6 @@ def test_from_the_official_files_to_translations(data, call_command, tmp_path):
     raw = ("--tokenizer-dir", "deltalm", "--cpu", "--beam", 2, "--max-len-b", 5, "--input", "raw/test.en")
     call_command("generate", "--path", "deltalm/model.pt", *raw, "--output", "at-once.txt")
     assert len((tmp_path / "at-once.txt").read_text().splitlines()) == 5
-    (tmp_path / "deltalm" / "model.pt").unlink()  # the checkpoint holds everything
+    (tmp_path / "deltalm" / "model.pt").unlink()  # the checkpoint needs nothing from the folder
     call_command("generate", "--path", "tuned/checkpoint_last.pt", "-t", "de", *raw, "--output", "out.txt")
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 5

@@ -1,4 +1,4 @@
-"""A dialogue through the command lines: roles and turns from an encoder with segments, trained and generated from."""
+"""A dialogue by the command lines: roles and turns from an encoder with segments, training and generation."""
 
 import random
 import shutil
@@ -15,7 +15,7 @@ from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 
 DIALOGUE = ("--num-roles", "3", "--num-turns", "4", "--source-segments", "dialogue", "--max-source-positions", "12")
 TESTED = ["a b [SEP] c d [SEP] e", "a b c [SEP] a b c [SEP] d e [SEP] f g h", "[SEP] a b", "a b c d e f g h i j a b c"]
-# What is left of them in 12 positions, of which [CLS] and the last [SEP] are two.
+# The remainder in 12 positions, two of which are [CLS] and the last [SEP].
 KEPT = ["a b [SEP] c d [SEP] e", "a b c [SEP] d e [SEP] f g h", "[SEP] a b", "a b c d e f g h i j"]
 
 
@@ -42,7 +42,7 @@ def encoder(tiny_corpus, tmp_path):
 
 @pytest.fixture
 def train(call_command, tmp_path, tiny_corpus, tiny_options, encoder):
-    """Train on dialogues of letters, whose response is the last turn."""
+    """Train on dialogues of letters; the response is the last turn."""
     draw = random.Random(2)
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -79,12 +79,12 @@ def test_from_training_to_generation(train, call_command, tmp_path):
     options = ("--path", "saved/checkpoint_last.pt", "--cpu")
     printed = call_command("generate", "data", *options, "--beam", "2", "--rank-each-step").stdout
     assert {number: texts[0] for number, texts in generated(printed, "S").items()} == dict(enumerate(KEPT))
-    # The whole reference as prefix is the reference, scored step by step.
+    # With the whole reference as the prefix, its score is computed step by step.
     reference = scores(call_command("generate", "data", *options, "--score-reference").stdout)
     stepwise = scores(call_command("generate", "data", *options, "--beam", "1", "--prefix-size", "9").stdout)
     for number, of_example in reference.items():
         assert stepwise[number] == pytest.approx(of_example, abs=2e-4)
-    # Roles and turns matter: read as one turn of one role, the same sources give other scores.
+    # Roles and turns matter: read as one turn of one role, the same sources get other scores.
     other = ("--source-segments", "0", "--source-truncation", "right,left")
     other = scores(call_command("generate", "data", *options, "--score-reference", *other).stdout)
     assert any(other[number] != pytest.approx(reference[number], abs=1e-3) for number in reference)

@@ -1,4 +1,4 @@
-"""A disk that takes no more: one line names what could not be written, and what was whole before is still there.
+"""A disk without space: one line names the file that could not be written, and complete older files are kept.
 
 Three faults: a limit on the size of files, a full disk, and a read-only disk. The last two need root, to mount a small
 file system.
@@ -26,7 +26,7 @@ SENTENCES = "".join(f"a b c d {'e f g h ' * (number % 9)}\n" for number in range
 
 @contextlib.contextmanager
 def broken(disk: Path, fault: str) -> Iterator[None]:
-    """Let a mounted disk have one of the faults."""
+    """Give a mounted disk one of the faults."""
     if fault == "quota":
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, before[1]))
@@ -46,7 +46,7 @@ def broken(disk: Path, fault: str) -> Iterator[None]:
 
 @pytest.fixture
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder on a disk of its own where that can be had; without one there is the quota alone."""
+    """A folder on a disk of its own if one can be mounted; otherwise only the quota is tested."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
@@ -58,7 +58,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         subprocess.run(["umount", "-l", disk], check=True)
 
 
-# What each command writes, relative to the disk, and its words; {toy}, {best}, {raw} and {out} are folders and files.
+# What each command writes, relative to the disk, and its arguments; {toy}, {best}, {raw} and {out} are paths.
 COMMANDS = {
     "tokenize": ("out/long.src", "--tokenizer-dir {toy} --input long.src --output-dir {out}"),
     "preprocess": ("out", "{preprocessing} --destdir {out}"),
@@ -78,7 +78,7 @@ COMMANDS = {
 
 @pytest.fixture
 def words(toy, trained, tmp_path):
-    """The words of a command."""
+    """The arguments of a command."""
     (tmp_path / "long.src").write_text(SENTENCES)
     squad(tmp_path / "raw")
     values = {
@@ -108,18 +108,18 @@ def test_one_line_names_what_could_not_be_written(name, fault, disk, words, call
     error = re.findall(r"^error: (.*)$", done.stderr, re.M)
     assert done.status == 2 and len(error) == 1 and "Traceback" not in done.stderr
     made = disk / COMMANDS[name][0]
-    named = made.parent if fault == "read-only" else made  # its folder is what cannot be made
+    named = made.parent if fault == "read-only" else made  # the error names the folder that cannot be made
     assert os.strerror(FAULTS[fault]) in error[0] and str(named) in error[0]
     assert not [path for path in disk.rglob("*") if path.name.endswith(".tmp")]
-    # The next run finds nothing that is in its way.
+    # Nothing is left that would stop the next run.
     call_command(*words(name))
     assert made.exists()
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("fault", ["quota"])
-def test_windows_that_were_complete_are_kept(fault, disk, words, call_command, tmp_path):
-    """A generation goes on behind them when there is space again, and writes what it would have written."""
+def test_complete_windows_are_kept(fault, disk, words, call_command, tmp_path):
+    """Generation resumes after them when there is space again, and writes the same as without the fault."""
     sources, parts = tmp_path / "long.src", disk / "out" / "long.txt.part"
     words = [*words("generate"), "--buffer-size", "10"]
     sources.write_text(SENTENCES * 4)
@@ -145,7 +145,7 @@ def test_windows_that_were_complete_are_kept(fault, disk, words, call_command, t
 @pytest.mark.process
 @pytest.mark.parametrize("fault", ["quota", "full"])
 def test_a_restart(fault, disk, words, call_command, monkeypatch):
-    """What was saved before the disk was full is there afterwards, and the training goes on from it."""
+    """Everything saved before the disk was full is still there, and the training resumes from it."""
     monkeypatch.setattr(saving, "PAUSES", (0.0,))
     call_command(*words("train"))
     last = disk / "out" / "checkpoint_last.pt"

@@ -7,7 +7,7 @@ from command_output import generated, last_value
 from hugging_face import MODELS, initial_model, save
 from neobert import write_neobert
 
-# What each tokenizer can spell; SentencePiece was trained on these very words.
+# Text that each tokenizer can spell; SentencePiece was trained on these words.
 TEXT = {
     "wordpiece": ["w5 w6 w7", "w8", "w9 w10 w9"],
     "byte_level_bpe": ["abc DE", "x  y", "Qrst"],
@@ -19,7 +19,7 @@ TEXT = {
 }
 
 
-# Pre-norm models of this width learn steadily with a smaller rate and larger initial weights.
+# Pre-norm models of this width learn steadily with a smaller learning rate and larger initial weights.
 LEARNING_RATES = dict.fromkeys(("mmbert", "eurobert-grouped", "ultrabert", "gte", "neobert"), 0.003)
 
 
@@ -58,7 +58,7 @@ def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name, 
     call_command("convert", "saved", "--to", "encoder", "--max-positions", "65")
     lines = TEXT["wordpiece" if name == "neobert" else MODELS[name][1]]
     Path("raw").mkdir()
-    # What is masked differs from copy to copy, and the loss of an update is that of all of them.
+    # Each copy masks other tokens, and the loss of an update is that of all copies.
     copies = 8 if method == "blocks" else 1
     for split, times in (("train", copies), ("valid", 4), ("test", 4)):
         for side in ("src", "tgt"):
@@ -69,18 +69,18 @@ def test_from_a_checkpoint_to_text(call_command, until_learned, tmp_path, name, 
     prefixes = ("--trainpref", "tokens/train", "--validpref", "tokens/valid", "--testpref", "tokens/test")
     assert "replaced by" not in call_command("preprocess", *words, *prefixes).stderr
     limits = ("--max-source-positions", "40", "--max-target-positions", "24")
-    # Enough to learn three texts by heart.
+    # Enough to memorize three texts.
     learning = (
         *("--lr", LEARNING_RATES.get(name, 0.01), "--batch-size", 3 * copies, "--label-smoothing", "0"),
         *("--dropout", "0", "--attention-dropout", "0"),
     )
-    # An epoch is an update, and need not be saved.
+    # An epoch is one update, and need not be saved.
     saving = ("--save-dir", "tuned", "--no-epoch-checkpoints", "--save-interval", 9999)
     saving = (*saving, "--disable-validation", "--log-format", "simple")
     words = ("data", "--pretrained", "encoder", *limits, *learning, *saving, "--cpu", "--num-workers", "0")
     words = (*words, "--finetune-method", method)
 
-    def learned(log):  # the last update's loss: every token is far likelier than all others together
+    def learned(log):  # last update: each token is far more likely than all others together
         return last_value(log.stdout, "loss", "| train | epoch") < 0.02
 
     until_learned(lambda updates: call_command("train", *words, "--max-update", updates), learned, 100)

@@ -1,4 +1,4 @@
-"""ERNIE-GEN through the command lines: spans, pre-training on plain text, fine-tuning from it, infilling decoding."""
+"""ERNIE-GEN by the command lines: spans, pre-training on plain text, fine-tuning from it, infilling decoding."""
 
 import random
 import re
@@ -20,7 +20,7 @@ TRAINING += ("--log-format", "simple", "--log-interval", "1")
 
 @pytest.fixture(scope="module")
 def text(toy, tmp_path_factory):
-    """Documents of letters, tokenized and binarized, and a span vocabulary of them."""
+    """Documents of letters, tokenized and binarized, and their span vocabulary."""
     folder = tmp_path_factory.mktemp("text")
     rng = random.Random(0)
     for name, documents in (("train", 12), ("valid", 3)):

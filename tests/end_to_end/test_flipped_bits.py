@@ -1,4 +1,4 @@
-"""A bit of any file that a command reads is flipped: the command ends with an error that names the file."""
+"""If a bit of any file that a command reads is flipped, the command ends with an error that names the file."""
 
 import shutil
 import zipfile
@@ -16,7 +16,7 @@ def _nothing_was_checked(monkeypatch):
 
 
 def flip(path):
-    """Flip the lowest bit in the middle of a file, or of the largest member of an archive, where no padding is.
+    """Flip the lowest bit in the middle of a file, or of the largest member of an archive, where there is no padding.
 
     Letters become other letters, digits other digits.
     """
@@ -31,7 +31,7 @@ def flip(path):
 
 @pytest.fixture
 def refused(call_command):
-    """Run a command, which must fail for a file."""
+    """Run a command that must fail because of a file."""
 
     def run(path, *words):
         done = call_command(*words, status=2)

@@ -1,4 +1,4 @@
-"""``s2sft generate --engine ray``: each shard as ``s2sft generate --input`` writes it, whatever is killed meanwhile."""
+"""``s2sft generate --engine ray``: each shard equals the output of ``s2sft generate --input``, also after kills."""
 
 import contextlib
 import gzip
@@ -23,7 +23,7 @@ from pyarrow import parquet  # noqa: E402
 from s2sft_fairseq.inference import ray_engine  # noqa: E402
 from s2sft_fairseq.inference.ray_engine import TRIALS, ShardWriter  # noqa: E402
 
-# Ray's, when it copies its own settings.
+# Ray warns when it copies its own settings.
 pytestmark = pytest.mark.filterwarnings("ignore:`use_.*` is deprecated:DeprecationWarning")
 
 DRAW = random.Random(4)
@@ -44,7 +44,7 @@ def by_ray(options):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A folder of shards with the same sources, and two names that are no shards."""
+    """A folder of shards with the same sources, and two names that are not shards."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     text = "".join(f"{line}\n" for line in SOURCES)
@@ -61,7 +61,7 @@ def corpus(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A Ray of this process, which commands in it use, too: to start one takes seconds."""
+    """One Ray for this process, which commands in it use too: starting Ray takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**ray_engine.QUIET, "PYTHONPATH": environment()["PYTHONPATH"]}.items():
             patch.setenv(name, value)
@@ -72,7 +72,7 @@ def cluster():
 
 @pytest.fixture
 def without_ray(monkeypatch):
-    """The writer of shards within this process, one shard after another."""
+    """Write shards within this process, one after another."""
 
     def rows(_, shards, raw, cfg):
         writer = ShardWriter(raw, cfg)
@@ -91,7 +91,7 @@ def times(folder):
 
 
 def wait_for(found):
-    """What `found` gives once it gives anything."""
+    """Return the first true result of `found`."""
     until = time.monotonic() + 120
     while not (result := found()):
         assert time.monotonic() < until
@@ -100,7 +100,7 @@ def wait_for(found):
 
 
 @pytest.mark.process
-def test_each_shard_is_what_generate_writes_of_it_though_an_actor_is_killed(
+def test_each_shard_equals_generate_although_an_actor_is_killed(
     cluster, call_command, options, by_ray, corpus, tmp_path
 ):
     (corpus / "long.txt").write_text("".join(f"{line}\n" for line in LONG))
@@ -142,7 +142,7 @@ def test_each_shard_is_what_generate_writes_of_it_though_an_actor_is_killed(
 
 
 @pytest.mark.usefixtures("without_ray")
-def test_only_what_is_missing_is_done_again(call_command, by_ray, corpus, tmp_path):
+def test_only_missing_shards_are_written_again(call_command, by_ray, corpus, tmp_path):
     call_command(*by_ray)
     out = tmp_path / "out"
     before, written = texts(out), times(out)
@@ -163,7 +163,7 @@ def test_only_what_is_missing_is_done_again(call_command, by_ray, corpus, tmp_pa
 
 
 @pytest.mark.usefixtures("without_ray", "corpus")
-def test_a_folder_that_was_begun_otherwise(call_command, by_ray, tmp_path, lock_elsewhere):
+def test_a_folder_begun_with_other_options(call_command, by_ray, tmp_path, lock_elsewhere):
     call_command(*by_ray)
     before = times(tmp_path / "out")
     stderr = call_command(*by_ray, "--beam", 3, "--output-format", "jsonl", "--source", "text", status=2).stderr
@@ -235,7 +235,7 @@ def test_a_shard_that_kills_its_actors_is_given_up(call_command, by_ray, corpus,
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.usefixtures("without_ray")  # the second time
+@pytest.mark.usefixtures("without_ray")  # in its second run
 def test_the_command_is_killed_and_given_again(
     call_command, start_command, options, by_ray, corpus, tmp_path, monkeypatch
 ):

@@ -1,4 +1,4 @@
-"""``s2sft generate --input``: raw text to raw text, in the order of the input, gone on with after any end."""
+"""``s2sft generate --input``: raw text to raw text, in the order of the input; each interrupted run can be resumed."""
 
 import gzip
 import json
@@ -24,13 +24,13 @@ SOURCES = [
 
 @pytest.fixture
 def options(toy, trained):
-    """What every generation needs; `toy.folder` is a tokenizer."""
+    """Options of every generation; `toy.folder` is a tokenizer."""
     return ("--path", trained("pseudo_masked").best, "--tokenizer-dir", toy.folder, "--cpu")
 
 
 @pytest.fixture
 def generate(call_command, options, tmp_path):
-    """Generate from `SOURCES` or other lines to a file, and return its lines."""
+    """Generate from `SOURCES` or other lines to a file, and return the lines of the file."""
 
     def run(*words, lines=SOURCES, output="out.txt"):
         (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -41,13 +41,13 @@ def generate(call_command, options, tmp_path):
 
 
 def read(path):
-    """The lines of a text, or the objects of JSON lines."""
+    """Return the lines of a text, or the objects of JSON lines."""
     lines = path.read_text().removesuffix("\n").split("\n")
     return [json.loads(line) for line in lines] if path.suffix == ".jsonl" else lines
 
 
 def texts(objects):
-    """The texts of all hypotheses of each sentence."""
+    """Return the texts of all hypotheses of each sentence."""
     return [[hypothesis["text"] for hypothesis in line["hypotheses"]] for line in objects]
 
 
@@ -76,7 +76,7 @@ def test_equals_generation_from_binarized_data(generate, call_command, options, 
     assert generate("--overwrite")[:3] == ["d c b a", "g f e d", ""]
 
 
-def test_says_what_was_done(generate, call_command, options, tmp_path):
+def test_reports_its_work(generate, call_command, options, tmp_path):
     generate()
     words = ("generate", *options, "--input", "in.txt", "--output", "again/out.txt")
     done = call_command(*words)
@@ -131,12 +131,12 @@ def test_shards_are_parts_of_the_whole(generate):
     assert generate("--num-shards", 3, "--shard-id", 0, lines=["a", "b"], output="none.txt") == [""]
 
 
-def test_what_is_drawn_is_repeated(generate, call_command, options, monkeypatch, tmp_path):
+def test_samples_are_repeatable(generate, call_command, options, monkeypatch, tmp_path):
     sampling = ("--sampling", "--temperature", 3, "--beam", 2, "--nbest", 2, "--buffer-size", 8, "--batch-size", 3)
     whole = generate(*sampling, output="whole.jsonl")
     assert generate(*sampling, "--seed", 1, output="same.jsonl") == whole
     assert generate(*sampling, "--seed", 2, output="other.jsonl") != whole
-    # Windows of the same sources are drawn from differently.
+    # The same sources in other windows get other samples.
     twice = generate(*sampling, lines=["a b c d"] * 16, output="twice.jsonl")
     assert texts(twice)[:8] != texts(twice)[8:]
 
@@ -159,7 +159,7 @@ def test_what_is_drawn_is_repeated(generate, call_command, options, monkeypatch,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_run_that_is_asked_to_end_keeps_windows(generate, call_command, options, tmp_path, monkeypatch, number):
+def test_a_run_that_gets_a_signal_keeps_windows(generate, call_command, options, tmp_path, monkeypatch, number):
     whole = generate("--buffer-size", 8, output="whole.txt")
     append = ResumableOutput.append
 
@@ -179,7 +179,7 @@ def test_a_run_that_is_asked_to_end_keeps_windows(generate, call_command, option
     assert read(tmp_path / "out.txt") == whole
 
 
-def test_a_killed_run_goes_on(generate, start_command, options, tmp_path):
+def test_a_killed_run_resumes(generate, start_command, options, tmp_path):
     lines = SOURCES * 10
     whole = generate("--beam", 4, lines=lines, output="whole.txt")
     words = ("generate", *options, "--beam", 4, "--input", "in.txt", "--output", "out.txt", "--buffer-size", 4)
@@ -205,7 +205,7 @@ def test_a_killed_run_goes_on(generate, start_command, options, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "whole.txt"]
 
 
-def test_is_not_gone_on_with_otherwise(generate, call_command, options, tmp_path, monkeypatch):
+def test_does_not_resume_with_other_options_or_files(generate, call_command, options, tmp_path, monkeypatch):
     generate("--beam", 2, lines=["a"])
     words = ("generate", *options, "--input", "in.txt", "--output", "out.txt", "--beam")
     refused = call_command(*words, 2, status=2)

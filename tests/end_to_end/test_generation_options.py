@@ -1,4 +1,4 @@
-"""The options of generation, each through the command line, on a model that writes four letters in reverse order."""
+"""The options of generation, by the command lines, on a model that writes four letters in reverse order."""
 
 import math
 from itertools import pairwise
@@ -9,7 +9,7 @@ from command_output import generated, scores
 
 @pytest.fixture
 def generate(toy, trained, call_command):
-    """Run ``s2sft generate`` with the pseudo-masked model, or with those of ``path``."""
+    """Run ``s2sft generate`` with the pseudo-masked model, or with the models in ``path``."""
 
     def run(*words, subset="test", path=None):
         path = trained("pseudo_masked").best if path is None else path
@@ -35,7 +35,7 @@ def lines(toy, name):
 
 
 def token_scores(output):
-    """The scores of the tokens of the best hypothesis of each example, base 2."""
+    """Return the scores of the tokens of the best hypothesis of each example, base 2."""
     return {number: [float(score) for score in texts[0].split()] for number, texts in generated(output, "P").items()}
 
 
@@ -46,10 +46,10 @@ def test_score_reference_agrees_with_generation(generate):
         assert scores(scored)[number] == pytest.approx(of_example, abs=1e-4)
 
 
-def test_score_reference_of_what_the_model_would_not_say(toy, generate):
+def test_score_reference_of_improbable_references(toy, generate):
     output = generate("--score-reference", subset="test1")
     for number, reference in enumerate(lines(toy, "mixed.tgt")):
-        words = reference.split()[:11]  # --max-target-positions 12, eos among them
+        words = reference.split()[:11]  # --max-target-positions 12 includes eos
         assert generated(output)[number] == [" ".join(words)]
         assert len(token_scores(output)[number]) == len(words) + 1
         assert scores(output)[number][0] == pytest.approx(
@@ -88,9 +88,9 @@ def test_prefix_size(toy, generate):
     for number, (source, reference) in enumerate(zip(sources, references, strict=True)):
         (hypothesis,) = generated(output)[number]
         if not source.strip():
-            assert hypothesis == ""  # nothing is generated from nothing
+            assert hypothesis == ""  # an empty source has an empty hypothesis
         elif len(reference.split()) < 2:
-            assert hypothesis == reference  # its end is part of the prefix
+            assert hypothesis == reference  # the end symbol is part of the prefix
         else:
             assert hypothesis.split()[:2] == reference.split()[:2]
 
@@ -135,7 +135,7 @@ def test_generate_and_interactive_agree_on_all_kinds_of_lines(toy, generate, int
         of_example = scores(by_generate)[number]
         assert scores(by_interactive)[number] == pytest.approx(of_example, abs=1e-4)
         distinct = all(better - worse > 1e-3 for better, worse in pairwise(of_example))
-        if distinct:  # hypotheses of one score may come in either order
+        if distinct:  # hypotheses with equal scores can come in any order
             assert generated(by_interactive)[number] == generated(by_generate)[number]
         if not source.strip():
             assert set(generated(by_generate)[number]) == {""}

@@ -14,13 +14,13 @@ CHOICES = ("--arch", "unilm", "--criterion", "mask_attention", "--optimizer", "f
 
 
 def explanations(config):
-    """The help text of every option that a configuration adds; those that it shares with fairseq's own are left out."""
+    """Return the help text of each option that a configuration adds, without those shared with fairseq."""
     own = [field for field in fields(config) if field.name != "_name" and not str(field.default).startswith("${")]
     return {field.name: field.metadata.get("help") for field in own}
 
 
 def without_spaces(text):
-    """argparse breaks lines at spaces and hyphens."""
+    """Remove white space: argparse breaks lines at spaces and hyphens."""
     return re.sub(r"\s", "", text)
 
 

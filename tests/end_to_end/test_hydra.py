@@ -1,4 +1,4 @@
-"""``fairseq-hydra-train``, whose configuration comes from Hydra in place of options."""
+"""``fairseq-hydra-train``, configured by Hydra instead of options."""
 
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ def check(saved, toy, call_command):
 
 
 def test_fairseq_hydra_train(run_process, toy, call_command, tmp_path):
-    # Groups are put together before the plugin is imported, so its parts are named by hand.
+    # Hydra composes groups before the plugin is imported, so the plugin's parts are named explicitly.
     names = ("+task._name=unilm_seq2seq", "+model._name=unilm")
     names += ("criterion._name=mask_attention", "+optimizer._name=adam")
     command = Path(sys.executable).with_name("fairseq-hydra-train")

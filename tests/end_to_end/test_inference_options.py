@@ -11,7 +11,7 @@ DECODING = ("--task", "unilm_seq2seq", "--beam", "2", "--max-len-b", "5", "--cpu
 
 
 def scores(output):
-    """The scores of the best hypotheses by the numbers of their lines."""
+    """Return the scores of the best hypotheses by their line numbers."""
     rows = (line.split("\t") for line in output.splitlines() if line.startswith("H-"))
     return {number: float(score) for number, score, _ in rows}
 
@@ -37,7 +37,7 @@ def test_int8_excludes_sixteen_bits(other, call_command, tiny_training, tiny_dat
 
 
 def test_validate_takes_the_model_as_it_is(call_command, tiny_training, tiny_data):
-    """fairseq-validate does not prepare models; the option is known to it and changes nothing."""
+    """fairseq-validate does not prepare models; it accepts the option, which changes nothing."""
     command = ("validate", tiny_data, "--path", tiny_training.checkpoint, "--batch-size", "4", "--cpu")
     lines = [call_command(*command, *options).stdout.splitlines() for options in ((), ("--quantize", "int8"))]
     losses = [[line.partition("| loss ")[2] for line in run if "| loss " in line] for run in lines]

@@ -1,4 +1,4 @@
-"""What is left over by ``--required-batch-size-multiple``, 8 by default: fairseq drops it without a word."""
+"""Examples beyond a multiple of ``--required-batch-size-multiple``, 8 by default: fairseq drops them silently."""
 
 import shutil
 

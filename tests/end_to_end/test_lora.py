@@ -1,4 +1,4 @@
-"""Adapters from the command line: trained, resumed, decoded, moved, exported; the encoder is not saved again."""
+"""Adapters by the command lines: trained, resumed, decoded, moved, exported; the encoder is not saved again."""
 
 import shutil
 
@@ -38,7 +38,7 @@ def encoder(toy, tmp_path):
 
 @pytest.fixture
 def fine_tune(call_command, toy, encoder):
-    """Train adapters beside the encoder until an update."""
+    """Train adapters of the encoder up to an update."""
 
     def run(until, *words, folder="tuned", status=0):
         options = ("--pretrained", encoder, *LORA, *toy.layout, "--lr", "0.01", "--batch-size", 20, "--cpu")
@@ -66,7 +66,7 @@ def test_trains_and_resumes_adapters_alone(fine_tune, tmp_path, encoder):
     assert (encoder / "model.pt").read_bytes() == before
 
 
-def test_decodes_beside_the_encoder_wherever_it_is(fine_tune, call_command, toy, encoder, tmp_path, monkeypatch):
+def test_decodes_with_a_moved_encoder(fine_tune, call_command, toy, encoder, tmp_path, monkeypatch):
     fine_tune(20)
     path = tmp_path / "tuned" / "checkpoint_last.pt"
     (tmp_path / "elsewhere").mkdir()

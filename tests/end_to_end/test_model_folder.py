@@ -1,4 +1,4 @@
-"""Model folders through the command lines: every command takes one in place of the checkpoint that it was made of."""
+"""Model folders by the command lines: every command accepts one in place of the checkpoint that it was made from."""
 
 import json
 from unittest.mock import Mock
@@ -28,8 +28,8 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("method", ["causal", "masked", "pseudo_masked", "infilling"])
-def test_every_command_takes_it(trained, toy, call_command, tmp_path, method):
-    """It generates the same to the last bit, without a tokenizer beside it; it is validated, and trained on."""
+def test_every_command_accepts_it(trained, toy, call_command, tmp_path, method):
+    """It generates bit for bit the same, without a separate tokenizer; it can be validated, and trained further."""
     best = trained(method).best
     told = call_command("export", best, "--tokenizer-dir", toy.folder, "--to", "model").stdout
     assert "wrote model" in told
@@ -46,13 +46,13 @@ def test_every_command_takes_it(trained, toy, call_command, tmp_path, method):
     call_command("train", toy.data, "--pretrained", "model", *further, "--cpu", "--save-dir", "on")
     again = load_checkpoint(tmp_path / "on" / "checkpoint_last.pt")["model"]
     assert_same(again, load_checkpoint(best)["model"])
-    # The training has written a folder too, with the tokenizer of the one that it began with.
+    # The training writes a model folder too, with the tokenizer of the one from which it started.
     assert_same(load_checkpoint(tmp_path / "on" / "model")["model"], again)
     assert (tmp_path / "on" / "model" / "vocab.txt").is_file()
 
 
 def test_round_trip(trained, toy, call_command, tmp_path):
-    """Weights, options and layout are those of the checkpoint; paths of the machine are left out."""
+    """It has the checkpoint's weights, options and layout, without paths of the machine."""
     best = trained("pseudo_masked").best
     call_command("export", best, "--tokenizer-dir", toy.folder, "--to", "model")
     call_command("export", "model", "--to", "again")
@@ -73,7 +73,7 @@ def test_round_trip(trained, toy, call_command, tmp_path):
 
 
 def test_search_of_a_folder(trained, toy, call_command, tmp_path):
-    """Options of its own hold where the command line has none."""
+    """Its own options apply unless the command line sets them."""
     call_command("export", trained("causal").best, "--tokenizer-dir", toy.folder, "--to", "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["search"] = {"beam": 2, "length_penalty": "gnmt", "lenpen": 0.5, "keep_unfinished": True}
@@ -100,7 +100,7 @@ def test_search_of_a_folder(trained, toy, call_command, tmp_path):
     ],
 )
 def test_the_search_of_a_folder_runs_no_code(trained, toy, call_command, tmp_path, search, named):
-    """A folder comes from anywhere, and --user-dir names code to import."""
+    """A folder can come from anywhere, and --user-dir names code to import."""
     (tmp_path / "plug").mkdir()
     (tmp_path / "plug" / "__init__.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
     call_command("export", trained("causal").best, "--tokenizer-dir", toy.folder, "--to", "model")
@@ -114,7 +114,7 @@ def test_the_search_of_a_folder_runs_no_code(trained, toy, call_command, tmp_pat
 
 
 @pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
-def test_a_training_begins_with_a_folder(trained, toy, call_command, tmp_path, option):
+def test_a_training_starts_from_a_folder(trained, toy, call_command, tmp_path, option):
     best = trained("causal").best
     call_command("export", best, "--tokenizer-dir", toy.folder, "--to", "model")
     options = (*toy.training, "--finetune-method", "causal", "--lr", "0", "--max-update", 1, "--no-model-folder")
@@ -122,8 +122,8 @@ def test_a_training_begins_with_a_folder(trained, toy, call_command, tmp_path, o
     assert_same(load_checkpoint(tmp_path / "on" / "checkpoint_last.pt")["model"], load_checkpoint(best)["model"])
 
 
-def test_a_training_goes_on(toy, call_command, tmp_path):
-    """The folder is that of its last best checkpoint; without --pretrained it has the tokenizer of the one before."""
+def test_a_resumed_training_updates_the_folder(toy, call_command, tmp_path):
+    """The folder has the last best checkpoint; without --pretrained, the tokenizer comes from the previous folder."""
     options = (*toy.training, "--finetune-method", "causal", "--save-dir", "saved", "--validate-interval-updates", 1)
     call_command("train", toy.data, *options, "--max-update", 1, "--no-model-folder")
     assert not (tmp_path / "saved" / "model").exists()
@@ -149,7 +149,7 @@ def test_files_of_the_user_are_kept(toy, call_command, tmp_path):
 
 @pytest.mark.parametrize("full", [OSError(28, "No space left on device"), RuntimeError("No space left")])
 def test_a_disk_that_is_full_at_the_end(toy, call_command, tmp_path, monkeypatch, full):
-    """The training has ended well, and the folder of the one before is as it was."""
+    """The training ends normally, and the previous folder is unchanged."""
     options = (*toy.training, "--finetune-method", "causal", "--save-dir", "saved")
     call_command("train", toy.data, *options, "--max-update", 1)
     call_command("export", "saved/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "saved/model")

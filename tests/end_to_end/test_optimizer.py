@@ -1,4 +1,4 @@
-"""Training with `fused_adamw`: accumulated gradients, every precision, clipping, frozen parts."""
+"""Training with `fused_adamw`: accumulated gradients, all precisions, clipping, frozen parts."""
 
 import re
 
@@ -12,7 +12,7 @@ PLAIN = ("--dropout", "0", "--attention-dropout", "0")
 
 @pytest.fixture
 def train(call_command, tiny_data, tiny_options):
-    """Train with `fused_adamw` until an update, and return what was saved and what was logged."""
+    """Train with `fused_adamw` up to an update; return the saved state and the log."""
 
     def run(folder, until, *words, data=tiny_data, status=0):
         options = (*tiny_options.training, "--optimizer", "fused_adamw", "--clip-norm", "1.0", "--disable-validation")
@@ -28,7 +28,7 @@ def logged(name, output):
 
 @pytest.fixture
 def one_batch(call_command, tiny_corpus, tiny_options, tmp_path):
-    """Data of 32 pairs, of 3 to 8 letters."""
+    """Data of 32 pairs of 3 to 8 letters."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for path in tiny_corpus.iterdir():
@@ -40,7 +40,7 @@ def one_batch(call_command, tiny_corpus, tiny_options, tmp_path):
 
 @pytest.mark.parametrize("weighting", [(), ("--sentence-avg",)], ids=["by labels", "by sentences"])
 def test_accumulated_gradients_are_those_of_one_batch(train, one_batch, weighting):
-    """Four batches of unlike length count by their labels: an update of all four is one of the 32 pairs together."""
+    """Batches of different length are weighted by their labels: four of 8 pairs give the update of one of 32 pairs."""
     words = (*PLAIN, "--lr", "0.001", "--adam-eps", "1e-4", "--clip-norm", "0.6", *weighting)
     whole, output = train("whole", 6, *words, "--batch-size", 32, data=one_batch)
     parts, other_output = train("parts", 6, *words, "--batch-size", 8, "--update-freq", 4, data=one_batch)
@@ -69,7 +69,7 @@ def test_learns_and_resumes_in_every_precision(train, precision):
     whole, output = train("whole", 8, *PLAIN, *precision)
     loss = logged("loss", output)
     assert loss[-1] < loss[0] - 0.2
-    assert min(logged("gnorm", output)) > 0.1 and max(logged("gnorm", output)) < 20  # without the scale of the loss
+    assert min(logged("gnorm", output)) > 0.1 and max(logged("gnorm", output)) < 20  # without the loss scale
     train("halves", 4, *PLAIN, *precision)
     halves, _ = train("halves", 8, *PLAIN, *precision)
     moments = [state["exp_avg"] for state in whole["last_optimizer_state"]["state"].values()]
@@ -77,13 +77,13 @@ def test_learns_and_resumes_in_every_precision(train, precision):
     if not precision or "--memory-efficient" in precision[0]:
         assert all(torch.equal(halves["model"][name], value) for name, value in whole["model"].items())
     else:
-        # fairseq saves no 32-bit copy of the weights: resumed training starts from their 16 bits.
+        # fairseq does not save the 32-bit weights: resumed training starts from their 16 bits.
         for name, value in whole["model"].items():
             torch.testing.assert_close(halves["model"][name], value, atol=0.01, rtol=0.01, msg=name)
 
 
 def test_resumes_in_another_precision(train):
-    """On GPUs bfloat16 is the default, whatever a training began with; moments are of 32 bits in all of them."""
+    """On GPUs bfloat16 is the default, whatever the training began with; moments always have 32 bits."""
     first, _ = train("saved", 2, *PLAIN)
     for until, precision in enumerate(("--bf16", "--memory-efficient-bf16", "--fp16", "--amp", "--float32"), 3):
         last, output = train("saved", until, *PLAIN, precision)
@@ -99,7 +99,7 @@ def test_resumes_in_another_precision(train):
 
 
 def test_clipping_to_a_norm(train):
-    """Gradients of Adam may have any scale, but epsilon has not: what is clipped to nothing changes nothing."""
+    """Adam is invariant to the scale of gradients, except for epsilon: gradients clipped to almost 0 change nothing."""
     before, _ = train("none", 1, *PLAIN, "--lr", "1e-30")
     after, output = train("clipped", 1, *PLAIN, "--clip-norm", "1e-9", "--weight-decay", "0")
     assert logged("gnorm", output)[0] > 0.1

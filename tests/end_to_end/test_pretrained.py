@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a fine-tuned one, which needs neither the folder nor the options it came from."""
+"""From a Hugging Face checkpoint to a fine-tuned one, which needs neither the encoder's folder nor the options."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 @pytest.fixture(scope="module")
 def hugging_face(toy, tmp_path_factory):
-    """A random BERT as the transformers library saves it, with the toy task's vocabulary."""
+    """A random BERT as saved by transformers, with the vocabulary of the toy task."""
     transformers = pytest.importorskip("transformers", reason="makes the tiny BERT: pip install transformers")
     folder = tmp_path_factory.mktemp("bert")
     size = len((toy.folder / "vocab.txt").read_text().splitlines())
@@ -35,7 +35,7 @@ def encoder(hugging_face, tmp_path_factory):
 
 @pytest.fixture
 def fine_tune(call_command, toy, tmp_path):
-    """Fine-tune for a few updates, from what ``--pretrained`` names."""
+    """Fine-tune for a few updates, from the folder in ``--pretrained``."""
 
     def run(*words, status=0):
         options = ("--arch", "unilm", *toy.layout, "--criterion", "mask_attention", "--optimizer", "adam", "--cpu")
@@ -47,7 +47,7 @@ def fine_tune(call_command, toy, tmp_path):
 
 
 def test_starts_from_the_converted_encoder(fine_tune, encoder, hugging_face, tmp_path):
-    # At a rate of 0 the parameters stay what they were.
+    # At a learning rate of 0, parameters do not change.
     log = fine_tune("--pretrained", encoder, "--lr", "0", "--finetune-method", "masked").stdout
     assert f"parameters from {encoder}" in log
     tuned = load_checkpoint(tmp_path / "tuned" / "checkpoint_last.pt")
@@ -70,7 +70,7 @@ def test_needs_nothing_but_data_and_encoder(call_command, toy, encoder, tmp_path
 
 
 def test_the_segments_of_unilm(fine_tune, hugging_face, tmp_path):
-    """Its configuration names them, and training takes them up unless told otherwise."""
+    """Its configuration names them, and training uses them unless an option says otherwise."""
     transformers = pytest.importorskip("transformers", reason="makes the tiny BERT: pip install transformers")
     source = tmp_path / "unilm"
     size = len((hugging_face / "vocab.txt").read_text().splitlines())
@@ -104,7 +104,7 @@ def test_generates_without_folder_and_options(fine_tune, encoder, call_command, 
     assert generated(call_command("generate", toy.data, "--path", path, "--cpu", *stated).stdout) == generated(before)
 
 
-def test_goes_on_with_the_folder_and_without_it(fine_tune, encoder, tmp_path):
+def test_resumes_with_and_without_the_folder(fine_tune, encoder, tmp_path):
     fine_tune("--pretrained", encoder)
     assert "(epoch 1 @ 3 updates)" in fine_tune("--pretrained", encoder, "--max-update", "4").stdout
     sizes = ("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-attention-heads", "2")

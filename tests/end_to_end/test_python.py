@@ -1,4 +1,4 @@
-"""`Seq2Seq` on models that learned the toy task: the same as the command lines, and as the naive ways."""
+"""`Seq2Seq` on models that learned the toy task: equal to the command lines and to the naive ways."""
 
 import json
 import logging
@@ -89,13 +89,13 @@ def test_equals_the_command(model, trained, toy, method, call_command, tmp_path,
 
 
 def test_examples(trained, toy):
-    """Those of the docstring."""
+    """The examples of the docstring."""
     model = Seq2Seq.from_pretrained(trained("causal").best, toy.folder, device="cpu")
     run_examples(Seq2Seq, model=model)
 
 
 def test_fields(model, trained, toy, method, call_command, tmp_path):
-    """A dict and a list of fields are what JSON lines and --source make of them."""
+    """A dict and a list of fields give the same as JSON lines with --source."""
     (tmp_path / "in.jsonl").write_text('{"one": "a b", "two": "c d"}\n{"one": "e", "two": ""}\n')
     files = (
         "--path",
@@ -116,7 +116,7 @@ def test_fields(model, trained, toy, method, call_command, tmp_path):
 
 
 def test_a_model_folder(trained, toy, method, call_command, tmp_path):
-    """It needs no tokenizer, and its search is used where nothing else is asked for."""
+    """It needs no tokenizer, and its search options are the defaults."""
     pytest.importorskip("safetensors")
     call_command("export", trained(method).best, "--tokenizer-dir", toy.folder, "--to", "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -145,7 +145,7 @@ def test_streams(model, options):
 
 
 def test_scores_are_those_of_the_search(model):
-    """What was generated has the log-probabilities that decoding gave; a wrong target is less probable."""
+    """Generated text has the log-probabilities of the search; a wrong target is less probable."""
     (found,) = model.hypotheses("a b c d")
     right, wrong = model.score(["a b c d", "a b c d"], [found[0].text, "a a a a"])
     assert right.tokens == found[0].tokens
@@ -156,7 +156,7 @@ def test_scores_are_those_of_the_search(model):
 
 
 def test_states(model):
-    """They do not depend on other sources; special symbols have one too."""
+    """They do not depend on other sources; special symbols have states too."""
     (alone,) = model.encode("a b c")
     beside = model.encode(["a b c", "d e f g h"])
     torch.testing.assert_close(beside[0], alone)
@@ -164,7 +164,7 @@ def test_states(model):
 
 
 def test_attention(model):
-    """Shares of at most 1; the model that reverses letters looks at the letter that it writes."""
+    """Weights sum to at most 1."""
     attention = model.attention("a b c d", "d c b a")
     assert attention.target[:4] == ["d", "c", "b", "a"] and attention.target[4] == "[SEP]"
     assert attention.source[:5] == ["[CLS]", "a", "b", "c", "d"]
@@ -172,13 +172,13 @@ def test_attention(model):
     assert (attention.weights >= 0).all() and (attention.weights.sum(1) <= 1 + 1e-5).all()
     torch.testing.assert_close(model.attention("a b c d", "d c b a", layer=1).weights, attention.weights)
     assert not torch.equal(model.attention("a b c d", "d c b a", layer=0).weights, attention.weights)
-    # What comes later in the target changes nothing.
+    # Later target tokens change nothing.
     shorter = model.attention("a b c d", "d c")
     torch.testing.assert_close(shorter.weights[:2], attention.weights[:2])
 
 
 def test_states_and_attention_of_the_dense_reference(model):
-    """Computed from the text of the rule, every query with every key; the weights those of the first layer."""
+    """They equal those computed from the rule alone, each query with each key; weights are those of layer 0."""
     encoder, form = model._loaded.models[0], model._loaded.task.form
     index = model._loaded.tokenizer.dictionary.index
     source, target = (np.array([index(letter) for letter in letters]) for letters in ("abcd", "dc"))
@@ -235,7 +235,7 @@ def test_loading_leaves_the_program_as_it_is(trained, toy):
 
 
 def test_threads(model):
-    """Several at once get what one alone gets, samples too."""
+    """Several threads at once get the results of one alone, also samples."""
     sampled = {"sampling": True, "temperature": 2.0, "beam": 2}
     expected = [model.generate(SOURCES, **options) for options in ({}, sampled)]
     found = {}
@@ -252,7 +252,7 @@ def test_threads(model):
 
 
 def test_samples_beside_other_models(model, trained, toy, method):
-    """What else this program does with models changes no samples, and nothing changes its random numbers."""
+    """Other uses of models in the program do not change samples, and its random state is kept."""
     sampled = {"sampling": True, "temperature": 3.0, "beam": 4, "num_return": 4, "seed": 3}
     expected = model.generate(SOURCES, **sampled)
     before, stopped = torch.get_rng_state(), threading.Event()
@@ -276,7 +276,7 @@ def test_samples_beside_other_models(model, trained, toy, method):
 
 
 def test_long_texts(model, caplog):
-    """Sources are cut, and a warning tells; targets are refused, for decoding writes none that is longer."""
+    """Longer sources are cut with a warning; longer targets are refused, because decoding cannot write them."""
     form = model._loaded.task.form
     assert model.generate("a " * 100) == model.generate("a " * (form.max_source - form.source_specials))
     assert f"1 of 1 sources are cut to {form.max_source} positions" in caplog.text
@@ -346,7 +346,7 @@ def test_wrong_sources(model):
             model.attention("a", "b", layer=layer)
 
 
-def test_what_cannot_be_loaded(trained, toy, tmp_path):
+def test_files_that_cannot_be_loaded(trained, toy, tmp_path):
     best = trained("causal").best
     with pytest.raises(UserError) as raised:
         Seq2Seq.from_pretrained(best, device="tpu", dtype="int4", quantize="int3")

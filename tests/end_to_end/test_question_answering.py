@@ -1,4 +1,4 @@
-"""Extractive question answering: from SQuAD's JSON over windows, training and predictions to scores."""
+"""Extractive question answering: from SQuAD's JSON to windows, training, predictions and scores."""
 
 import json
 
@@ -16,7 +16,7 @@ MODEL = (
     *("--save-interval", "50"),  # an epoch is an update
 )
 PASSAGE = "A b c d, e f g h a c  e g b d f h."
-# Eight questions: their first letter and the answer, of which two are nothing.
+# Eight questions: their first letter and the answer; two have no answer.
 ANSWERS = {"a": "c d", "b": "e", "c": "h a c", "d": "g h", "e": None, "f": "A b", "g": None, "h": "h."}
 
 
@@ -67,7 +67,7 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
         words = ("--seed", seed, "--validate-interval", 50, "--max-update", updates, "--save-dir", "tuned")
         return call_command("train", data, *MODEL, "--lr", 0.005, *words).stdout
 
-    def learned(log):  # every window, and so well that the answers are far ahead of all others
+    def learned(log):  # for every window, with answers far more likely than all others
         values = [last_value(log, name, "valid on 'valid' subset") for name in ("accuracy", "loss")]
         return values[0] == 100 and values[1] < 0.1
 
@@ -83,7 +83,7 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
     assert "odds.json: the odds that there is no answer; predicted where they are above 0\n" in told
     found = json.loads((tmp_path / "a.json").read_text())
     assert found == {letter: text or "" for letter, text in ANSWERS.items()}
-    always = json.loads((tmp_path / "folder.json").read_text())  # without the odds every question has an answer
+    always = json.loads((tmp_path / "folder.json").read_text())  # without the odds, every question gets an answer
     assert {letter: always[letter] for letter, text in ANSWERS.items() if text} == {
         k: v for k, v in ANSWERS.items() if v
     }

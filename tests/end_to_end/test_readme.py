@@ -1,4 +1,4 @@
-"""The ten lines of the README as they stand there, with a tiny encoder in place of BERT."""
+"""The ten lines of the README, unchanged, with a tiny encoder in place of BERT."""
 
 import ast
 import json
@@ -16,7 +16,7 @@ SECTION = re.search(r"## Ten lines\n(.*?)\n## ", (ROOT / "README.md").read_text(
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """What the lines need: an encoder and pairs."""
+    """The files that the lines need: an encoder and pairs."""
     save("bert", their_model("bert", max_position_embeddings=200), tmp_path / "bert-base-uncased")
     pairs = [{"src": f"w{number % 40 + 5} w{number % 7 + 5}", "tgt": f"w{number % 7 + 5}"} for number in range(60)]
     (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
@@ -31,7 +31,7 @@ def block(language):
 
 @pytest.mark.process
 def test_python_and_then_the_shell(folder, call_command, capsys):
-    """The commands find that all is done, and generate what Python does."""
+    """The commands find the work done, and generate the same as Python."""
     printed = []
     exec(compile(block("python"), "README.md", "exec"), {"print": lambda *words: printed.append(words)})
     ((one,), (several,)) = printed
@@ -49,7 +49,7 @@ def test_python_and_then_the_shell(folder, call_command, capsys):
 
 @pytest.mark.process
 def test_the_notebook(folder):
-    """The same lines in the cells of docs/first-steps.ipynb: texts, and nothing on the error stream but progress."""
+    """The cells of docs/first-steps.ipynb have the same lines; they print texts, and only progress on stderr."""
     nbclient = pytest.importorskip("nbclient", reason="runs the notebook")
     nbformat = pytest.importorskip("nbformat", reason="reads the notebook")
     notebook = nbformat.read(ROOT / "docs" / "first-steps.ipynb", as_version=4)

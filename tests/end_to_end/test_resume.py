@@ -1,4 +1,4 @@
-"""Training that is stopped and started again ends bit for bit where uninterrupted training ends, on the CPU."""
+"""Interrupted training that is resumed equals uninterrupted training bit by bit, on the CPU."""
 
 import json
 import signal
@@ -9,13 +9,13 @@ from faults import PLACES, fail_at, signalled
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
-# The corpus has 50 pairs. The original's corruption and dropout draw random numbers in every update.
+# The corpus has 50 pairs. Corruption and dropout of the original draw random numbers in each update.
 DRAWS = ("--corruption", "original", "--source-mask-prob", "0.1", "--dropout", "0.1", "--attention-dropout", "0.1")
 SCHEDULE = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", "5", "--total-num-update", "30")
 
 
 def flat(state, name=""):
-    """Every value of nested dictionaries and lists, by its path."""
+    """Return all values of nested dictionaries and lists by their path."""
     if isinstance(state, dict):
         return {path: value for key, inner in state.items() for path, value in flat(inner, f"{name}/{key}").items()}
     if isinstance(state, list | tuple):
@@ -24,7 +24,7 @@ def flat(state, name=""):
 
 
 def trained_state(folder):
-    """What training goes on from: parameters, optimiser, schedule, place in the data, task."""
+    """Return the state for resuming: parameters, optimizer, schedule, place in the data, task."""
     state = load_checkpoint(folder / "checkpoint_last.pt")
     parts = {name: state[name] for name in ("model", "last_optimizer_state", "task_state")}
     parts["schedule"] = state["optimizer_history"][-1]["lr_scheduler_state"]
@@ -42,7 +42,7 @@ def assert_identical(found, expected):
 
 @pytest.fixture
 def train(call_command, tiny_data, tiny_options, tmp_path):
-    """Train until an update and return what was saved; what is in the folder already is gone on from."""
+    """Train up to an update and return the saved state; resume if the folder has a checkpoint."""
 
     def run(name, until, *words, status=0):
         options = (*tiny_options.training, *DRAWS, *SCHEDULE, "--max-update", until, "--save-dir", tmp_path / name)
@@ -79,7 +79,7 @@ def test_resumed_equals_uninterrupted(train, options, epoch, in_epoch):
 
 
 @pytest.mark.process
-def test_data_loading_workers_change_nothing(train):
+def test_equal_with_data_loading_workers(train):
     alone, _ = train("alone", 12, "--num-workers", 0)
     helped, _ = train("helped", 12, "--num-workers", 2)
     assert_identical(helped, alone)
@@ -93,7 +93,7 @@ def test_resumed_in_a_new_process(train, fairseq_command, tiny_data, tiny_option
     assert_identical(trained_state(tmp_path / "halves"), whole)
 
 
-# Signals: a training that is asked to end saves first.
+# Signals: a training that gets one saves before it ends.
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -120,15 +120,15 @@ def test_a_training_of_epochs_is_done(train, tmp_path):
     assert status == {"state": "done", "updates": 14, "max_update": 1000, "epoch": 2, "max_epoch": 2}
 
 
-def test_signalled_behind_the_last_update(train):
-    """It has come to its end anyway."""
+def test_signalled_after_the_last_update(train):
+    """The training ends normally."""
     with fail_at("after update", 4, signalled(signal.SIGTERM)):
         ended, log = train("whole", 4)
     assert ended["/updates"] == 4 and "done training" in log
 
 
 def test_signalled_before_the_first_update(call_command, tiny_data, tiny_options, monkeypatch):
-    """Nothing can be saved yet."""
+    """There is nothing to save yet."""
     from fairseq.trainer import Trainer
 
     monkeypatch.setattr(Trainer, "get_train_iterator", lambda *args, **options: signalled(signal.SIGTERM)())
@@ -149,14 +149,14 @@ def test_interrupted_twice(train):
     assert left["/updates"] == 2 and "once more" in log
 
 
-def test_nothing_is_saved_that_must_not_be(call_command, tiny_data, tiny_options, tmp_path):
+def test_nothing_is_saved_with_no_save(call_command, tiny_data, tiny_options, tmp_path):
     words = (*tiny_options.training, "--max-update", 9, "--save-dir", "run", "--no-save")
     with fail_at("after update", 3, signalled(signal.SIGTERM)):
         log = call_command("train", tiny_data, *words, status=75).stdout
     assert "--no-save" in log and not list(tmp_path.glob("run/*.pt"))
 
 
-def test_signals_are_as_before_behind_a_training(train):
+def test_signal_handlers_are_restored_after_a_training(train):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
     train("run", 1)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)] == before

@@ -8,7 +8,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
 @pytest.fixture
 def data(toy, call_command, tmp_path):
-    """The toy task with such a dictionary, whose file does not list the four."""
+    """The toy task with such a dictionary; its file does not list the four symbols."""
     (tmp_path / "dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in [*"hgfedcba", "<mask>"]))
     files = ("--trainpref", toy.raw / "train", "--validpref", toy.raw / "valid", "--testpref", toy.raw / "mixed")
     words = ("-s", "src", "-t", "tgt", "--srcdict", "dict.txt", "--joined-dictionary", "--destdir", "data")

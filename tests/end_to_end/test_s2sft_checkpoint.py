@@ -1,4 +1,4 @@
-"""A model that the s2s-ft program fine-tuned: converted, it decodes at once, and writes what the program wrote."""
+"""A model that the s2s-ft program fine-tuned: once converted, it decodes at once, with the program's output."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def recorded():
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """The files as the program writes them: a copy of the tied matrix, the buffer of its loss, no tokenizer."""
+    """Files as the program writes them: a copy of the tied matrix, the buffer of its loss, no tokenizer."""
     with np.load(GOLDEN / "weights_abs.npz") as arrays:
         weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     weights["cls.predictions.decoder_weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
@@ -40,7 +40,7 @@ def checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "method"), [("mask", None), ("mask", "masked"), ("shift", "causal")])
-def test_writes_what_the_program_wrote(call_command, tmp_path, checkpoint, recorded, mode, method):
+def test_writes_the_output_of_the_program(call_command, tmp_path, checkpoint, recorded, mode, method):
     named = ("--finetune-method", method) if method else ()
     done = call_command("convert", checkpoint, "--tokenizer-dir", "tokenizer", "--to", "model", *named)
     assert ("fine-tuned, pseudo_masked: the program's default" in done.stdout) == (method is None)
@@ -68,8 +68,8 @@ def test_the_layer_norm_of_its_decoder(call_command, checkpoint):
     assert json.loads(Path("model/config.json").read_text())["sizes"]["layer_norm_eps"] == 1e-5
 
 
-def test_what_is_not_fine_tuned_says_so(call_command, checkpoint, tmp_path):
-    """A pretrained encoder is a checkpoint too; who generates from it is told what is missing."""
+def test_an_encoder_without_fine_tuning_is_refused(call_command, checkpoint, tmp_path):
+    """A pretrained encoder is a checkpoint too; generating with it is an error that says what is missing."""
     weights = load_checkpoint(checkpoint / "pytorch_model.bin")
     del weights["cls.predictions.decoder_weight"]
     torch.save(weights, checkpoint / "pytorch_model.bin")

@@ -1,4 +1,4 @@
-"""`s2sft serve` over a model that learned the toy task: the answers are what Python returns, however they come."""
+"""`s2sft serve` with a model that learned the toy task: its answers equal Python's, also for concurrent requests."""
 
 import threading
 
@@ -19,12 +19,12 @@ def model(trained, toy):
 
 @pytest.fixture
 def served(model):
-    model.go = threading.Event()  # which the server's end sets, for models that wait
+    model.go = threading.Event()  # the server sets it at its end, for models that wait
     with serving(model, max_wait_ms=200, max_batch=len(SOURCES)) as served:
         yield served
 
 
-def test_requests_that_come_together_get_what_each_gets_alone(served, model):
+def test_concurrent_requests_get_the_answers_of_single_ones(served, model):
     options = {"beam": 3, "num_return": 2, "length_penalty": 0.5}
     answers = {}
     threads = [
@@ -59,5 +59,5 @@ def test_score_and_attention(served, model):
 def test_an_option_that_the_model_refuses(served):
     done = served.generate("a", beam=4, no_repeat_ngram=0, max_len=1, num_return=5)
     assert (done.status, "num_return" in done.json["error"]) == (422, True)
-    done = served.generate("a", num_return=16)  # more than the beam of the model
+    done = served.generate("a", num_return=16)  # more than the model's beam
     assert (done.status, "num_return" in done.json["error"]) == (422, True)

@@ -1,4 +1,4 @@
-"""Passage and answer in one source: trained with segment, limit and side for each, generated without an option."""
+"""Passage and answer in one source: segment, limit and side per field in training; generation needs no option."""
 
 import random
 
@@ -17,7 +17,7 @@ TESTED = [
     "",
     "a b c d e f g h [SEP] i [SEP] j",
 ]
-# What is left of them in 12 positions: 10 for the fields with the [SEP] between them, one more without the last [SEP].
+# The remainder in 12 positions: 10 for the fields with the [SEP] between them, 11 without the last [SEP].
 KEPT = {
     "pseudo_masked": ["a b c [SEP] d e", "a b c d e f [SEP] c d e", "a b", "", "", "a b c d e f [SEP] i [SEP] j"],
     "causal": ["a b c [SEP] d e", "a b c d e f g [SEP] c d e", "a b", "", "", "a b c d e f g [SEP] i [SEP] j"],
@@ -26,7 +26,7 @@ KEPT = {
 
 @pytest.fixture
 def data(call_command, tmp_path, tiny_corpus, tiny_options):
-    """Binarized passages and answers, whose target is the answer."""
+    """Binarized passages and answers; the target is the answer."""
     draw = random.Random(2)
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -57,7 +57,7 @@ def test_passage_and_answer(data, call_command, tiny_options, tmp_path, method):
     assert {number: texts[0] for number, texts in generated(by_generate.stdout, "S").items()} == dict(
         enumerate(KEPT[method])
     )
-    # Nothing is generated from empty fields.
+    # Empty fields have an empty hypothesis.
     assert [set(generated(by_generate.stdout)[number]) for number in (3, 4)] == [{""}, {""}]
 
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in TESTED))
@@ -66,7 +66,7 @@ def test_passage_and_answer(data, call_command, tiny_options, tmp_path, method):
     for number, of_example in scores(by_generate.stdout).items():
         assert scores(by_interactive)[number] == pytest.approx(of_example, abs=1e-4)
 
-    # The whole reference as prefix is the reference, scored step by step.
+    # With the whole reference as the prefix, its score is computed step by step.
     reference = scores(call_command("generate", data, *options[:3], "--score-reference").stdout)
     stepwise = scores(call_command("generate", data, *options[:3], "--beam", "1", "--prefix-size", "9").stdout)
     with_content = [number for number, kept in enumerate(KEPT[method]) if kept]
@@ -75,5 +75,5 @@ def test_passage_and_answer(data, call_command, tiny_options, tmp_path, method):
 
     other = call_command("generate", data, *options[:3], "--score-reference", "--source-segments", "1,0")
     assert "--source-segments 1,0 overrides what the checkpoint was fine-tuned with, 0,1" in other.stderr
-    # Some texts may happen to score alike.
+    # Some texts can have equal scores by chance.
     assert any(scores(other.stdout)[number] != pytest.approx(reference[number], abs=1e-3) for number in with_content)

@@ -1,4 +1,4 @@
-"""The losses of a training in TensorBoard's files, read by TensorBoard's own reader."""
+"""The losses of a training in TensorBoard's files, read with TensorBoard's own reader."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""UniLMv2 through the command lines: pre-training on plain text, fine-tuning from it, generated text."""
+"""UniLMv2 by the command lines: pre-training on plain text, fine-tuning from it, generated text."""
 
 import random
 import re
@@ -64,7 +64,7 @@ def test_from_plain_text_to_generated_text(pretrain, call_command, toy, tmp_path
 
     tuning = ("--pretrained", "encoder", *toy.layout, "--finetune-method", "pseudo_masked")
     call_command("train", toy.data, *tuning, *TRAINING, "--max-update", "3", "--save-dir", "tuned")
-    # The checkpoint itself is the same start, without the folder.
+    # The checkpoint itself gives the same start as the folder.
     tuning = ("--pretrained", "pretrained/checkpoint_last.pt", *tuning[2:])
     call_command("train", toy.data, *tuning, *TRAINING, "--max-update", "3", "--save-dir", "at_once")
     one, two = (load_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("tuned", "at_once"))
@@ -73,8 +73,8 @@ def test_from_plain_text_to_generated_text(pretrain, call_command, toy, tmp_path
     assert sorted(generated(call_command("generate", toy.data, *path).stdout)) == list(range(5))
 
 
-def test_pre_training_goes_on_from_a_checkpoint(pretrain):
-    """A second objective from what the first one saved."""
+def test_pre_training_starts_from_a_checkpoint(pretrain):
+    """A training with a second objective starts from the checkpoint of the first."""
     pretrain("--max-update", "2", "--save-dir", "first", "--language-model", "ae")
     log = pretrain("--pretrained", "first/checkpoint_last.pt", "--max-update", "2", "--save-dir", "second").stdout
     assert "par_loss=" in log

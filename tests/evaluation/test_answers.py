@@ -1,4 +1,4 @@
-"""F1 and exact match of answers, against the official programs written anew."""
+"""F1 and exact match of answers, compared with a new implementation of the official programs."""
 
 import random
 import re
@@ -155,14 +155,14 @@ def test_version_2(seed, threshold, odds):
 
 
 def test_by_hand():
-    """Articles and punctuation do not count; the best reference does; half of two words: F1 of 2/3."""
+    """Articles and punctuation do not count; the best reference counts; half of two words: F1 of 2/3."""
     cases = [("the Tower.", ("tower",)), ("old tower", ("tower", "bridge")), ("boat", ("tower",)), ("", ("the",))]
     found = squad_v1([Example(*case) for case in cases], Settings()).statistics
     assert [found.over(np.array([n])) for n in range(4)] == [
         {"EM": 100, "F1": 100},
         {"EM": 0, "F1": pytest.approx(200 / 3)},
         {"EM": 0, "F1": 0},
-        {"EM": 100, "F1": 0},  # as the official evaluation has it
+        {"EM": 100, "F1": 0},  # as in the official evaluation
     ]
     cases = [("", ("",)), ("tower", ("",)), ("", ("tower",)), ("tower", ("tower",))]
     found = squad_v2([Example(*case) for case in cases], Settings()).statistics
@@ -173,7 +173,7 @@ def test_by_hand():
 
 
 def test_best_threshold():
-    """Two questions with answers at odds -3 and 1, one without at -1, and one answer that is wrong."""
+    """Two questions with answers at odds -3 and 1, one without an answer at -1, and one wrong answer."""
     cases = [("a1", ("a1",), -3.0), ("b", ("",), -1.0), ("c1", ("c1",), 1.0), ("d", ("e",), 2.0)]
     examples = [Example(said, refs, null_odds=odds) for said, refs, odds in cases]
     found = squad_v2(examples, Settings(null_threshold=-2.0)).statistics.over(np.arange(4))

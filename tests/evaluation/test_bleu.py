@@ -32,7 +32,7 @@ def test_the_library_s_figure_and_signature(tokenizer):
     assert f"nrefs:var|case:mixed|eff:no|tok:{tokenizer}|" in measured.signature
 
 
-def test_a_choice_of_the_examples():
+def test_a_selection_of_the_examples():
     measured = sacrebleu(EXAMPLES, Settings())
     repeated = [EXAMPLES[0].hypothesis] * 2, [[EXAMPLES[0].references[0]] * 2, [EXAMPLES[0].references[1]] * 2]
     expected = library.corpus_bleu(*repeated).score
@@ -49,7 +49,7 @@ def test_an_unknown_tokenizer():
 
 
 def test_distinct():
-    # Words a b a, a b: 2 different of 5; pairs ab ba, ab: 2 of 3. None crosses a line.
+    # Words a b a, a b: 2 different ones of 5; pairs ab ba, ab: 2 of 3. Pairs do not cross lines.
     measured = distinct([Example("a b a", ("x",)), Example("a b", ("x",)), Example("", ("x",))], Settings())
     assert measured.statistics.over(np.arange(3)) == {"Distinct-1": 40, "Distinct-2": pytest.approx(200 / 3)}
     assert measured.statistics.over(np.array([2])) == {"Distinct-1": 0, "Distinct-2": 0}
@@ -73,7 +73,7 @@ def test_bleu_is_the_mean_over_sentences():
 
 
 def test_smoothing_goes_above_100():
-    # Method 5 takes the mean of three neighbouring precisions, with p1 + 1 for "p0": (2 + 1 + 1) / 3.
+    # Method 5 is the mean of three neighboring precisions, with p1 + 1 for "p0": (2 + 1 + 1) / 3.
     measured = dialogue_bleu([Example("i have two dogs", ("i have two dogs",))], Settings())
     assert measured.statistics.over(np.array([0]))["BLEU-1"] == pytest.approx(400 / 3)
 

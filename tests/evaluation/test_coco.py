@@ -1,4 +1,4 @@
-"""Question generation's figures are pycocoevalcap's when it is fed as qgevalcap does."""
+"""Scores of question generation equal pycocoevalcap's with the inputs of qgevalcap."""
 
 import shutil
 
@@ -26,7 +26,7 @@ SETTINGS = Settings()
 
 @pytest.fixture(scope="module")
 def fed():
-    """References and hypotheses by source, as qgevalcap's `eval` makes them."""
+    """References and hypotheses by source, in the form in which qgevalcap's `eval` passes them."""
     references, hypotheses = {}, {}
     for hypothesis, reference, source in LINES:
         hypotheses[source] = [hypothesis]
@@ -68,7 +68,7 @@ def test_rouge(fed):
 
 @pytest.fixture(scope="module")
 def process():
-    """METEOR once for all tests, for it reads its paraphrases."""
+    """One METEOR process for all tests, because it loads its paraphrases."""
     from pycocoevalcap.meteor.meteor import Meteor
 
     return Meteor()
@@ -82,7 +82,7 @@ def one_process(process, monkeypatch):
 
 
 def compared(process, pairs):
-    """METEOR of pairs of hypothesis and reference by pycocoevalcap: of all, and of each."""
+    """Return pycocoevalcap's METEOR for pairs of hypothesis and reference: of all, and of each."""
     hypotheses, references = ({number: [texts[side]] for number, texts in enumerate(pairs)} for side in (0, 1))
     return process.compute_score(references, hypotheses)
 
@@ -102,7 +102,7 @@ def test_meteor_of_a_corpus_with_an_equal_pair(process, one_process):
 @needs_java
 @pytest.mark.process
 def test_meteor_of_questions(process, one_process):
-    """Equal pairs, reordered ones, ones that match by stems only, and ones where one side matches as a whole."""
+    """Equal pairs, reordered ones, pairs that match by stems only, and pairs in which all of one side matches."""
     word = ["who", "wrote", "the", "old", "books", "about", "rivers", "?"]
     pairs = [("who writes the book ?", "who wrote the books ?"), ("?", "?"), ("a", "b"), ("", "who ?")]
     pairs += [(" ".join(word[:end]), " ".join(word)) for end in range(1, 9)]

@@ -1,4 +1,4 @@
-"""Reading of hypotheses, references and sources, of tables and answers, and the beginning of a text."""
+"""Reading hypotheses, references and sources, tables and answers, and leads of texts."""
 
 import gzip
 import json
@@ -163,8 +163,8 @@ def test_answers(squad_files, call_command):
     assert "--null-odds belongs to one file of answers: score one --hyp, and no --baseline-hyp" in wrong
 
 
-def test_what_the_official_programs_do_not_read(squad_files):
-    """Titles, passages and places of answers may be missing or wrong."""
+def test_parts_that_the_official_programs_do_not_read(squad_files):
+    """Titles, passages and places of answers can be missing or wrong."""
     questions = [{"id": "a", "answers": [{"text": "one"}, {"text": "two"}]}, {"id": "b", "answers": []}]
     (squad_files / "bare.json").write_text(json.dumps({"data": [{"paragraphs": [{"qas": questions}]}]}))
     (squad_files / "said.json").write_text('{"a": "two", "b": ""}')

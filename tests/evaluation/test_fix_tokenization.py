@@ -1,4 +1,4 @@
-"""BERT's words to the Penn Treebank's, worked out by hand from the rules of s2s-ft's evaluation scripts."""
+"""BERT's words as words of the Penn Treebank, derived by hand from the rules of s2s-ft's evaluation scripts."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from s2sft_fairseq.evaluation.fix_tokenization import STYLES, fix_tokenization
         ("- one -", "- one -"),
         ("yes - - no", "yes -- no"),
         ("[ x ] { y }", "-LSB- x -RSB- -LCB- y -RCB-"),
-        # The original repeats what follows the second letter, and sees no third one.
+        # The original repeats what follows the second letter, and does not recognize a third one.
         ("the U . N . today", "the U.N. . today"),
         ("the U . S . A . today", "the U.S. . A . today"),
         ("the U . N . x Y . today", "the U.N.xY . x Y . today"),

@@ -1,4 +1,4 @@
-"""GLUE's metrics on labels, against values computed by hand."""
+"""GLUE's metrics on labels, compared with values computed by hand."""
 
 import math
 
@@ -11,7 +11,7 @@ from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.glue import accuracy, correlation, f1, matthews
 from s2sft_fairseq.evaluation.settings import TASKS
 
-# Three hits, one false alarm, two misses, four rightly left alone.
+# Three hits, one false alarm, two misses, four correct rejections.
 LABELS, SAID = "1110110000", "1111000000"
 
 

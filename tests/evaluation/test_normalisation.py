@@ -1,4 +1,4 @@
-"""What is done to texts before they are compared, by hand."""
+"""The processing of texts before they are compared, by hand."""
 
 import sys
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_cnndm():
         "the man ( 42 ) didn ' t go home . [X_SEP] too few words here [X_SEP] the man didn ' t go home again . [X_SEP] "
         "he went to see an old friend instead ."
     )
-    # The second sentence has 4 words; of the third, 7 of 8 words were there before: the man did n't go home .
+    # The second sentence has only 4 words; 7 of the 8 words of the third occur before: the man did n't go home .
     first, second = "the man -LRB- 42 -RRB- did n't go home .", "he went to see an old friend instead ."
     assert normalise_hypothesis(text, TASKS["cnndm"]) == f"{first}\n{second}"
     assert normalise_hypothesis(text, replace(TASKS["cnndm"], truncate=12)) == f"{first}\nhe went"
@@ -39,7 +39,7 @@ def test_cnndm():
 
 @pytest.mark.parametrize(("rate", "kept"), [(1.0, 3), (0.75, 3), (0.74, 2), (0.5, 2), (0.49, 1)])
 def test_the_share_of_repeated_words(rate, kept):
-    # 3 of 4 different words of the second sentence stand in the first; 2 of 4 of the third in those before.
+    # 3 of 4 different words of the second sentence are in the first; 2 of 4 of the third are in those before.
     settings = Settings(hyp_separator="|", duplicate_rate=rate)
     sentences = normalise_hypothesis("a b c | A b c d | d a e f", settings).split("\n")
     assert len(sentences) == kept
@@ -97,7 +97,7 @@ def test_pretokenizing():
 
 
 def test_russian_words(monkeypatch):
-    """Of razdel, which is no dependency: what it gives is told by a module in its place."""
+    """razdel is not a required package: a fake module returns its words."""
     words = [SimpleNamespace(text=word) for word in ("Что-то", "стоит", "1,5", "тыс", ".", "«", "руб", "»")]
     monkeypatch.setitem(sys.modules, "razdel", SimpleNamespace(tokenize=lambda text: words if text else []))
     settings = Settings(pretokenize="razdel", ref_separator="|")
@@ -126,7 +126,7 @@ def test_the_words_of_bert():
     assert bert_words(bert_words("don't (ever)")) == bert_words("don't (ever)")
 
 
-def test_the_signature_tells_what_is_done():
+def test_the_signature_names_the_settings():
     assert signature(PLAIN) == "case:kept|split:line|trunc:no"
     assert signature(TASKS["cnndm"]) == (
         "case:kept|split:[X_SEP]/<S_SEP>|trunc:160|fix:cased|brackets:all|minwords:5|dup:0.7|words:bert|norm:both"

@@ -1,4 +1,4 @@
-"""`rouge-score` against the Perl script, where that runs."""
+"""`rouge-score` compared with the Perl script, if that runs."""
 
 import gzip
 import random
@@ -73,7 +73,7 @@ def test_a_folder_without_the_script(monkeypatch, tmp_path):
 
 
 def real_pairs() -> list[Example]:
-    """Passages of several sentences, and the same with a third of the words exchanged for those of other passages."""
+    """Return passages of several sentences, and copies with a third of their words exchanged with other passages."""
     with gzip.open(PASSAGES, "rt", encoding="utf-8") as file:
         passages = list(dict.fromkeys(line.split(" [SEP] ")[0] for line in file))
     texts = [re.split(r"(?<=[.!?]) +(?=[A-Z])", passage.strip()) for passage in passages]

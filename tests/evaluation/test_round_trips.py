@@ -1,7 +1,7 @@
-"""References that go through a tokenizer, as all that a model writes does, reach their own score.
+"""References that go through a tokenizer, as all hypotheses do, reach their own score.
 
-Each recipe is asked for its own options of ``s2sft evaluate``. Where real data loses something, docs/evaluation.md
-tells how much and why.
+The test takes the options of ``s2sft evaluate`` from each recipe. docs/evaluation.md says how much real data loses, and
+why.
 """
 
 import gzip
@@ -17,12 +17,12 @@ from s2sft_fairseq.commands.recipe import open_recipe
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-# METEOR, which needs Java and is slow, is left out.
+# Without METEOR, which needs Java and is slow.
 WITHOUT_METEOR = {"qg": ("coco_bleu", "coco_rouge"), "zh": ("coco_bleu", "rouge")}
-# What documentation asks for where an encoder knows neither capitals nor accents.
+# The documented options for an encoder without capitals and accents.
 UNCASED = ("--lowercase", "--strip-accents")
 
-# References as the raw files have them.
+# References as in the raw files.
 TEXTS = {
     "cnn_dailymail": [
         "The Football Association (FA) has charged the player. [X_SEP] He didn't pay the $3,000 (or more).",
@@ -69,17 +69,17 @@ TOKENIZED = [
 
 
 def scoring(task, *words):
-    """The options of ``s2sft evaluate`` that a recipe sets, but for the baseline."""
+    """Return the options of ``s2sft evaluate`` that a recipe sets, without those of the baseline."""
     options = shlex.split(open_recipe(task, words).settings.evaluation)
     at = options.index("--lead") if "--lead" in options else len(options)
     return (*options[:at], *options[at + 2 :])
 
 
 def write_word_pieces(folder, texts, lower):
-    """A vocabulary of the letters of these texts, so that no word is unknown."""
+    """Write a vocabulary of the letters of these texts, so that no word is unknown."""
     letters = {letter for text in texts for letter in (text.lower() if lower else text) if not letter.isspace()}
     if lower:
-        letters |= set("aou")  # what is left of letters with accents
+        letters |= set("aou")  # the base letters of accented ones
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(letters), *(f"##{c}" for c in sorted(letters))]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
@@ -91,14 +91,14 @@ def kind(request):
 
 
 def through(tokenizer, text, separator="[X_SEP]"):
-    """The text that comes back. The separator is a token of its own."""
+    """Encode and decode a text. The separator is a token of its own."""
     parts = tokenizer.encode_batch([part.strip() for part in text.split(separator)])
     return f" {separator} ".join(map(tokenizer.decode, parts))
 
 
 @pytest.fixture
 def score(call_command, tmp_path):
-    """Score texts by the options of a recipe; the values by name."""
+    """Score texts with the options of a recipe; return the values by name."""
 
     def run(texts, references, options):
         task = options[options.index("--task") + 1]
@@ -115,7 +115,7 @@ def score(call_command, tmp_path):
 
 @pytest.fixture
 def tokenizer(kind, tmp_path):
-    """``tokenizer(texts)``: one of this kind, that knows the letters of the texts."""
+    """``tokenizer(texts)``: a tokenizer of this kind that knows the letters of the texts."""
 
     def make(texts):
         folder = tmp_path / "tokenizer"
@@ -132,7 +132,7 @@ def tokenizer(kind, tmp_path):
 @pytest.mark.parametrize(("task", "words"), [(task, words) for task in TEXTS for words in OPTIONS.get(task, [()])])
 def test_references_reach_their_own_score(task, words, kind, tokenizer, score):
     texts, options = TEXTS[task], scoring(task, *words)
-    if kind == "uncased" and task != "coqa":  # its metric has its own normalisation
+    if kind == "uncased" and task != "coqa":  # its metric has its own normalization
         options += UNCASED
     made = tokenizer(texts)
     found = score([through(made, text) for text in texts], texts, options)
@@ -154,7 +154,7 @@ def test_every_recipe_of_texts_is_here():
 
 
 def test_brackets_of_summaries(score):
-    """ROUGE of a summary against itself."""
+    """ROUGE of a summary compared with itself is 100."""
     text = ["The Football Association (FA) has charged the player."]
     for task in ("cnndm", "xsum"):
         found = score(text, text, ["--task", task])
@@ -167,7 +167,7 @@ REAL = {
     "e2e": "e2e/test.tgt",
     "multi30k": "multi30k_en-de/test.tgt",
 }
-# What is lost of the first score; docs/evaluation.md tells why.
+# The loss of the first score; docs/evaluation.md says why.
 LOST = {"e2e": 0.2, "multi30k": 0.01}
 
 
@@ -191,7 +191,7 @@ def test_real_references(task, vocabulary, score, tmp_path):
 
 
 def test_full_width_marks(score, tmp_path):
-    """SentencePiece writes NFKC: a full-width mark comes back as another character (docs/evaluation.md)."""
+    """SentencePiece writes NFKC: it replaces a full-width mark by another character (docs/evaluation.md)."""
     tokenizer = open_tokenizer(write_sentencepiece(tmp_path / "tokenizer"))
     assert through(tokenizer, "the dog jumps？") == "the dog jumps?"
     found = score(["the dog jumps?"], ["the dog jumps？"], ["--task", "zh", "--metrics", "rouge"])

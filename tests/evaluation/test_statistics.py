@@ -1,4 +1,4 @@
-"""Intervals and tests, against closed forms and exhaustive enumeration."""
+"""Intervals and tests, compared with closed forms and exhaustive enumeration."""
 
 from itertools import product
 
@@ -27,7 +27,7 @@ def test_the_seed_decides():
 
 
 def test_sums_are_recomputed_from_counts():
-    # 1 of 1 right, and 0 of 9: the ratio of sums is 10 %, not the mean 50 %.
+    # 1 of 1 right, and 0 of 9: the ratio of sums is 10 %, not the mean of 50 %.
     statistics = Sums([[1, 1], [0, 9]], lambda sums: {"x": 100 * sums[0] / sums[1]})
     assert statistics.over(np.array([0, 1])) == {"x": 10}
     assert statistics.over(np.array([0, 0])) == {"x": 100}
@@ -56,7 +56,7 @@ def test_a_clear_difference():
     assert found.p_value == 1 / 1000  # no exchange but the texts as they are
 
 
-def test_what_cannot_be_resampled_has_no_interval_but_a_test():
+def test_statistics_that_cannot_be_resampled_have_a_test_but_no_interval():
     class Different(Statistics):
         resampling = False
 

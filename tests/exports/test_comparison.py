@@ -1,4 +1,4 @@
-"""Comparing an exported model with the one that it was made from."""
+"""Comparing an exported model with its original."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_two_models_that_differ(tmp_path):
     assert "logits" not in (tmp_path / "README.md").read_text()
 
 
-def test_columns_of_no_symbol_are_not_compared():
+def test_columns_without_a_symbol_are_not_compared():
     padded = lambda text, ids: torch.nn.functional.pad(logits(text, ids), (0, 2), value=1e9)  # noqa: E731
     assert compare("engine", ["a"], search, search, logits, padded).largest_difference == 0
 

@@ -1,4 +1,4 @@
-"""An encoder that generates in onnxruntime: logits and hypotheses are those of this package."""
+"""A generator with an encoder in onnxruntime: logits and hypotheses equal those of this package."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ from s2sft_fairseq.models.onnx_graph import write_graph  # noqa: E402
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory):
-    """A model of each kind of encoder, and the same in onnxruntime; made once."""
+    """A model with each kind of encoder, and its onnxruntime version; made once."""
     folder, made = tmp_path_factory.mktemp("graphs"), {}
 
     def get(kind):
@@ -39,10 +39,10 @@ def graphs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "masked"])
-@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind != "deberta"])  # it is refused
+@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind != "deberta"])  # deberta is refused
 @pytest.mark.rounding
 def test_every_encoder_and_method(graphs, kind, method):
-    """In a batch and alone, of one position too."""
+    """In a batch and alone; also a source of one position."""
     ours, theirs = graphs(kind)
     form, options = tiny_form(method), search_options(beam=3)
     source = sources(form, (*LENGTHS, 0))
@@ -66,7 +66,7 @@ def test_every_search(graphs, name):
 
 
 def test_many_steps(graphs):
-    """Slots are given to others, and more are found where they do not suffice."""
+    """Slots are reused, and their number grows if there are too few."""
     form, options = tiny_form(max_target=40), search_options(beam=4, max_len_b=38, min_len=30)
     source = sources(form)
     expected, found = (
@@ -77,7 +77,7 @@ def test_many_steps(graphs):
 
 @pytest.mark.parametrize("layout", [{"source_segments": "0,1"}, {"source_segments": "dialogue"}])
 def test_the_folder(tmp_path, layout, capsys):
-    """Logits are compared, and `Seq2Seq` reads it."""
+    """The export compares logits, and `Seq2Seq` reads the folder."""
     sizes = ROLES if layout["source_segments"] == "dialogue" else {}
     write_model_folder(tmp_path / "model", layout=layout, search={"beam": 3}, **sizes)
     original = Original(tmp_path / "model", "--format onnx")

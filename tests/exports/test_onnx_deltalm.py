@@ -1,4 +1,4 @@
-"""DeltaLM in onnxruntime: the same hypotheses and scores, through every door."""
+"""DeltaLM in onnxruntime: the same hypotheses and scores by every interface."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from s2sft_fairseq.inference.onnx_engine import open_onnx
 
 @pytest.fixture(scope="module")
 def pair_of(tmp_path_factory):
-    """From a name in `VARIANTS` to the model folder and the exported one."""
+    """A function from a name in `VARIANTS` to the model folder and the exported one."""
     return exported_pairs(tmp_path_factory.mktemp("models"), "onnx")
 
 
@@ -55,7 +55,7 @@ def test_logits_and_hypotheses(pair_of, name):
 )
 @pytest.mark.rounding
 def test_options(pair_of, options):
-    """All that the search of PyTorch's model has."""
+    """All options of the search that PyTorch's model has."""
     model, exported = map(Seq2Seq.from_pretrained, pair_of())
     assert_same(exported.hypotheses(TEXTS, **options), model.hypotheses(TEXTS, **options))
 

@@ -1,4 +1,4 @@
-"""A generator with the code that runs it, in transformers: logits and hypotheses are those of this package."""
+"""A generator exported to transformers with its code: logits and hypotheses equal those of this package."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ from s2sft_fairseq.exports.self_contained import (  # noqa: E402
 )
 
 REFUSED = ("grouped", "rotary-post")
-"""Kinds of encoders that the code of the folder does not know."""
+"""Kinds of encoders that the code in the folder does not support."""
 SEARCHES = {
     "greedy": {"beam": 1},
     "beam": {"beam": 3},
@@ -59,7 +59,7 @@ class SelfContained:
 
 
 def search(original, texts):
-    """The ids of the best hypothesis of each text, without eos."""
+    """Return the ids of the best hypothesis of each text, without eos."""
     best = [original.model.ids(found[0].tokens) for found in original.model.hypotheses(list(texts))]
     return [ids[:-1] if ids[-1] == SEP else ids for ids in best]
 
@@ -73,7 +73,7 @@ def exported(folder, **options):
 
 
 def assert_same(original, theirs, texts=TEXTS):
-    """Logits of float32 differ by some roundings: by up to 2.7e-5 on one of the processors that were tried."""
+    """Compare outputs; float32 logits differ by some rounding errors, up to 2.7e-5 on one of the tested processors."""
     hypotheses = search(original, texts)
     assert theirs.search(texts) == hypotheses
     assert theirs.search(texts, batch_size=1) == hypotheses
@@ -89,7 +89,7 @@ def test_every_encoder_and_method(tmp_path, kind, method):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_the_code_does_not_know(tmp_path, kind):
+def test_unsupported_encoders(tmp_path, kind):
     write_model_folder(tmp_path / "model", kind=kind)
     original = Original(tmp_path / "model", "--self-contained")
     with pytest.raises(UserError) as raised:
@@ -154,7 +154,7 @@ def test_without_a_cache(tmp_path):
 
 
 def test_several_hypotheses_and_samples(tmp_path):
-    """Samples follow the distribution: of one step, which is the softmax of the logits without forbidden tokens."""
+    """Samples of one step follow the softmax of the logits without forbidden tokens."""
     original, theirs = exported(tmp_path)
     batch = theirs.tokenizer([TEXTS[0]], return_tensors="pt")
     assert theirs.model.generate(**batch, num_return_sequences=3).size(0) == 3
@@ -167,7 +167,7 @@ def test_several_hypotheses_and_samples(tmp_path):
     torch.testing.assert_close(shares, logits.softmax(-1), atol=0.04, rtol=0)
 
 
-def test_the_loss_ignores_what_is_not_labelled(tmp_path):
+def test_the_loss_ignores_places_without_a_label(tmp_path):
     original, theirs = exported(tmp_path)
     batch = theirs.tokenizer([TEXTS[0]], return_tensors="pt")
     labels = torch.tensor([[7, 8, 3, -100]])
@@ -176,7 +176,7 @@ def test_the_loss_ignores_what_is_not_labelled(tmp_path):
     torch.testing.assert_close(found, expected)
 
 
-def test_a_search_that_transformers_lacks_is_told(tmp_path, capsys):
+def test_a_search_that_transformers_lacks_is_reported(tmp_path, capsys):
     search = {"length_penalty": "gnmt", "max_len_a": 0.5, "temperature": 0.7, "beam": 2}
     layout = {"source_truncation": "left,right", "source_field_positions": "8,4"}
     write_model_folder(tmp_path / "model", search=search, layout=layout)
@@ -204,7 +204,7 @@ def test_sampling_becomes_the_default(tmp_path):
 
 @pytest.mark.process
 def test_the_command_line(call_command, tmp_path):
-    """The folder runs where this package cannot be imported, and tells what it was compared on."""
+    """The folder runs where this package cannot be imported, and its card says what was compared."""
     write_model_folder(tmp_path / "model", search={"beam": 3})
     (tmp_path / "texts").write_text("".join(f"{text}\n" for text in TEXTS))
     words = ("--format", "hugging_face", "--self-contained", "--verify", "texts", "--to", "out")

@@ -1,4 +1,4 @@
-"""Tokenizers as transformers reads them: the ids of texts are those of this package."""
+"""Tokenizers in the format of transformers: the ids of texts equal those of this package."""
 
 import pytest
 from tokenizer_folders import SENTENCES, WRITERS

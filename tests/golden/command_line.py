@@ -1,4 +1,4 @@
-"""Command lines run within the test's process, without fixtures: what is prepared once for many tests."""
+"""Command lines run within the process of the tests, without fixtures, to prepare data once for many tests."""
 
 import contextlib
 import io
@@ -19,14 +19,14 @@ def s2sft(folder: Path, *words: object) -> str:
     """Run ``s2sft WORDS`` in `folder` and return what it writes to stdout; raises AssertionError if it fails."""
     root, here, arguments = logging.getLogger(), Path.cwd(), sys.argv
     handlers, level = root.handlers[:], root.level
-    # What fairseq keeps in module globals, for the one run that it expects in a process.
+    # Reset what fairseq keeps in module globals: it expects one run per process.
     metrics.reset()
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     os.chdir(folder)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            warnings.simplefilter("ignore")  # pytest would raise what the command itself leaves out
+            warnings.simplefilter("ignore")  # pytest would raise warnings that the command filters out
             status = cli.main([str(word) for word in words])
     except SystemExit as exit_:
         status = exit_.code

@@ -1,4 +1,4 @@
-"""What the recordings of this package's own behaviour have in common: how they are written again."""
+"""The option that writes the recordings of this package's own behavior again."""
 
 import pytest
 
@@ -13,5 +13,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def recording(request: pytest.FixtureRequest) -> bool:
-    """Whether what is recorded is to be written anew; the option is unknown where this folder is not named."""
+    """Whether to write the recordings again; pytest does not know the option if this folder is not named."""
     return request.config.getoption("--record", default=False)

@@ -1,4 +1,4 @@
-"""What tells processors apart that round differently: recordings are equal to the last bit only where this is."""
+"""A fingerprint of how a processor rounds: recordings are equal to the last bit only if it is the same."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from torch.nn import functional
 
 
 def fingerprint() -> str:
-    """A checksum of sums, products and functions as this processor computes them with one thread.
+    """Return a checksum of sums, products and functions as this processor computes them with one thread.
 
-    The sizes are those of tiny models. What numeric libraries compute depends on their versions, on the processor, and
-    on settings such as ``ATEN_CPU_CAPABILITY``, ``MKL_ENABLE_INSTRUCTIONS`` and ``MKL_CBWR``. The instructions that
-    PyTorch finds count too: they decide how it multiplies in 8 and 16 bits.
+    The sizes are those of tiny models. The results of numeric libraries depend on their versions, on the processor, and
+    on settings such as ``ATEN_CPU_CAPABILITY``, ``MKL_ENABLE_INSTRUCTIONS`` and ``MKL_CBWR``. The instruction sets that
+    PyTorch detects count too: they decide how it multiplies in 8 and 16 bits.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
-"""The recorded numbers of the original s2s-ft program (see README.md beside this file), as our models and batches.
+"""The recorded numbers of the original s2s-ft program (see README.md in this folder), as our models and batches.
 
-Everything about them is read from the recordings: which variants of the model there are, their sizes and special ids,
-how long the sections are. ``GOLDEN_DIR`` in the environment names another folder of recordings of the same format.
+Everything comes from the recordings: the variants of the model, their sizes and special ids, and the lengths of
+sections. ``GOLDEN_DIR`` in the environment names another folder of recordings of the same format.
 """
 
 import json
@@ -32,7 +32,7 @@ METHOD_OF = {"v0": "causal", "v1": "masked", "v2": "pseudo_masked"}
 
 
 def variants(kind: str) -> list[str]:
-    """Return the variants of the model that there are recordings of; kind: ``train`` or ``decode``."""
+    """Return the recorded variants of the model; kind: ``train`` or ``decode``."""
     return sorted(path.stem.removeprefix(f"{kind}_") for path in FOLDER.glob(f"{kind}_*.json"))
 
 
@@ -44,14 +44,14 @@ def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def require(name: str) -> None:
-    """Leave a module of tests out if another folder of recordings has not got what it needs."""
+    """Skip a module of tests if another folder of recordings lacks its data."""
     if "GOLDEN_DIR" in os.environ and not (FOLDER / f"{name}.npz").exists():
         pytest.skip(f"{FOLDER} has no {name}", allow_module_level=True)
 
 
 @cache
 def settings_of(variant: str) -> dict[str, Any]:
-    """Return the settings of a variant that all its recordings share: ``config`` and ``special_ids``."""
+    """Return the settings that all recordings of a variant share: ``config`` and ``special_ids``."""
     return load(f"{'train' if variant in variants('train') else 'decode'}_{variant}")[1]
 
 
@@ -77,18 +77,18 @@ def training_form(variant: str, method: str) -> SequenceForm:
 
 
 def raw_pairs(variant: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the ids of each source and target of the training batches, before anything was done to them."""
+    """Return the ids of each source and target of the training batches, before any processing."""
     arrays, settings = load(f"train_{variant}")
     return [(arrays[f"raw/source_{i}"], arrays[f"raw/target_{i}"]) for i in range(len(settings["raw_source_lengths"]))]
 
 
 def convert(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> Conversion:
-    """Convert weights with BERT's names, and perhaps a relative position bias."""
+    """Convert weights with BERT's names and an optional relative position bias."""
     return read(UNILM, dict(weights), config, parameter_shapes)
 
 
 def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
-    """Return the recorded model, its weights taken through our own converter."""
+    """Return the recorded model; its weights are converted by our converter."""
     config = dict(settings_of(variant)["config"])
     if layer_norm_eps is not None:
         config["layer_norm_eps"] = layer_norm_eps
@@ -100,13 +100,13 @@ def model(variant: str, layer_norm_eps: float | None = None) -> UnilmModel:
     complete_sizes(cfg, conversion.sizes)
     built = UnilmModel(cfg, vocab_size=config["vocab_size"], pad=special_ids(variant)["pad"])
     built.load_state_dict(conversion.weights)
-    # The original gives row 0 no gradient through the input look-up, whatever the padding id is.
+    # In the original, row 0 gets no gradient through the input look-up, whatever the padding id is.
     built.embeddings.tokens.padding_idx = 0
     return built.eval()
 
 
 def real_places(lengths: Sequence[Sequence[int]], form: SequenceForm) -> np.ndarray:
-    """Which places of recorded rows hold tokens, bool (B, L): recorded sections are padded to their maximum."""
+    """Return where our tokens are in recorded rows, whose sections are padded to their maximum, bool (B, L)."""
     most = (form.max_source, form.max_target, form.max_target)
     return np.concatenate(
         [np.arange(most[i]) < section[:, None] for i, section in enumerate(np.array(lengths).T)], axis=1
@@ -115,19 +115,19 @@ def real_places(lengths: Sequence[Sequence[int]], form: SequenceForm) -> np.ndar
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """One recorded batch, with the ids that the original drew put into our layout."""
+    """One recorded batch, with the original's drawn ids in our layout."""
 
     batch: PackedBatch
     form: SequenceForm
     recorded_rows: list[np.ndarray]
-    """For each example, where its labels stand among the P recorded slots, in our order."""
+    """For each example, the places of its labels among the P recorded slots, in our order."""
 
     def inputs(self) -> dict[str, Any]:
         return {**model_input(self.batch), "labelled": self.labelled}
 
     @property
     def real(self) -> np.ndarray:
-        """Where our tokens stand, in our order, in what was recorded of the batch (B, L)."""
+        """The places of our tokens, in our order, in the recorded batch (B, L)."""
         return real_places(self.batch.lengths, self.form)
 
     @property
@@ -140,7 +140,7 @@ class TrainingCase:
 
 
 class ReplayedDraws:
-    """Stands in for the corruption: puts the ids that the original drew where our objective would draw them."""
+    """Stands in for the corruption: puts the original's drawn ids where our objective would draw them."""
 
     def __init__(self, arrays: dict[str, np.ndarray], case: str, example: int, method: str) -> None:
         inputs = {
@@ -155,7 +155,7 @@ class ReplayedDraws:
             self.chosen = np.isin(np.arange(len(self.target)), positions)
 
     def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Section, ...]:
-        """Pack with our objective and no corruption, then write the drawn ids over the clean ones."""
+        """Pack with our objective and no corruption, then replace the clean ids by the drawn ones."""
 
         corruption = OBJECTIVES[self.method].corruption["paper"]
         sections = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
@@ -169,7 +169,7 @@ class ReplayedDraws:
 
 
 def training_case(variant: str, case: str) -> TrainingCase:
-    """Rebuild a recorded batch from the raw ids and what was drawn."""
+    """Rebuild a recorded batch from the raw ids and the recorded draws."""
     arrays, _ = load(f"train_{variant}")
     way = case.split("_")[0]
     method = METHOD_OF[way]

@@ -1,4 +1,4 @@
-"""The recorded numbers of the original DeltaLM plugin (see README.md beside this file), as our models."""
+"""The recorded numbers of the original DeltaLM plugin (see README.md in this folder), as our models."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ VOCAB_SIZE, POSITIONS, PAD = SETTINGS["dims"]["V"], SETTINGS["dims"]["MAXP"], SE
 
 
 class Task:
-    """What a model needs of a task: fairseq's dictionary, with its four symbols first."""
+    """The part of a task that a model needs: fairseq's dictionary, with its four symbols first."""
 
     def __init__(self, size: int = VOCAB_SIZE) -> None:
         self.source_dictionary = self.target_dictionary = Dictionary()
@@ -27,14 +27,14 @@ class Task:
 
 
 def config(case: str, **options: Any) -> DeltaLMConfig:
-    """The options of a recorded model that do not follow from its checkpoint."""
+    """Return the options of a recorded model that do not follow from its checkpoint."""
     recorded = CASES[case]["args"]
     sizes = {"encoder_attention_heads": recorded["encoder_attention_heads"]}
     return DeltaLMConfig(**{**sizes, "max_positions": recorded["max_source_positions"], "dropout": 0.0, **options})
 
 
 def weights(case: str) -> dict[str, torch.Tensor]:
-    """The recorded parameters, or the contents of a recorded checkpoint."""
+    """Return the recorded parameters, or the contents of a recorded checkpoint."""
     prefix = f"{case}/weights/"
     return {
         name.removeprefix(prefix): torch.from_numpy(value.copy())
@@ -44,7 +44,7 @@ def weights(case: str) -> dict[str, torch.Tensor]:
 
 
 def model(case: str) -> DeltaLMModel:
-    """A recorded model."""
+    """Return a recorded model."""
     recorded = CASES[case]["args"]
     sizes = ("encoder_layers", "decoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
     embedding_norm = "yes" if recorded["layernorm_embedding"] else "no"
@@ -57,7 +57,7 @@ def model(case: str) -> DeltaLMModel:
 
 
 def batch(case: str, side: str) -> dict[str, torch.Tensor]:
-    """The recorded arrays of a batch; ``side`` is left or right, where its sources are padded."""
+    """Return the recorded arrays of a batch; ``side`` is left or right, where its sources are padded."""
     prefix = f"{case}/src_{side}_pad/"
     return {
         name.removeprefix(prefix): torch.from_numpy(np.asarray(value))

@@ -1,4 +1,4 @@
-"""Converted checkpoints against what the original program made of the same files."""
+"""Converted checkpoints compared with those that the original program made from the same files."""
 
 import re
 
@@ -32,7 +32,7 @@ FAMILY_OF = {
     "s2sft_finetuned": "s2s-ft",
 }
 
-# Written by hand, apart from the package's own tables.
+# Written by hand, independently of the package's tables.
 OURS = [
     (r"^bert\.embeddings\.word_embeddings", "embeddings.tokens"),
     (r"^bert\.embeddings\.position_embeddings", "embeddings.positions"),
@@ -51,7 +51,7 @@ OURS = [
 
 
 def inputs(case):
-    """The tensors of a recorded checkpoint, and the configuration that it came with."""
+    """Return the tensors of a recorded checkpoint and its configuration."""
     described = SETTINGS["cases"][case]
     prefix = f"{case}/in/"
     tensors = {
@@ -67,7 +67,7 @@ def inputs(case):
         "max_position_embeddings": next(len(value) for name, value in tensors.items() if "position_emb" in name),
         "model_type": described["model_type"],
     }
-    # The recorded configuration is the one that the original made of the encoder's: it dropped RoBERTa's segments.
+    # The recorded configuration is the original's conversion of the encoder's, which dropped RoBERTa's segments.
     config["type_vocab_size"] = next((len(value) for name, value in tensors.items() if "token_type" in name), 0)
     if described["model_type"] == "electra":
         config["embedding_size"] = embedding_width(tensors)
@@ -86,7 +86,7 @@ def convert(case):
 
 
 def recorded_model(case):
-    """The parameters of the original's model, by our names."""
+    """Return the parameters of the original's model, by our names."""
     prefix = f"{case}/model/"
     theirs = {name.removeprefix(prefix): value for name, value in ARRAYS.items() if name.startswith(prefix)}
     ours = {}
@@ -116,7 +116,7 @@ def test_the_model_of_the_original(case):
     resize_positions(conversion.weights, conversion.sizes, positions)
     expected = recorded_model(case)
     if FAMILY_OF[case] == "RoBERTa":
-        # The original drops the segment that RoBERTa adds to every token; here it is in the positions.
+        # The original drops the segment that RoBERTa adds to each token; here it is added to the positions.
         segment = ARRAYS[f"{case}/in/roberta.embeddings.token_type_embeddings.weight"][0]
         expected["embeddings.positions.weight"] = expected["embeddings.positions.weight"] + segment
     assert conversion.weights.keys() == expected.keys()
@@ -128,8 +128,8 @@ def test_the_model_of_the_original(case):
 
 
 @pytest.mark.parametrize("case", [case for case, family in FAMILY_OF.items() if family not in ("ELECTRA", "s2s-ft")])
-def test_what_the_original_left_out(case):
-    """What it calls unexpected is what we leave out, with the parts that it took away before."""
+def test_unused_parameters_of_the_original(case):
+    """We leave out what the original calls unexpected, and the parts that it removes before."""
     conversion = convert(case)
     before = {name for name, _ in SETTINGS["cases"][case]["in"]}
     unexpected = SETTINGS["cases"][case]["load"]["unexpected_keys"]
@@ -164,7 +164,7 @@ def test_electra_which_the_original_cannot_load(case):
 
 
 def test_a_fine_tuned_model_of_the_original():
-    """With the epsilon of its decoder, and without its copy of the tied matrix and the buffer of its loss."""
+    """It has the epsilon of its decoder, and no copy of the tied matrix and no buffer of the loss."""
     tensors, config = inputs("s2sft_finetuned")
     conversion = convert("s2sft_finetuned")
     assert conversion.finetuned and conversion.sizes["layer_norm_eps"] == 1e-5

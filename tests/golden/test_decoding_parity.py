@@ -1,4 +1,4 @@
-"""Greedy and beam decoding against the original s2s-ft program."""
+"""Greedy and beam decoding compared with the original s2s-ft program."""
 
 import itertools
 
@@ -52,7 +52,7 @@ def searches(variant: str) -> list[str]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_sources_as_they_entered(variant, mode):
+def test_laid_out_sources(variant, mode):
     arrays, settings = load(f"decode_{variant}")
     form = decoding_form(variant, mode)
     laid_out = sources(variant, form)
@@ -92,7 +92,7 @@ def test_greedy_search_stops_where_the_original_text_is_cut(variant, mode):
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
 def test_scores_along_the_recorded_beams(variant):
-    """Follow the original's own choices, so that every step re-orders the incremental state as it did."""
+    """Follow the original's own choices, so that each step reorders the incremental state in the same way."""
     arrays, _ = load(f"decode_{variant}")
     assert searches(variant)
     for search in searches(variant):
@@ -109,17 +109,17 @@ def test_scores_along_the_recorded_beams(variant):
             parent, word = parents[:, step].long(), words[:, step].long()
             rows = torch.arange(len(frames)).unsqueeze(1)
             expected = total[rows, parent] + log_probs[rows, parent, word]
-            # Below -10000 stand children of ended hypotheses and forbidden tokens: fill, not results.
+            # Scores below -10000 are fill values: children of ended hypotheses and forbidden tokens.
             alive = alive[rows, parent] & (scores[:, step] > -5000) & (step < frames).unsqueeze(1)
             torch.testing.assert_close(scores[:, step][alive], expected[alive], atol=1e-4, rtol=0)
             compared += int(alive.sum())
             total, alive = scores[:, step], alive & (word != sep)
             decoder.append(word, parent)
-        assert compared >= frames.sum()  # in every frame that counts something is alive
+        assert compared >= frames.sum()  # each valid frame has a live hypothesis
 
 
 def best_scores(variant: str, *, early_stop: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return our best and the original's best score, under s2s-ft's length penalty, for all recorded cases."""
+    """Return our best and the original's best scores, under s2s-ft's length penalty, for all recorded cases."""
     arrays, settings = load(f"decode_{variant}")
     ours, theirs = [], []
     for name, setting in settings["settings"].items():
@@ -144,7 +144,7 @@ def best_scores(variant: str, *, early_stop: str) -> tuple[np.ndarray, np.ndarra
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_beam_search_finds_no_worse_hypotheses(variant):
-    """The searches differ on purpose: ours keeps K live hypotheses beside the ended ones."""
+    """The searches differ on purpose: ours keeps K live hypotheses in addition to the ended ones."""
     ours, theirs = best_scores(variant, early_stop="exact")
     settings = load(f"decode_{variant}")[1]
     assert len(ours) == settings["num_sentences"] * len(settings["settings"]) > 0

@@ -1,4 +1,4 @@
-"""The `deltalm` model against the original plugin: logits, losses, gradients, checkpoints, beam search."""
+"""The `deltalm` model compared with the original plugin: logits, losses, gradients, checkpoints, beam search."""
 
 import re
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.rounding
 SIDES = ("left", "right")
 SEARCHES = [(case, name) for case in MODELS for name in CASES[case] if name.startswith("beam")]
 WITH_LOGITS = [case for case in CHECKPOINTS if "logits" in batch(case, "left")]
-# The recorded maximum, which some hypotheses reach; eos is not counted.
+# The recorded maximum, without eos; some hypotheses reach it.
 MAX_TOKENS = max(len(best["tokens"]) for case, name in SEARCHES for found in CASES[case][name] for best in found) - 1
 
 
@@ -104,7 +104,7 @@ def test_n_best_lists(case, search):
 
 
 def recorded_checkpoint(case, tmp_path):
-    """The recorded checkpoint as a file; where only its keys and shapes are recorded, with random values."""
+    """Write the recorded checkpoint to a file, with random values if only keys and shapes are recorded."""
     draw = torch.Generator().manual_seed(1)
     values = weights(case) or {
         name: torch.randn(shape, generator=draw) for name, shape in CASES[case]["checkpoint_keys"]
@@ -115,7 +115,7 @@ def recorded_checkpoint(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS)
-def test_which_parameter_came_from_where(case, tmp_path):
+def test_the_origin_of_each_parameter(case, tmp_path):
     path, values = recorded_checkpoint(case, tmp_path)
     torch.manual_seed(5)
     built = DeltaLMModel.build_model(config(case, pretrained=str(path)), Task())
@@ -146,9 +146,9 @@ def test_the_logits_of_a_checkpoint(case, tmp_path):
 
 @pytest.mark.parametrize("case", WITH_LOGITS)
 def test_the_logits_of_a_converted_checkpoint(case, tmp_path):
-    """The same through `s2sft convert` and the folder that it writes, where every row has a symbol."""
+    """Use `s2sft convert` and its folder, in which every row has a symbol."""
     path, _ = recorded_checkpoint(case, tmp_path)
-    # fairseq's four symbols are not in the file, and the last rows belong to none.
+    # The file lists neither fairseq's four symbols nor symbols for the last rows.
     (tmp_path / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(VOCAB_SIZE - 10)))
     convert(path, tmp_path / "folder")
     symbols = PretrainedDictionary.load(str(tmp_path / "folder" / "dict.txt"))
@@ -165,7 +165,7 @@ def test_the_logits_of_a_converted_checkpoint(case, tmp_path):
 
 @pytest.mark.parametrize("rule", [case for case in CASES.values() if "map" in case])
 def test_the_rule_of_the_paper(rule):
-    """Every decoder parameter is the one of the encoder that the recorded table names."""
+    """Each decoder parameter equals the encoder parameter that the recorded table names."""
     table = rule["map"]
     case = next(name for name in MODELS if CASES[name]["args"]["encoder_layers"] == rule["encoder_layers"])
     encoder = {

@@ -1,7 +1,7 @@
-"""Every option of every command, with its choices, its default and its help, as ``options.txt`` has them.
+"""All options of all commands, with choices, default and help, compared to ``options.txt``.
 
-A line is an option, behind the commands, tasks, architectures and criterions that have it. To write the file anew,
-after a change that is meant to change it (and that the change log tells of)::
+A line is an option, after the commands, tasks, architectures and criterions that have it. To write the file again,
+after a change that is meant to change it (and that the change log describes)::
 
     python -m pytest tests/golden/test_options.py --record
 """
@@ -36,7 +36,7 @@ from fairseq.tasks import TASK_REGISTRY
 FILE = Path(__file__).with_name("options.txt")
 
 
-# What the options of fairseq's commands depend on.
+# The choices on which the options of fairseq's commands depend.
 COMMANDS = {
     "preprocess": ("--task",),
     "train": ("--task", "--arch", "--criterion"),
@@ -48,7 +48,7 @@ OF_THE_MACHINE = ("distributed_world_size", "distributed_num_procs", "nprocs_per
 
 
 class Shown(BaseException):
-    """Raised in place of printing a parser's help."""
+    """Raised instead of printing a parser's help."""
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(*words: str) -> tuple[argparse.ArgumentParser, list[str]]:
-    """The parser of a command line when it would print its help, and the arguments that it was given by then."""
+    """Return the parser of a command line when it would print its help, and its arguments by then."""
     try:
         cli.main([*words, "--help"])
     except Shown as help_:
@@ -76,8 +76,8 @@ def shown(*words: str) -> tuple[argparse.ArgumentParser, list[str]]:
 
 @functools.cache
 def choices() -> dict[str, list[str]]:
-    """The names of this package's tasks, architectures and criterions, and of fairseq's criterions that it uses."""
-    shown("train")  # it registers them
+    """Return the names of this package's tasks, architectures and criterions, and of fairseq's criterions in use."""
+    shown("train")  # registers them
 
     def own(registry: Mapping[str, Any]) -> list[str]:
         return [name for name, kind in registry.items() if kind.__module__.startswith("s2sft_fairseq")]
@@ -88,7 +88,7 @@ def choices() -> dict[str, list[str]]:
 
 
 def options_of(parser: argparse.ArgumentParser, command: str, model: str | None = None) -> Iterator[str]:
-    """A line for each option."""
+    """Yield a line for each option."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
@@ -100,11 +100,11 @@ def options_of(parser: argparse.ArgumentParser, command: str, model: str | None 
 
 
 def values_of(action: argparse.Action) -> str:
-    """What may follow an option."""
+    """Return the kind of values of an option."""
     words = [] if action.nargs is None else ["flag" if action.nargs == 0 else f"nargs {action.nargs}"]
     if action.choices is not None:
         values = sorted(map(str, action.choices))
-        # Of a registry our own: another test may have loaded a plugin that adds to it.
+        # Of a registry, only our own names: another test may have loaded a plugin that adds to it.
         values = next(([*own, "fairseq's"] for own in choices().values() if {*own} <= {*values}), values)
         words.append(f"one of {', '.join(values)}")
     elif action.type in (int, float, Path):
@@ -113,7 +113,7 @@ def values_of(action: argparse.Action) -> str:
 
 
 def default_of(action: argparse.Action, model: str | None) -> str:
-    """The default of an option, unless it is what the machine has."""
+    """Return the default of an option, unless it depends on the machine."""
     default = action.default
     if default is argparse.SUPPRESS and model:  # fairseq leaves the defaults of models to the architecture
         default = {field.name: field.default for field in fields(MODEL_DATACLASS_REGISTRY[model])}.get(action.dest)
@@ -123,7 +123,7 @@ def default_of(action: argparse.Action, model: str | None) -> str:
 
 
 def of_fairseq_command(command: str) -> Iterator[str]:
-    """The options of one of fairseq's commands, behind the choices with which it has them, where that is not any."""
+    """Yield the options of one of fairseq's commands, after the choices that have them, unless all have them."""
     has: dict[str, set[tuple[str, ...]]] = {}
     for chosen in itertools.product(*(choices()[option] for option in COMMANDS[command])):
         words = itertools.chain.from_iterable(zip(COMMANDS[command], chosen, strict=True))
@@ -142,7 +142,7 @@ def of_fairseq_command(command: str) -> Iterator[str]:
 
 
 def of_one_model(names: list[str]) -> str | None:
-    """Say of which model these are all architectures, if there is one."""
+    """Return the model whose architectures these are, if there is one."""
     for model in ("unilm", "deltalm"):
         if names == [name for name in choices()["--arch"] if ARCH_MODEL_NAME_REGISTRY[name] == model]:
             return f"of {model}"
@@ -150,7 +150,7 @@ def of_one_model(names: list[str]) -> str | None:
 
 
 def of_recipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
-    """The options of each recipe; of one that is a program of its own what its help names."""
+    """Yield the options of each recipe; for a recipe that is a program of its own, those in its help."""
 
     def run(file: str, words: list[str], environment: dict[str, str]) -> None:
         print(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout)
@@ -168,7 +168,7 @@ def of_recipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 def given_by_s2sft(command: str) -> Iterator[str]:
-    """What ``s2sft`` adds to a command line for each task."""
+    """Yield what ``s2sft`` adds to a command line for each task."""
     for task in choices()["--task"]:
         arguments = shown(command, "--task", task)[1]
         added = " ".join(arguments[: arguments.index("--task")])
@@ -176,7 +176,7 @@ def given_by_s2sft(command: str) -> Iterator[str]:
 
 
 def set_by_architecture(name: str) -> str:
-    """The options that a named architecture sets."""
+    """Return the options that a named architecture sets."""
     defaults = {field.name: field.default for field in fields(MODEL_DATACLASS_REGISTRY[ARCH_MODEL_NAME_REGISTRY[name]])}
     options = Namespace(**defaults)
     ARCH_CONFIG_REGISTRY[name](options)

@@ -1,4 +1,4 @@
-"""Layouts, attention, logits, losses and gradients against the original s2s-ft program."""
+"""Layouts, attention, logits, losses and gradients compared with the original s2s-ft program."""
 
 import os
 import re
@@ -37,10 +37,10 @@ BUCKETS = [file for file in ("rel_pos_bucket.npz",) if (FOLDER / file).exists()]
 
 
 def recorded_cases(variant: str, pattern: str) -> list[tuple[str, ...]]:
-    """What a pattern finds in the names of the arrays of a variant.
+    """Return the matches of a pattern in the names of a variant's arrays.
 
-    Where the padding id is not 0, the original counts padding in the losses of v0 and v1: there the cases without that
-    bug are the ones to match.
+    If the padding id is not 0, the original counts padding in the losses of v0 and v1; then the cases without that bug
+    are used.
     """
     names = load(f"train_{variant}")[0]
     found = sorted({match.groups() for name in names if (match := re.fullmatch(pattern, name))})
@@ -58,8 +58,8 @@ def case_model(variant: str, case: str) -> torch.nn.Module:
 
 @pytest.mark.skipif("GOLDEN_DIR" in os.environ, reason="another folder may have less")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_recorded(variant):
-    """Each of the methods with and without smoothing, so that none is left out unseen."""
+def test_all_methods_are_recorded(variant):
+    """All methods with and without smoothing, so that no case is missing unnoticed."""
     ways = {(case.split("_")[0], float(smoothing) > 0) for of, case, smoothing in LOSSES if of == variant}
     assert ways == {(way, smoothed) for way in METHOD_OF for smoothed in (False, True)}
     assert {case for of, case, _ in LOSSES if of == variant} == {case for of, case in CASES if of == variant}
@@ -89,7 +89,7 @@ def test_layouts_without_randomness(variant, way, setting):
         return
     for i, length in enumerate(recorded["num_target_tokens"]):
         weight = np.zeros(len(recorded["masked_ids"][i]), dtype=bool)
-        # Weights may be padded with 1, see above: the real ones come first.
+        # Weights can be padded with 1, see above: the real ones come first.
         weight[: min(length, len(weight))] = True
         order = np.argsort(recorded["masked_pos"][i][weight])
         ids, positions = recorded["masked_ids"][i][weight][order], recorded["masked_pos"][i][weight][order]
@@ -98,7 +98,7 @@ def test_layouts_without_randomness(variant, way, setting):
 
 
 def as_recorded(column: np.ndarray, batch: PackedBatch, form: SequenceForm, padding: int | None = None) -> np.ndarray:
-    """A column (T,) in rows (B, L) whose blocks are padded as the recorded ones are; with the padding id by default."""
+    """Return a column (T,) as rows (B, L), padded like the recorded sections; by default with the padding id."""
     real = real_places(batch.lengths, form)
     rows = np.full(real.shape, form.pad if padding is None else padding)
     rows[real] = column
@@ -121,7 +121,7 @@ def test_inputs_and_attention(variant, case):
         np.split(batch.step, ends), np.split(batch.group, ends), real, masks, strict=True
     ):
         columns = torch.from_numpy(step), torch.from_numpy(group)
-        # Of all keys of the row, padding too, which is seen nowhere.
+        # Among all keys of the row, including padding, which no query sees.
         seen = np.zeros((len(step), len(places)), dtype=bool)
         seen[:, places] = visible(*columns, *columns).numpy()
         np.testing.assert_array_equal(seen, mask[places])
@@ -142,13 +142,13 @@ def test_states_and_logits(variant, case):
 
 
 def weighted_loss(built, rebuilt, smoothing: float, weights: torch.Tensor | None = None) -> torch.Tensor:
-    """The sum of the losses of the labels times their weights."""
-    # The original leaves id 0 out of the smoothing, whatever the padding id is.
+    """Return the weighted sum of the losses of the labels."""
+    # The original excludes id 0 from the smoothing, whatever the padding id is.
     return built(**rebuilt.inputs(), targets=Targets(rebuilt.labels, 0, smoothing, weights)).loss
 
 
 def loss_of(built, rebuilt, smoothing: float) -> torch.Tensor:
-    """The loss as the original averages it."""
+    """Return the loss as the original averages it."""
     return weighted_loss(built, rebuilt, smoothing) / (len(rebuilt.labels) + 1e-5)
 
 
@@ -174,7 +174,7 @@ def test_gradients(variant, case, smoothing):
     recorded = dict(zip(settings["grad_param_names"], arrays[f"{case}/ls{smoothing}/grad_l2"], strict=True))
     assert gradients.keys() == recorded.keys()
     for name, norm in recorded.items():
-        # The key bias has no effect: its gradient is rounding noise on both sides.
+        # The key bias has no effect: its gradient is rounding noise in both programs.
         tolerance = {"abs": 1e-6} if name.endswith("key.bias") else {"rel": 1e-3}
         assert gradients[name].norm().item() == pytest.approx(norm, **tolerance), name
     for table in ("word_embeddings", "position_embeddings"):
@@ -187,7 +187,7 @@ def test_gradients(variant, case, smoothing):
 
 
 def original_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Name our gradients as the original does, with query, key and value apart."""
+    """Return our gradients by the original's names, with query, key and value separate."""
     renames = {
         "embeddings.tokens": "bert.embeddings.word_embeddings",
         "embeddings.positions": "bert.embeddings.position_embeddings",
@@ -223,7 +223,7 @@ def original_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_renames_reach_every_parameter(variant):
-    """The converter and the table above are two spellings of one mapping: going there and back changes nothing."""
+    """The converter and the table above describe one mapping: going there and back changes nothing."""
     built = model(variant)
     weights = original_names(dict(built.named_parameters()))
     conversion = convert(weights, settings_of(variant)["config"])

@@ -1,4 +1,4 @@
-"""Eight optimisation steps of the original s2s-ft program, repeated with our optimiser."""
+"""Eight optimization steps of the original s2s-ft program, repeated with our optimizer."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ VARIANTS = variants("train")
 
 
 class OriginalAdamW:
-    """The recorded optimiser: epsilon before the bias correction, decay after the update."""
+    """The recorded optimizer: epsilon before the bias correction, decay after the update."""
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float) -> None:
         self.groups, self.betas, self.eps, self.step_count = groups, betas, eps, 0
@@ -36,8 +36,9 @@ class OriginalAdamW:
                 p.sub_(group["lr"] * group["weight_decay"] * p)
 
 
-# Ours: what the other place of epsilon and the other order of the decay leave of the loss after eight steps, as
-# measured (6.6e-5 abs, 6.7e-5 rel, 2.5e-4 roberta). With the original's own formula nothing but rounding is left.
+# Tolerance "ours": our epsilon and weight decay are in other places of the formula; the measured differences of the
+# loss after eight steps are 6.6e-5 (abs), 6.7e-5 (rel), 2.5e-4 (roberta). With the original's formula only rounding
+# differs.
 @pytest.mark.parametrize(("formula", "tolerance"), [("ours", 5e-4), ("original", 2e-5)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_eight_steps(variant, formula, tolerance):
@@ -69,7 +70,7 @@ def test_eight_steps(variant, formula, tolerance):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_decay_leaves_biases_and_norms_out(variant):
+def test_decay_skips_biases_and_norms(variant):
     built = model(variant)
     decayed, exempt = FusedAdamW(FusedAdamWConfig(lr=[0.1]), list(built.parameters())).param_groups
     assert exempt["weight_decay"] == 0 and decayed["weight_decay"] == 0.01

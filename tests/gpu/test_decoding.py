@@ -1,7 +1,7 @@
-"""Decoding on the pretended GPU: the hypotheses of the CPU by every kind of search, and the work of a step.
+"""Decoding on the pretended GPU: each kind of search finds the CPU's hypotheses, and the work of a step is limited.
 
-One of few sentences or beams may be as near to another as rounding: if processors that round otherwise find a case
-that differs, another seed will do.
+Scores of two hypotheses can be as close as rounding errors: if a case differs on a processor that rounds differently,
+use another seed.
 """
 
 from statistics import median
@@ -61,7 +61,7 @@ def test_every_encoder(encoder, search):
 
 @pytest.mark.parametrize(("dtype", "lengths"), [(torch.float64, LENGTHS), (torch.bfloat16, (9,) * 5)])
 def test_other_types(dtype, lengths, monkeypatch):
-    """In 16 bits the order of additions decides: by the same operators, with the same padding."""
+    """In 16 bits the order of additions matters: both use the same operators and padding."""
     if dtype == torch.bfloat16:
         monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
     model = tiny_model(1, attention="padded")
@@ -70,7 +70,7 @@ def test_other_types(dtype, lengths, monkeypatch):
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_sources_read_by_flash_attention(encoder):
-    """Where the GPU has it. With a relative position bias they are padded."""
+    """If the GPU has it. With a relative position bias, sources are padded."""
     with emulated_kernel():
         assert_same_search(
             [tiny_model(1, **encoder)], tiny_form("pseudo_masked"), search_options(beam=3), dtype=torch.float64
@@ -79,7 +79,7 @@ def test_sources_read_by_flash_attention(encoder):
 
 @pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS * 3])
 def test_calls_of_flash_attention(lengths):
-    """One in each layer but the last, of whose states nothing comes."""
+    """One per layer except the last, whose states of the source are not used."""
     with emulated_kernel():
         reading, _ = steps(lengths)
     assert reading.launches["_flash_attention_forward"] == len(tiny_model(1).layers) - 1
@@ -93,7 +93,7 @@ def test_ensembles_and_prefixes(search):
 
 
 def test_texts():
-    """As ``s2sft generate`` does it: what comes back is on the CPU."""
+    """As ``s2sft generate`` decodes them; the results are on the CPU."""
     form, model = tiny_form("pseudo_masked"), tiny_model(1)
     rng = np.random.default_rng(3)
     window = Window(0, [words(rng, length) for length in LENGTHS])
@@ -124,7 +124,7 @@ def test_scores_of_references():
 
 
 def steps(lengths, **options):
-    """The counts of reading the sources, and those of each step of a beam search in which no sentence ends."""
+    """Return the counts of reading the sources, and of each step of a beam search in which no sentence ends."""
     form = tiny_form("pseudo_masked")
     model, source = moved(tiny_model(1)), upload(sources(form, lengths))
     with torch.inference_mode():
@@ -143,12 +143,12 @@ def median_launches(lengths):
 
 
 def test_launches_of_a_step_do_not_grow_with_the_sentences():
-    """Where their lengths are alike; see below."""
+    """For sentences of equal length; see below for others."""
     assert median_launches([9] * 2) == median_launches([9] * 16)
 
 
 def test_launches_of_a_step_do_not_grow_with_the_lengths():
-    """One padded call for each layer costs less than a call for each group."""
+    """One padded call per layer costs less than a call per group."""
     assert median_launches([9] * 6) == median_launches([1, 3, 6, 9, 15, 20])
 
 
@@ -158,11 +158,11 @@ def test_launches_of_reading_do_not_grow_with_the_sentences():
 
 
 def test_waits_and_uploads_of_a_step():
-    """Every eighth step the host asks which sentences are done, and every eighth which slots nobody needs any more."""
+    """Every eighth step the host asks which sentences are done, and every eighth which slots can be reused."""
     _, each = steps(LENGTHS)
     waits = [[place.split(":")[0] for place in counts.synchronisations] for counts in each]
     compacts, asks = ["modules/incremental_state.py"], ["inference/search.py"]
-    # At first for the symbol that targets begin with.
+    # The first one is for the start symbol of targets.
     assert waits == [compacts, compacts, [], [], [], [], [], asks, [], compacts]
     assert not any(counts.uploads for counts in each)
 
@@ -177,7 +177,7 @@ def waits_of(lengths):
 
 
 def test_waits_do_not_grow_with_the_sentences():
-    """Hypotheses of all sentences that leave can be copied to the host at once."""
+    """Hypotheses of all sentences that end together can be copied to the host at once."""
     assert waits_of([9] * 16) == waits_of([9] * 2)
 
 

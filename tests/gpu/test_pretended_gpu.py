@@ -1,4 +1,4 @@
-"""The pretended GPU itself: what it refuses, what it counts, and that it computes."""
+"""The pretended GPU itself: what it refuses and counts, and its computations."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ LAUNCHES = {
 @pytest.mark.parametrize(("program", "launches"), LAUNCHES.values(), ids=LAUNCHES)
 @pytest.mark.parametrize("inference", [False, True])
 def test_launches(program, launches, inference):
-    """Views and allocations are none, and an operator that is made of others is what they are."""
+    """Views and allocations count as none; a composed operator counts as its parts."""
     with torch.inference_mode(inference), counting() as counts:
         program(on_gpu(2, 3))
     assert counts.launches == launches
@@ -100,7 +100,7 @@ def test_launches(program, launches, inference):
     ],
 )
 def test_synchronisations(ask, times):
-    """The host waits for numbers, and for results whose size depends on numbers."""
+    """The host waits for values, and for results whose size depends on values."""
     with counting() as counts:
         ask(on_gpu(3))
     assert counts.synchronisations.total() == times
@@ -127,7 +127,7 @@ def test_uploads(bring, times):
 
 
 def test_origins():
-    """A wait has the line of the package that asked for it, or of who called PyTorch."""
+    """A wait has the line in the package that caused it, or that of the caller of PyTorch."""
     queries = upload(torch.tensor([0, 2]))
     with counting() as counts:
         blocks_at(queries, [])
@@ -138,7 +138,7 @@ def test_origins():
 
 
 def test_slices():
-    """What is written into a part; in the backward pass of two slices, two zeros, two copies and a sum."""
+    """Writes into a part count; the backward pass of two slices has two fills with zeros, two copies and a sum."""
     x = nn.Parameter(on_gpu(4, 8))
     with counting() as counts:
         product = (x[:2] * x[2:]).sum()
@@ -155,7 +155,7 @@ def test_slices():
 
 
 def test_only_within():
-    """The innermost `counting` counts, and what is on the CPU is not counted; outside, there are no factories."""
+    """The innermost `counting` counts, and CPU operators are not counted; outside, there are no factories."""
     x = on_gpu(3)
     with counting() as outer:
         with counting() as inner:
@@ -168,7 +168,7 @@ def test_only_within():
 
 
 def test_writing():
-    """What is written through a view is seen in the whole, and a tensor stays the same one."""
+    """A write through a view changes the whole tensor, which stays the same object."""
     x = on_gpu(2, 2)
     with counting():
         assert x.add_(1) is x
@@ -179,7 +179,7 @@ def test_writing():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_gradients(dtype):
-    """The same operators on the same numbers: attention with a mask that has a gradient, layer norm, an embedding."""
+    """The same operators on the same values: attention with a mask that has a gradient, layer norm, an embedding."""
     torch.manual_seed(0)
     layers = nn.ModuleList([nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, 8)]).to(dtype)
     layers.mask = nn.Parameter(torch.randn(2, 1, 5, 5, dtype=dtype))

@@ -1,4 +1,4 @@
-"""Decoding by recorded graphs: the hypotheses of decoding without them, batch after batch in the same memory."""
+"""Decoding with recorded graphs: the same hypotheses as without, batch after batch in the same memory."""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -20,13 +20,13 @@ from s2sft_fairseq.modules.incremental_state import IncrementalState
 pytestmark = pytest.mark.rounding
 
 BATCHES = (LENGTHS, (4, 4), (20, 18, 16, 11, 9, 9, 2), LENGTHS, (1,), (30,) * 3, LENGTHS)
-"""Lengths of sources: larger and smaller batches, and some that come again."""
-# What is drawn depends on the size of the batch, and drafts and blocks are refused.
+"""Lengths of sources: larger and smaller batches, and repeated ones."""
+# Samples depend on the size of the batch; drafts and blocks are refused.
 GRAPHED = [name for name in SEARCHES if not name.startswith(("sampling", "drafts", "blocks"))]
 
 
 class Decoders:
-    """One that decodes kernel by kernel, and one that records its steps."""
+    """One decoder that runs kernel by kernel, and one that records its steps."""
 
     def __init__(self, form, search, *models):
         self.form, options = form, search_options(**SEARCHES[search])
@@ -44,7 +44,7 @@ class Decoders:
             assert_same(found[1], found[0])
 
     def recorded(self):
-        """The shapes that the first model has graphs for."""
+        """Return the shapes for which the first model has graphs."""
         return [shape for shape, step in self.graphed.graphs[0]._steps.items() if step.graph is not None]
 
 
@@ -66,16 +66,16 @@ def test_ensembles():
 
 
 def test_slots_of_one_size_have_one_graph():
-    """Sizes and room do not change within a batch here, nor in the next one like it."""
+    """Here sizes and capacity do not change within a batch, nor in the next equal batch."""
     decoders = Decoders(tiny_form("pseudo_masked"), "keep unfinished", tiny_model(1))
     decoders.assert_same([LENGTHS] * 3)
     whole = [shape for shape in decoders.recorded() if shape.sentences == batch_size(len(LENGTHS))]
-    # A step with one hypothesis, and those with three.
+    # A step with one hypothesis, and steps with three.
     assert sorted(shape.hypotheses for shape in whole) == [1, 3]
 
 
 def test_slots_that_are_moved_and_more_room(monkeypatch):
-    """Compacted at each step, with hardly any slots at first and few of them read at a time."""
+    """Slots are compacted at each step; there are few at first, and few are read at a time."""
     monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", 1)
     monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 2)
     monkeypatch.setattr("s2sft_fairseq.inference.decoder.STEPS_BETWEEN_COMPACTIONS", -1)
@@ -84,7 +84,7 @@ def test_slots_that_are_moved_and_more_room(monkeypatch):
 
 
 def test_a_state_that_leaves_its_memory(monkeypatch):
-    """Graphs of where it went would read, in a later batch with as much room, memory that is gone."""
+    """Graphs of a state that moved would read freed memory in a later batch of the same capacity."""
     monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 1)
     monkeypatch.setattr("s2sft_fairseq.inference.decoder.STEPS_BETWEEN_COMPACTIONS", -1)
     decoders = Decoders(tiny_form("pseudo_masked"), "no repeated n-grams", tiny_model(1))
@@ -96,7 +96,7 @@ def test_a_state_that_leaves_its_memory(monkeypatch):
 
 
 def test_attention_reads_a_multiple_of_slots(monkeypatch):
-    """However often a state needs more room: the kernels copy masks whose rows are not aligned."""
+    """Also if a state often needs more capacity: the kernels would copy masks with rows that are not aligned."""
     monkeypatch.setattr(incremental_state, "SLOTS_AT_A_TIME", 4)
     monkeypatch.setattr("s2sft_fairseq.inference.decoder.STEPS_BETWEEN_COMPACTIONS", -1)
     widths, capacities, seen_by = set(), set(), IncrementalState.seen_by
@@ -113,7 +113,7 @@ def test_attention_reads_a_multiple_of_slots(monkeypatch):
 
 
 def test_results_share_memory():
-    """Those of the largest batch are held once, however many graphs there are."""
+    """Memory for the results of the largest batch exists once, however many graphs there are."""
     decoders = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1))
     decoders.assert_same([LENGTHS] * 2)
     (graphs,) = decoders.graphed.graphs
@@ -123,8 +123,8 @@ def test_results_share_memory():
     assert len(addresses) == 1
 
 
-def test_what_a_broken_batch_leaves():
-    """Slots that are not in use are read too: a NaN there would spread, for 0 times NaN is NaN."""
+def test_nan_left_by_a_failed_batch():
+    """Unused slots are read too, so a NaN in them would spread: 0 * NaN is NaN."""
     decoders = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1))
     (graphs,) = decoders.graphed.graphs
     decoders.assert_same([LENGTHS] * 2)
@@ -136,7 +136,7 @@ def test_what_a_broken_batch_leaves():
 
 
 def test_memory_that_runs_out(monkeypatch):
-    """Halves of a batch begin with no memory taken: what the whole one took would leave them none."""
+    """Halves of a batch start without allocated memory; the memory of the whole batch would leave them none."""
     decoders, taken = Decoders(tiny_form("pseudo_masked"), "beam", tiny_model(1)), []
     (graphs,) = decoders.graphed.graphs
     begin = IncrementalState.begin
@@ -168,7 +168,7 @@ def test_needs_a_gpu():
 
 
 class Pools:
-    """PyTorch's rule for memory that graphs share: it ends with the last graph, and cannot be begun again."""
+    """PyTorch's rule for memory that graphs share: it ends with the last graph, and cannot be used again."""
 
     def __init__(self):
         self.users, self.ended, self.devices = Counter(), set(), set()
@@ -199,7 +199,7 @@ class Pools:
 
 
 def test_recorder_when_no_graph_is_left(monkeypatch):
-    """All of them are forgotten when memory grows, and recorded anew; on the device of the model."""
+    """When memory grows, all graphs are dropped and recorded again, on the device of the model."""
     pools = Pools()
     pools.install(monkeypatch)
     recorder = CudaRecorder(torch.device("cpu"))
@@ -213,7 +213,7 @@ def test_recorder_when_no_graph_is_left(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_on_a_gpu(encoder):
-    """CUDA's own graphs."""
+    """With CUDA's own graphs."""
     form, model = tiny_form("pseudo_masked"), tiny_model(1, **encoder).cuda()
     plain, graphed = (SequenceGenerator([model], form, search_options(beam=3, cuda_graphs=on)) for on in (False, True))
     for lengths in BATCHES:
@@ -222,7 +222,7 @@ def test_on_a_gpu(encoder):
 
 
 def test_batch_sizes():
-    """Each is at most half as large again as it must be."""
+    """A size exceeds the number of sentences by at most half."""
     sizes = [batch_size(sentences) for sentences in range(50)]
     assert sorted(set(sizes)) == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
     assert all(sentences <= size <= 1.5 * sentences for sentences, size in enumerate(sizes))

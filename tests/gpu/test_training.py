@@ -1,4 +1,4 @@
-"""An update on the pretended GPU: its loss and gradients are the CPU's, and its launches, waits and copies are few."""
+"""An update on the pretended GPU: the CPU's loss and gradients, with few launches, waits and copies."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -15,17 +15,17 @@ from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 
 LENGTHS = ((9, 5), (20, 3), (2, 9), (1, 1))
-"""Of sources and targets: longer and shorter than the local windows, and than what padding rounds up to."""
+"""Of sources and targets: longer and shorter than the local windows, and than multiples to which padding rounds up."""
 LABEL_SMOOTHING = 0.1
 BATCHED = {kind: options for kind, options in ENCODERS.items() if "disentangled_attention" not in options}
-"""Encoders whose examples attend in one call; disentangled attention goes block by block."""
-# The order of additions differs: on the GPU examples are padded and attend in one call. The losses add up tens of
-# labels; gradients, as shares of the largest one of their parameter, are sums over all positions.
+"""Encoders whose examples attend in one call; disentangled attention works example by example."""
+# The order of additions differs: on the GPU, examples are padded and attend in one call. Losses are sums over tens of
+# labels; gradients, relative to the largest one of their parameter, are sums over all positions.
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
 
 
 KERNELS = {"padded": nullcontext, "flash": emulated_kernel}
-"""What the GPU attends by: it has flash attention or has not."""
+"""The kernels of attention on the GPU: with and without flash attention."""
 
 
 @pytest.fixture(params=KERNELS)
@@ -36,7 +36,7 @@ def kernel(request):
 
 
 def sample(method, lengths=LENGTHS):
-    """A batch as the criterion takes it, on the CPU."""
+    """Return a batch in the form for the criterion, on the CPU."""
     rng = np.random.default_rng(0)
     form, corruption = tiny_form(method), OBJECTIVES[method].corruption["paper"]
     batch = collate([pack_example(method, words(rng, n), words(rng, m), form, corruption, rng) for n, m in lengths])
@@ -53,7 +53,7 @@ def sample(method, lengths=LENGTHS):
 
 
 def uploaded(value):
-    """The same with its tensors on the GPU."""
+    """Return the same with its tensors on the GPU."""
     if isinstance(value, dict):
         return {name: uploaded(one) for name, one in value.items()}
     return upload(value) if isinstance(value, torch.Tensor) else value
@@ -66,7 +66,7 @@ def loss_of(model, batch, **options):
 
 
 def update(model, batch):
-    """The counts of the loss and of its backward pass on the GPU."""
+    """Return the counts of the loss and of its backward pass on the GPU."""
     ours = moved(model)
     with counting() as forward:
         loss = loss_of(ours, uploaded(batch))
@@ -76,7 +76,7 @@ def update(model, batch):
 
 
 def assert_same_update(model, batch, dtype, tolerance):
-    """Loss and gradients on the GPU are the CPU's."""
+    """Compare loss and gradients on the GPU with those of the CPU."""
     ours = moved(model, dtype)
     with counting():
         found = loss_of(ours, uploaded(batch))
@@ -100,13 +100,13 @@ def assert_same_update(model, batch, dtype, tolerance):
 @pytest.mark.parametrize("method", OBJECTIVES)
 @pytest.mark.usefixtures("kernel")
 def test_equals_the_cpu(method, encoder, dtype):
-    """Each device attends in its own way: block by block on the CPU, all examples at once on the GPU."""
+    """Each device attends in its own way: example by example on the CPU, all examples at once on the GPU."""
     assert_same_update(tiny_model(1, **encoder), sample(method), dtype, ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_block_by_block(encoder):
-    """The GPU may attend as the CPU does."""
+    """The GPU can attend like the CPU."""
     model = tiny_model(1, **encoder, attention="loop")
     assert_same_update(model, sample("pseudo_masked"), torch.float64, ROUNDING[torch.float64])
 
@@ -115,16 +115,17 @@ def test_block_by_block(encoder):
 @pytest.mark.parametrize("encoder", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("method", OBJECTIVES)
 def test_16_bits(method, encoder, dtype):
-    """By the same operators on both, for in these types another order of additions changes gradients by per cents.
+    """Both devices use the same operators: in 16 bits, another order of additions changes gradients by percents.
 
-    Of silu the pretended GPU has no kernel of the gradient: PyTorch composes it of others, which round in between.
+    The pretended GPU has no kernel for the gradient of silu: PyTorch composes it of other operators, which round in
+    between.
     """
     options = {name: "gelu" if value == "silu" else value for name, value in encoder.items()}
     assert_same_update(tiny_model(1, **options, attention="padded"), sample(method), dtype, tolerance=0)
 
 
-def test_what_a_criterion_reports():
-    """Ranks and weighted flows find nothing on the wrong device either."""
+def test_reports_of_a_criterion():
+    """Accuracy and weighted flows use no tensor of the wrong device."""
     batch = sample("pseudo_masked")
     flows = torch.arange(len(batch["labels"])) % 2
     batch["flows"], batch["weights"] = {"word": flows == 0, "span": flows == 1}, (0.3 + 0.4 * flows).double()
@@ -136,7 +137,7 @@ def test_what_a_criterion_reports():
 
 
 def test_dropout(kernel):
-    """It differs from the CPU's, but repeats; and no gradient is lost."""
+    """It differs from the CPU's, but is repeatable, and no gradient is lost."""
     forward, backward, calls = {
         "padded": ("attention", "attention backward", 1),
         "flash": ("_flash_attention_forward", "_flash_attention_backward", 3),
@@ -159,7 +160,7 @@ def test_dropout(kernel):
 @pytest.mark.parametrize("method", OBJECTIVES)
 @pytest.mark.usefixtures("kernel")
 def test_launches_do_not_grow_with_the_examples(method, encoder):
-    """GPUs take as long for a small kernel as for a larger one."""
+    """On a GPU a small kernel takes as long as a larger one."""
     few, many = (update(tiny_model(1, **encoder), sample(method, LENGTHS * times)) for times in (1, 6))
     assert few[0].launches == many[0].launches
     assert few[1].launches == many[1].launches
@@ -175,7 +176,7 @@ CALLS = {"causal": 2, "masked": 2, "pseudo_masked": 3, "infilling": 3}
 @pytest.mark.parametrize("encoder", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("method", OBJECTIVES)
 def test_calls_of_flash_attention(method, encoder):
-    """For the context, content and placeholders of all examples; padded attention has relative biases and blocks."""
+    """One each for context, content and placeholders; relative biases and blocks use padded attention."""
     model = tiny_model(1, **encoder)
     with emulated_kernel():
         forward, backward = update(model, sample(method))
@@ -185,13 +186,13 @@ def test_calls_of_flash_attention(method, encoder):
 
 
 FEW, MANY = [(20, 10)] * 2, [(2, 1)] * 20
-"""Of 20 tokens of targets and 40 of sources each."""
+"""20 target tokens and 40 source tokens each."""
 
 
 @pytest.mark.parametrize("encoder", BATCHED.values(), ids=BATCHED)
 @pytest.mark.usefixtures("kernel")
 def test_slices_do_not_grow_with_the_examples(encoder):
-    """At equal numbers of tokens; what is left are the special symbols of each example."""
+    """With equal numbers of tokens, only the special symbols of each example differ."""
     model = tiny_model(1, **encoder)
     positions = [sum(map(sum, sample("pseudo_masked", lengths)["net_input"]["lengths"])) for lengths in (FEW, MANY)]
     each = [slice_bytes(model, lengths) / count for lengths, count in zip((FEW, MANY), positions, strict=True)]
@@ -199,10 +200,10 @@ def test_slices_do_not_grow_with_the_examples(encoder):
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-def test_what_the_limits_forbid(encoder):
-    """Block by block each example has launches of its own, and slices whose gradients are as large as the batch.
+def test_example_by_example_exceeds_the_limits(encoder):
+    """Example by example, each has launches of its own, and slices whose gradients are as large as the batch.
 
-    The windows are as wide as two examples of `FEW`, or these would be cut into many blocks themselves.
+    The windows are as wide as two examples of `FEW`; otherwise these would be cut into many blocks.
     """
     wide = {"local_attention_window": 80} if "local_attention_window" in encoder else {}
     model = tiny_model(1, **{**encoder, **wide}, attention="loop")
@@ -216,7 +217,7 @@ def test_what_the_limits_forbid(encoder):
 @pytest.mark.parametrize("method", OBJECTIVES)
 @pytest.mark.usefixtures("kernel")
 def test_the_host_never_waits(method, encoder):
-    """Or the GPU runs dry: the host can launch no kernel of an update before the last one has ended."""
+    """Otherwise the GPU would run idle: no kernel of an update could be launched before the last one has ended."""
     forward, backward = update(tiny_model(1, **encoder), sample(method))
     assert not forward.synchronisations
     assert not backward.synchronisations
@@ -225,7 +226,7 @@ def test_the_host_never_waits(method, encoder):
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.usefixtures("kernel")
 def test_uploads(encoder):
-    """The lengths of the examples, once for each kind of layers, and nothing in the backward pass."""
+    """The lengths of the examples, once for each kind of layer, and nothing in the backward pass."""
     model = tiny_model(1, **encoder)
     forward, backward = update(model, sample("pseudo_masked"))
     assert forward.uploads.total() == len(set(model.patterns))

@@ -1,4 +1,4 @@
-"""Updates of fairseq's trainer on the pretended GPU: waits of the host, launches of the optimizer, what is logged."""
+"""Updates of fairseq's trainer on the pretended GPU: host waits, launches of the optimizer, and logged values."""
 
 from types import SimpleNamespace
 
@@ -34,7 +34,7 @@ def tiny_trainer(precision="--float32", layers=2, log_interval=100, on_gpu=True)
 
 
 def updates(trainer, count):
-    """The counts of each update of a batch."""
+    """Return the counts of each update of a batch."""
     batch, found = make_batch(trainer, LENGTHS), []
     for _ in range(count):
         with counting() as counts:
@@ -45,14 +45,14 @@ def updates(trainer, count):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_waits(precision):
-    """For the loss scale, and for whether all norms were finite in the third update, which is logged."""
+    """The host waits for the loss scale, and in the third update, which is logged, for whether all norms are finite."""
     found = [each.synchronisations.total() for each in updates(tiny_trainer(precision, log_interval=3), 4)]
     scale = {"--fp16": 3, "--memory-efficient-fp16": 1}.get(precision, 0)  # fairseq compares the norm three times
     assert found == [scale, scale, scale + 1, scale]
 
 
 def test_waits_with_factored_moments(monkeypatch):
-    """Whether the norm is finite is asked before each step, which would not leave itself out."""
+    """The host asks before each step whether the norm is finite: a step with factored moments cannot skip itself."""
     monkeypatch.setattr(fused_adamw, "LARGE", 50 * 16)  # the token embedding
     trainer = make_trainer(tiny_dictionary(), *TINY, "--factored-moments", "--log-interval", 3)
     waits = [each.synchronisations for each in updates(trainer, 4)]
@@ -67,12 +67,12 @@ def test_uploads():
 
 
 def optimizer_launches(precision, layers):
-    """Of the second update: in the first one the moments are made."""
+    """Return those of the second update: the first one creates the moments."""
     trainer = tiny_trainer(precision, layers)
     for _ in range(2):
         for parameter in trainer.model.parameters():
             parameter.grad = upload(torch.zeros(parameter.shape, dtype=parameter.dtype))
-        trainer.optimizer._needs_sync = True  # as the backward pass says
+        trainer.optimizer._needs_sync = True  # as the backward pass does
         with counting() as counts:
             trainer.optimizer.multiply_grads(0.1)
             trainer.clip_grad_norm(1.0)
@@ -83,14 +83,14 @@ def optimizer_launches(precision, layers):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_launches_of_the_optimizer_do_not_grow_with_the_layers(precision):
-    """A kernel for each parameter takes longer to launch than to run; there are 12 in a layer."""
+    """A kernel for one parameter takes longer to launch than to run; a layer has 12 parameters."""
     few, many = (optimizer_launches(precision, layers) for layers in (1, 12))
     assert few == many
     assert 0 < many.total() < 40
 
 
-def test_what_is_logged():
-    """The meters have the numbers of the CPU, and so do the weights."""
+def test_logged_values():
+    """The meters have the CPU's values, and so do the weights."""
     found = []
     for on_gpu in (False, True):
         trainer = tiny_trainer(on_gpu=on_gpu)
@@ -124,8 +124,8 @@ LOGGED = {
 
 @pytest.mark.parametrize("of_ranks", [False, True])
 @pytest.mark.parametrize("logged", LOGGED)
-def test_what_criterions_log_stays_on_the_gpu(logged, of_ranks):
-    """Sums over ranks have their weights there too."""
+def test_values_that_criterions_log_stay_on_the_gpu(logged, of_ranks):
+    """Sums over ranks have their weights on the GPU too."""
     criterion, sums = LOGGED[logged]
     counts = {"ntokens": 10.0, "nsentences": 10.0, "sample_size": 10.0}
     on_gpu = {name: upload(torch.tensor(value)) for name, value in (sums | (counts if of_ranks else {})).items()}
@@ -140,8 +140,8 @@ def test_what_criterions_log_stays_on_the_gpu(logged, of_ranks):
     assert found[1] == pytest.approx(found[0], rel=1e-3) and len(found[0]) >= 2
 
 
-def test_a_weight_of_nothing():
-    """A flow without labels in a batch adds nothing, whatever its loss is."""
+def test_a_weight_of_zero():
+    """A flow without labels in a batch adds nothing, whatever its loss."""
     with metrics.aggregate(new_root=True) as meters, counting():
         for value, weight in ((2.0, 3.0), (float("nan"), 0.0)):
             metrics.log_scalar("loss", upload(torch.tensor(value)), upload(torch.tensor(weight)))
@@ -150,8 +150,8 @@ def test_a_weight_of_nothing():
 
 @pytest.mark.parametrize("precision", ["--float32", "--bf16", "--memory-efficient-bf16"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_is_left_out(precision, bad):
-    """The training ends when numbers are logged; until then nothing has changed."""
+def test_an_update_that_is_not_finite_is_skipped(precision, bad):
+    """The training ends when values are logged; until then the update changes nothing."""
     trainer = tiny_trainer(precision, log_interval=3)
     changed = []
     for number, value in enumerate((1.0, bad, 1.0)):
@@ -174,7 +174,7 @@ def test_an_update_that_is_not_finite_is_left_out(precision, bad):
 
 
 def test_ranks_are_compared_when_numbers_are_logged():
-    """On the CPU after each update, as fairseq does."""
+    """On the CPU, they are compared after each update, as in fairseq."""
     compared = {"gpu": [], "cpu": []}
     for number in range(6):
         trainer = SimpleNamespace(
@@ -185,8 +185,8 @@ def test_ranks_are_compared_when_numbers_are_logged():
     assert compared == {"gpu": [2, 5], "cpu": [*range(6)]}
 
 
-def test_lists_change_what_one_after_the_other_does(monkeypatch):
-    """To the last bit; a list has no more elements than fit."""
+def test_updates_by_lists_equal_updates_one_by_one(monkeypatch):
+    """Results are equal to the last bit; a list has no more elements than fit."""
     monkeypatch.setattr(fused_adamw, "WIDENED", 8)
     torch.manual_seed(0)
     theirs = nn.ParameterList([torch.randn(size, dtype=torch.bfloat16) for size in (3, 4, 10, 2, 6)])

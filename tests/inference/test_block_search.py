@@ -1,4 +1,4 @@
-"""Decoding in blocks against a search that reads everything again in each pass, with every option."""
+"""Decoding in blocks compared with a search that reads everything again in each pass, with all options."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def assert_naive(models, options, sources, method="blocks", prefixes=None):
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", ["blocks", "infilling"])
 def test_every_encoder(sources, encoder, method):
-    """Also where the content of a target has a start symbol."""
+    """Also if the content of a target has a start symbol."""
     assert_naive([eager_model(5, **encoder)], BLOCKS, sources, method)
 
 
@@ -77,7 +77,7 @@ def test_every_option(sources, changes):
 
 
 def test_confidence_saves_passes(sources):
-    """With 1 every pass gives one token; without a threshold every block takes one pass."""
+    """At 1, each pass gives one token; without a threshold, each block takes one pass."""
     models = [eager_model(6, eos=-1.0)]
     passes, tokens = assert_naive(models, replace(BLOCKS, confidence=1.0), sources)
     few, of_few = assert_naive(models, replace(BLOCKS, confidence=0.0), sources)
@@ -94,7 +94,7 @@ def test_prefixes_and_ensembles(sources):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_ngram_twice(sources, size):
-    """Of few words, so that they would repeat themselves; also across tokens that were fixed further on."""
+    """Only few words are allowed, so they would repeat, also across tokens that were fixed further ahead."""
     few = {"min_len": 8, "never_generated": (*SPECIALS, *range(9 if size == 2 else 8 if size == 3 else 30, VOCAB_SIZE))}
     options = replace(BLOCKS, **few, no_repeat_ngram_size=size, never_blocked=(6,), decode_blocks=6, confidence=0.2)
     models = [eager_model(9)]
@@ -105,7 +105,7 @@ def test_no_ngram_twice(sources, size):
 
 
 def test_sampling(sources):
-    """Of tokens as probable as the model says; those that are nearly sure are what greedy search takes."""
+    """Samples have the model's probabilities; with one candidate they are those of greedy search."""
     models = [eager_model(5)]
     torch.manual_seed(1)
     cold = search(models, replace(BLOCKS, sampling=True, temperature=1e-3), sources)
@@ -135,7 +135,7 @@ def test_nothing_may_follow(sources):
 
 
 def test_keys_and_values_are_those_of_content(sources):
-    """The state holds the source and the text: no placeholder stays, and each block is read once."""
+    """The state holds the source and the text: no placeholder is kept, and each block is read once."""
     form = tiny_form("blocks")
     model = eager_model(6, eos=-9.0)
     source = padded([form.source(sources[0])])

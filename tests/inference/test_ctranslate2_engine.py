@@ -1,4 +1,4 @@
-"""CTranslate2 in place of PyTorch: the same hypotheses and scores, through every door."""
+"""CTranslate2 in place of PyTorch: the same hypotheses and scores by every interface."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 
 @pytest.fixture(scope="module")
 def pair_of(tmp_path_factory):
-    """From a name in `VARIANTS` to the model folder and the exported one."""
+    """A function from a name in `VARIANTS` to the model folder and the exported one."""
     return exported_pairs(tmp_path_factory.mktemp("models"), "ctranslate2")
 
 
@@ -35,7 +35,7 @@ def test_hypotheses(pair_of, name):
     "options",
     [
         {"beam": 1},
-        {"beam": 1, "max_len": 3},  # which all reach
+        {"beam": 1, "max_len": 3},  # which all hypotheses reach
         {"beam": 4, "num_return": 3},
         {"beam": 4, "num_return": 2, "length_penalty": 0.0},
         {"beam": 4, "length_penalty": 0.0},
@@ -52,7 +52,7 @@ def test_options(pair_of, options):
 
 
 def test_every_hypothesis_ends(pair_of):
-    """At the maximum length too, where CTranslate2 forces no eos."""
+    """Also at the maximum length, where CTranslate2 does not force eos."""
     _, exported = pair_of()
     found = Seq2Seq.from_pretrained(exported).hypotheses(TEXTS, beam=4, num_return=4, max_len=3)
     for best in found:
@@ -70,7 +70,7 @@ def test_a_blocked_ngram(pair_of):
 
 
 def test_an_empty_source(pair_of):
-    """CTranslate2 writes nothing for it."""
+    """CTranslate2 writes an empty hypothesis for it."""
     assert Seq2Seq.from_pretrained(pair_of()[1]).generate(["", TEXTS[0]])[0] == ""
 
 
@@ -102,12 +102,12 @@ def test_the_command_line(pair_of, call_command, tmp_path):
         ({"beam": 2, "num_return": 3}, r"num_return must be from 1 to beam \(2\)"),
     ],
 )
-def test_what_it_cannot_do(pair_of, options, named):
+def test_options_that_it_does_not_support(pair_of, options, named):
     with pytest.raises(UserError, match=named):
         Seq2Seq.from_pretrained(pair_of()[1]).generate(TEXTS, **options)
 
 
-def test_what_needs_pytorch(pair_of, tmp_path, call_command):
+def test_commands_that_need_pytorch(pair_of, tmp_path, call_command):
     _, exported = pair_of()
     model = Seq2Seq.from_pretrained(exported)
     for call in (
@@ -135,7 +135,7 @@ def test_quantized(pair_of, tmp_path, kind, capsys):
     assert kind in card and "| equal hypotheses |" in card
     sizes = [(folder / "model.bin").stat().st_size for folder in (tmp_path / "small", exported)]
     assert sizes[0] < 0.75 * sizes[1]
-    # The scores of a model in few bits are near those of the model.
+    # The scores of a quantized model are near those of the model.
     found, expected = (Seq2Seq.from_pretrained(path).hypotheses(TEXTS) for path in (tmp_path / "small", model))
     for (one,), (other,) in zip(found, expected, strict=True):
         assert one.score == pytest.approx(other.score, abs=0.3)

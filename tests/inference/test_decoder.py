@@ -1,4 +1,4 @@
-"""Incremental decoding equals the full packed pass, step by step, for every method."""
+"""Incremental decoding equals the full packed pass, step by step, for each method."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 
 def full_logits(model, form, sources, targets):
-    """The logits of the packed pass at every label (rows, T + 1, V), for targets (rows, T) of one length."""
+    """Return the logits of the packed pass at each label (rows, T + 1, V), for targets (rows, T) of one length."""
     batch = collate([reference_example(s, t, form) for s, t in zip(sources, targets, strict=True)])
     labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
     return model(**model_inputs(batch), labelled=labelled).view(len(sources), -1, VOCAB_SIZE)
@@ -51,19 +51,19 @@ def decoder_for(model, form, sources, beams=1):
 
 
 def next_logits(decoder):
-    """The scores of the next token, one row a hypothesis (N * K, V)."""
+    """Return the scores of the next token, one row per hypothesis (N * K, V)."""
     return decoder.next_logits().flatten(0, 1)
 
 
 def append(decoder, tokens, parents=None):
-    """Append tokens to the hypotheses, each to itself unless told otherwise; at the first step to the one there is."""
+    """Append tokens to hypotheses, by default each to its own; at the first step, to the only one."""
     tokens = torch.as_tensor(tokens).view(len(decoder.pending), -1)
     if parents is None:
         parents = torch.arange(tokens.size(1)).expand_as(tokens) % decoder.pending.size(1)
     decoder.append(tokens, torch.as_tensor(parents).view_as(tokens))
 
 
-# Sources and hypotheses are longer than local layers see to one side.
+# Sources and hypotheses are longer than local layers see on one side.
 @pytest.fixture(
     params=[*ENCODERS.values(), WINDOW_WITH_RELATIVE, WINDOW_WITH_OWN_POSITIONS],
     ids=[*ENCODERS, "window with relative positions", "window with disentangled attention"],
@@ -89,7 +89,7 @@ def test_teacher_forcing(model, sources, method, beams):
     decoder = decoder_for(model, form, sources, beams)
     for step in range(STEPS + 1):
         logits = next_logits(decoder)
-        # Nothing sets the hypotheses apart at first: there is one.
+        # At first all hypotheses are the same: there is one.
         torch.testing.assert_close(logits, expected[:: beams if step == 0 else 1, step], **TOLERANCE)
         if step < STEPS:
             append(decoder, targets[:, step])
@@ -99,7 +99,7 @@ def test_teacher_forcing(model, sources, method, beams):
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 @torch.no_grad()
 def test_beams_that_change_places_and_sentences_that_leave(model, sources, method, steps_between, monkeypatch):
-    """Slots that nobody sees any more are written over or not, whatever hypotheses have in common."""
+    """Slots that no hypothesis needs are overwritten or not, whatever hypotheses have in common."""
     monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", steps_between)
     form, beams = tiny_form(method), 3
     rng = np.random.default_rng(13)
@@ -110,7 +110,7 @@ def test_beams_that_change_places_and_sentences_that_leave(model, sources, metho
         rows = hypotheses.reshape(len(alive) * hypotheses.shape[1], step)
         expected = full_logits(model, form, [s for s in alive for _ in range(hypotheses.shape[1])], rows)[:, -1]
         torch.testing.assert_close(next_logits(decoder), expected, **TOLERANCE)
-        # Within a sentence any beam may go on from any other, and in some steps all from one.
+        # Within a sentence, a beam can continue any other, and in some steps all continue one.
         parents = rng.integers(0, 1 if step % 3 == 2 else hypotheses.shape[1], (len(alive), beams))
         tokens = words(rng, (len(alive), beams))
         append(decoder, tokens, parents)
@@ -124,10 +124,10 @@ def test_beams_that_change_places_and_sentences_that_leave(model, sources, metho
 
 
 @torch.no_grad()
-def test_room_for_hypotheses_that_have_nothing_in_common(model, sources, monkeypatch):
-    """More slots than were made room for: as many as all hypotheses have tokens."""
+def test_capacity_for_hypotheses_that_have_nothing_in_common(model, sources, monkeypatch):
+    """There are more slots than expected: as many as all hypotheses have tokens."""
     form, beams, steps = tiny_form(), 9, 12
-    monkeypatch.setattr(decoders, "STEPS_BETWEEN_COMPACTIONS", 0)  # room for so many steps
+    monkeypatch.setattr(decoders, "STEPS_BETWEEN_COMPACTIONS", 0)  # capacity for this many steps
     targets = words(np.random.default_rng(18), (len(sources) * beams, steps))
     source = padded([form.source(ids) for ids in sources])
     decoder = IncrementalDecoder(model, form, source, max_tokens=1, beams=beams)
@@ -144,7 +144,7 @@ def test_room_for_hypotheses_that_have_nothing_in_common(model, sources, monkeyp
 @pytest.mark.parametrize("chunks", [(2, 1, 3), (4, 3), (7,)])
 @torch.no_grad()
 def test_several_new_tokens_at_once(model, sources, method, chunks):
-    """A whole prefix can be read in one step: only the scores behind its last token are asked for."""
+    """One step can read a whole prefix: only the scores after its last token are needed."""
     form = tiny_form(method)
     targets = words(np.random.default_rng(14), (len(sources), sum(chunks)))
     expected = full_logits(model, form, sources, targets)
@@ -160,7 +160,7 @@ def test_several_new_tokens_at_once(model, sources, method, chunks):
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 @torch.no_grad()
 def test_the_placeholder_leaves_no_trace(model, sources, method):
-    """As many tokens are kept as were generated, and the symbol that the target begins with, if there is one."""
+    """The state keeps the generated tokens, and the start symbol of the target if there is one."""
     form = tiny_form(method)
     decoder = decoder_for(model, form, sources)
     of_source = decoder.state.used
@@ -235,8 +235,8 @@ def test_several_fields(method, fields):
 
 
 @torch.no_grad()
-def test_what_is_read_first(model, sources):
-    """A causal model starts at [SEP]; the others have it at the end of the source, and infilling starts at a [CLS]."""
+def test_start_symbols(model, sources):
+    """A causal model starts with [SEP]; for the others it ends the source, and infilling starts with [CLS]."""
     for method in OBJECTIVES:
         form = tiny_form(method)
         source = padded([form.source(ids) for ids in sources])

@@ -1,4 +1,4 @@
-"""A dialogue model decodes step by step what the full packed pass gives, and its tables are what the segments say."""
+"""Step-by-step decoding with a dialogue model equals the full packed pass, and segments select rows of its tables."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ROLES = {"num_segments": 0, "num_roles": 3, "num_turns": 4}
 
 
 def dialogue(rng, *lengths):
-    """Fields of so many words with [SEP] between them."""
+    """Return fields of these lengths with [SEP] between them."""
     return np.concatenate([part for length in lengths for part in ([SEP], words(rng, length))][1:]).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""What is drafted, by what passes cost and how often drafts are right, on machines whose costs are given."""
+"""Plans of drafts from the cost of passes and the share of right drafts, on machines with given costs."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from s2sft_fairseq.inference.draft_planner import (
 
 
 class Machine:
-    """Passes that cost so much, where each draft is right with a chance, and the model says with which probability."""
+    """Passes with a given cost; each draft is right with a chance, and the model states a probability for it."""
 
     def __init__(self, fixed, per_row, chance, *, said=None, sentences=1):
         self.fixed, self.per_row, self.chance = fixed, per_row, chance
@@ -21,7 +21,7 @@ class Machine:
         self.rng = np.random.default_rng(0)
 
     def run(self, planner, passes):
-        """The plans of passes, and tokens a second of the last half of them."""
+        """Return the plans of passes, and the tokens per second of their last half."""
         plans, tokens, seconds = [], [], []
         probabilities = np.zeros((self.sentences, 0))
         for _ in range(passes):
@@ -41,19 +41,19 @@ class Machine:
 
 
 def speed(drafts, fixed, per_row, chance):
-    """Tokens a second of one sentence with a fixed number of drafts, and a block behind each prefix."""
+    """Return the tokens per second of one sentence with a fixed number of drafts and a block after each prefix."""
     rows = Plan(drafts, tuple(range(drafts + 1)), drafts).rows()
     return sum(chance**d for d in range(drafts + 1)) / (fixed + per_row * rows)
 
 
 def test_rows():
-    """The newest token and drafts, a placeholder of the next token behind each, and a block behind each prefix."""
+    """The newest token and drafts, a placeholder of the next token after each, and a block after each prefix."""
     assert Plan(0, (), 0).rows() == 2
     assert Plan(3, (0, 1, 2, 3), 3).rows() == 4 + 4 + 4 * 4
     assert Plan(3, (0, 3), 2).rows() == 4 + 4 + 2 * 3
 
 
-def test_while_nothing_is_known():
+def test_before_anything_is_known():
     planner = DraftPlanner()
     assert planner.plan(np.zeros((2, 0))) == Plan(0, (0,), FIRST_DRAFTS)
     planner.observe(10, 1.0, np.zeros((2, 0)), np.array([0, 0]))
@@ -67,15 +67,15 @@ def test_it_is_as_fast_as_the_best_fixed_number(fixed, per_row, chance):
     assert found > 0.93 * max(speed(drafts, fixed, per_row, chance) for drafts in range(MOST_DRAFTS + 1))
 
 
-def test_blocks_stand_behind_likely_prefixes_only():
-    """Nearly all drafts are right: a block behind the last one is enough, and faster than a block behind each."""
+def test_blocks_follow_only_likely_prefixes():
+    """Nearly all drafts are right: one block after the last is enough, and faster than a block after each."""
     plans, found = Machine(10.0, 0.3, 0.9).run(DraftPlanner(), 1000)
     assert np.mean([len(plan.behind) for plan in plans[500:]]) < 2.5
     assert found > 1.1 * max(speed(drafts, 10.0, 0.3, 0.9) for drafts in range(MOST_DRAFTS + 1))
 
 
 def test_probabilities_are_calibrated():
-    """A model that is sure of itself and wrong is not believed, and one that is modest and right is."""
+    """A confident model that is wrong is not trusted; an unconfident one that is right is."""
     plans, _ = Machine(10.0, 0.5, 0.02, said=0.95).run(DraftPlanner(), 1000)
     assert np.mean([plan.drafts for plan in plans[500:]]) < 0.2
     plans, _ = Machine(10.0, 0.1, 0.95, said=0.15).run(DraftPlanner(), 1000)
@@ -88,7 +88,7 @@ def test_larger_batches_draft_less():
 
 
 def test_it_tries_again():
-    """Where drafts do not pay there are none, but for one trial every few passes."""
+    """If drafts do not pay, there are none except for one trial every few passes."""
     plans, _ = Machine(0.1, 5.0, 0.2).run(DraftPlanner(), 400)
     ahead = np.array([plan.ahead for plan in plans[2 * PASSES_BETWEEN_TRIALS :]])
     assert ahead.max() == 1
@@ -96,7 +96,7 @@ def test_it_tries_again():
 
 
 def test_another_machine_load_is_noticed():
-    """A pass counts less the longer it is over."""
+    """Older passes count less."""
     planner = DraftPlanner()
     plans, _ = Machine(50.0, 0.01, 0.9).run(planner, 400)
     assert np.median([plan.drafts for plan in plans[200:]]) == MOST_DRAFTS

@@ -1,4 +1,4 @@
-"""Greedy search with drafts gives the hypotheses of the search without them, whatever is drafted."""
+"""Greedy search with drafts finds the hypotheses of the search without them, whatever is drafted."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def assert_equal(drafted, plain):
 
 
 class Oracle:
-    """Drafts what the search without drafts found, with mistakes at chosen places."""
+    """Drafts the hypotheses of the search without drafts, with mistakes at chosen places."""
 
     ahead, behind, in_block = 0, None, False
 
@@ -60,7 +60,7 @@ class Oracle:
 
 
 def follow(model, sources, drafts, method="pseudo_masked", options=GREEDY):
-    """The hypotheses of a search with given drafts, and the number of its steps."""
+    """Return the hypotheses of a search with given drafts, and the number of its steps."""
     form = tiny_form(method)
     source = padded([form.source(ids) for ids in sources])
     with torch.inference_mode():
@@ -126,7 +126,7 @@ def test_prefixes_ngrams_and_ensembles(sources, kind):
     assert_equal(
         search(models, drafted, sources, prefixes=prefixes), search(models, GREEDY, sources, prefixes=prefixes)
     )
-    # Few words, so that hypotheses repeat themselves.
+    # Only a few words, so that hypotheses repeat themselves.
     few = {"min_len": 6, "never_generated": (*SPECIALS, *range(8, VOCAB_SIZE))}
     for size in (1, 2, 3):
         blocked = {**few, "no_repeat_ngram_size": size, "never_blocked": (6,)}
@@ -137,7 +137,7 @@ def test_prefixes_ngrams_and_ensembles(sources, kind):
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 @pytest.mark.parametrize("mistakes", [0.0, 0.3, 1.0])
 def test_right_and_wrong_drafts(sources, method, mistakes):
-    """Whatever is drafted the hypotheses are the same; what is right saves steps, what is wrong costs none."""
+    """Any drafts give the same hypotheses; right ones save steps, wrong ones cost none."""
     model = eager_model(9, eos=-0.5)
     plain = search([model], GREEDY, sources, method)
     truth = [hypotheses[0]["tokens"].tolist() for hypotheses in plain]
@@ -157,7 +157,7 @@ def test_right_and_wrong_drafts(sources, method, mistakes):
 
 @pytest.mark.parametrize("changes", [{"draft_placeholders": 2}, {"draft_source": 2}])
 def test_nothing_may_follow(sources, changes):
-    """Every token is forbidden: no hypothesis, as without drafts."""
+    """Every token is forbidden: there is no hypothesis, as without drafts."""
     options = replace(GREEDY, never_generated=tuple(range(VOCAB_SIZE)))
     models = [eager_model(5)]
     found = search(models, replace(options, **changes), sources)

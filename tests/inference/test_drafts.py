@@ -1,4 +1,4 @@
-"""Drafts: from the source against plain Python, and from placeholders."""
+"""Drafts: from the source, compared with plain Python, and from placeholders."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ NOTHING = torch.zeros(0)
 
 
 def naive(source, tokens, count):
-    """The tokens behind the first place where most of the last tokens stand in the source; None without any."""
+    """Return the tokens after the first place in the source that matches most of the last tokens, or None."""
     best, place = 0, None
     for position in range(len(source)):
         length = 0
@@ -57,11 +57,11 @@ def test_the_longest_match_counts_and_then_the_first():
     assert drafts.next(torch.tensor([[9, 6, 7]]), NOTHING, NOTHING).tolist() == [[4, PAD]]
 
 
-def test_nothing_to_copy_is_no_draft_at_all():
+def test_without_a_match_there_is_no_draft():
     drafts = SourceDrafts(3, torch.tensor([[5, 6, PAD], [7, 8, 9]]), PAD)
     assert drafts.next(torch.tensor([[1], [2]]), NOTHING, NOTHING).shape == (2, 0)
     assert drafts.next(torch.zeros(2, 0, dtype=torch.int64), NOTHING, NOTHING).shape == (2, 0)
-    # Padding of a source and of a hypothesis is no match.
+    # Padding of a source and of a hypothesis does not match.
     assert drafts.next(torch.tensor([[PAD], [8]]), NOTHING, NOTHING).tolist() == [[PAD] * 3, [9, PAD, PAD]]
 
 
@@ -71,16 +71,16 @@ def test_sources_leave_with_their_sentences():
     assert drafts.next(torch.tensor([[5], [5]]), NOTHING, NOTHING).tolist() == [[6], [8]]
 
 
-def test_placeholders_draft_the_most_probable_token_that_may_come():
+def test_placeholders_draft_the_most_probable_allowed_token():
     drafts = PlaceholderDrafts(2, never_generated=torch.tensor([0, 3]))
     assert drafts.ahead == 2
-    # Scores behind two prefixes. The second prefix is the right one.
+    # Scores after two prefixes. The second prefix is the right one.
     scores = torch.tensor([[[[9.0] * 4] * 2, [[9.0, 1.0, 2.0, 8.0], [0.0, 5.0, 4.0, 6.0]]]])
     assert drafts.next(torch.tensor([[1]]), scores, torch.tensor([1])).tolist() == [[2, 1]]
 
 
 class Planner:
-    """Plans what the test says, and keeps what it is told."""
+    """Returns the test's plans, and records its calls."""
 
     def __init__(self, *plans):
         self.plans, self.told = list(plans), []
@@ -94,7 +94,7 @@ class Planner:
 
 
 def test_planned_drafts():
-    """Two sentences: behind the prefix of the first one there is a block, behind that of the second one none."""
+    """Two sentences: a block follows the prefix of the first one, none that of the second one."""
     planner = Planner(Plan(0, (0,), 1), Plan(1, (1,), 2), Plan(1, (0, 1), 1))
     drafts = PlannedDrafts(planner, never_generated=torch.tensor([0]), pad=PAD, sentences=2)
     assert (drafts.ahead, drafts.behind) == (1, (0,))
@@ -104,7 +104,7 @@ def test_planned_drafts():
     assert planner.told[1:] == [(2 * 4, [[], []], [0, 0]), [[0.5], [0.5]]]
     sure = torch.tensor([[[[9.0, -torch.inf, -torch.inf, 0.0], [9.0, -torch.inf, 0.0, -torch.inf]]]] * 2)
     found = drafts.next(torch.zeros(2, 3), sure, torch.tensor([1, 0]))
-    assert found.tolist() == [[3], [PAD]]  # as many as the plan wants
+    assert found.tolist() == [[3], [PAD]]  # as many as planned
     assert planner.told[3:] == [(2 * 7, [[0.5], [0.5]], [1, 0]), [[1.0, 1.0], [0.0, 0.0]]]
     drafts.keep_sentences(torch.tensor([1]))
     assert drafts.probabilities.tolist() == [[0.0]]

@@ -1,4 +1,4 @@
-"""The exact rule in fairseq's beam search: against the naive search, which never stops early, on random scripts."""
+"""The exact rule in fairseq's beam search, compared with the naive search, which never stops early, on scripts."""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -27,11 +27,11 @@ SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *(f"w{number}" for number 
 DICTIONARY = PretrainedDictionary.of(SYMBOLS)
 SENTENCES, BATCHES = 20, 30
 CLOSE = 1e-4
-"""Scores that are no further apart may be ranked either way."""
+"""Scores with smaller differences can be ranked either way."""
 
 
 class ScriptedTranslator(torch.nn.Module):
-    """An encoder-decoder in fairseq's form, with a script in place of weights."""
+    """An encoder-decoder with fairseq's interface and a script in place of weights."""
 
     def __init__(self, script):
         super().__init__()
@@ -52,7 +52,7 @@ class ScriptedTranslator(torch.nn.Module):
 
 
 class Case(NamedTuple):
-    """A batch and how it is searched."""
+    """A batch and its search options."""
 
     options: SearchOptions
     scripts: list
@@ -91,14 +91,14 @@ def task(**options):
 
 
 def generation(options, **others):
-    """fairseq's options for these; a search without length penalty by the name it has there."""
+    """Return fairseq's options for these; a search without length penalty gets fairseq's name for it."""
     names = ("beam", "nbest", "max_len_a", "max_len_b", "min_len", "lenpen", "temperature", "no_repeat_ngram_size")
     values = {name: getattr(options, name) for name in names}
     return Namespace(**values, unnormalized=options.lenpen == 0, **others)
 
 
 def search(case, early_stop, **others):
-    """The results of a case, and how many hypotheses were read, all steps together."""
+    """Return the results of a case, and the number of hypotheses that were read in all steps."""
     models = [ScriptedTranslator(script) for script in case.scripts]
     args = generation(case.options, **others)
     generator = task(early_stop=early_stop).build_generator(models, args)
@@ -109,7 +109,7 @@ def search(case, early_stop, **others):
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_the_exact_rule_gives_what_a_search_without_end_gives(monkeypatch, part):
+def test_the_exact_rule_finds_the_hypotheses_of_a_full_search(monkeypatch, part):
     monkeypatch.setattr(naive_search, "next_log_probs", scripted_log_probs)
     form = SimpleNamespace(sep=EOS, source=EncoderDecoderForm((), EOS, PAD, 99, 99).source, max_target=99)
     compared, read = 0, {"exact": 0, "never": 0}
@@ -134,7 +134,7 @@ def test_the_exact_rule_gives_what_a_search_without_end_gives(monkeypatch, part)
 def test_the_bound_is_the_best_of_all_lengths(lenpen):
     model = ScriptedTranslator(RandomScript(1, len(SYMBOLS)))
     generator = task().build_generator([model], Namespace(lenpen=lenpen, unnormalized=lenpen == 0))
-    # The best of a sentence may end here; the others go on.
+    # The best hypothesis of a sentence can end here; the others continue.
     scores, tokens = torch.tensor([[-1.0, -3.0], [-2.0, -7.0]]), torch.tensor([[EOS, 5], [6, EOS]])
     generator.candidates = scores, tokens, None
     for step, max_len in ((0, 9), (4, 9), (8, 9)):
@@ -143,7 +143,7 @@ def test_the_bound_is_the_best_of_all_lengths(lenpen):
 
 
 def test_scores_that_may_rise_have_no_bound():
-    """A reward for unknown words, which fairseq has, may always come once more."""
+    """With fairseq's reward for unknown words, another one can always follow."""
     better = 0
     for seed in range(12):
         case = random_case(seed)
@@ -157,8 +157,8 @@ def test_scores_that_may_rise_have_no_bound():
 
 
 def test_a_search_that_loses_all_open_hypotheses_ends(monkeypatch):
-    """Some have ended, others may still be better, and then no token at all is possible."""
-    # With real models rules forbid the tokens, after the softmax; a script has scores of -inf alone, which become NaN.
+    """Some have ended, others could still be better, and then no token is possible."""
+    # With real models, rules forbid tokens after the softmax; a script can only have scores of -inf, which become NaN.
     monkeypatch.setattr("s2sft_fairseq.runtime.search.check_log_probs", lambda *_: None)
 
     class DeadEnd(RandomScript):
@@ -184,7 +184,7 @@ def test_a_search_that_loses_all_open_hypotheses_ends(monkeypatch):
         ({}, {"score_reference": True}, SequenceScorer),
     ],
 )
-def test_what_ends_as_fairseqs_search_does(options, args, expected):
+def test_which_search_is_used(options, args, expected):
     model = ScriptedTranslator(RandomScript(1, len(SYMBOLS)))
     model.decoder.nextstep_alignment = True
     assert type(task(**options).build_generator([model], Namespace(**args))) is expected

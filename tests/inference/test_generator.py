@@ -1,4 +1,4 @@
-"""Beam search and sampling against a naive search with a full pass at every step."""
+"""Beam search and sampling compared with a naive search that runs a full pass at each step."""
 
 from dataclasses import replace
 
@@ -19,11 +19,11 @@ BASE = SearchOptions(beam=4, max_len_b=9, never_generated=SPECIALS)
 SAMPLED = replace(BASE, sampling=True)
 LENGTHS = (7, 0, 2, 12)
 CLOSE = 1e-5
-"""Scores that are no further apart may be ranked either way: they are of the order of 10, in float32."""
+"""Scores with smaller differences can be ranked either way: they are of the order of 10, in float32."""
 
 
 def eager_model(seed, eos=2.5, **sizes):
-    """A model that ends soon enough for hypotheses of many lengths to be compared."""
+    """Return a model whose hypotheses end early enough to have many lengths."""
     model = tiny_model(seed, **sizes)
     with torch.no_grad():
         model.lm_head.bias[SEP] += eos
@@ -49,7 +49,7 @@ def search(models, options, sources, prefixes=None, method="pseudo_masked"):
 
 
 def assert_equal(results, expected):
-    """The same hypotheses in the same order, with the same scores."""
+    """Compare hypotheses: the same in the same order, with the same scores."""
     assert len(results) == len(expected)
     for hypotheses, naive in zip(results, expected, strict=True):
         assert [tuple(h["tokens"].tolist()) for h in hypotheses] == [h.tokens for h in naive]
@@ -105,7 +105,7 @@ def test_as_the_naive_search(models, sources, changes, early_stop, keep_unfinish
 @pytest.mark.parametrize("keep_unfinished", [False, True])
 @pytest.mark.parametrize("lenpen", [0.0, 0.6, 2.0])
 def test_ended_hypotheses_that_are_ranked_at_each_step(models, sources, lenpen, keep_unfinished):
-    """ERNIE-GEN's beam, in which they take a place until they are pushed out."""
+    """In ERNIE-GEN's beam, they keep a place until better ones displace them."""
     changes = {"lenpen": lenpen, "length_penalty": "gnmt", "keep_unfinished": keep_unfinished}
     options = replace(BASE, rank_each_step=True, **changes)
     results = assert_as_naive(models[:1], options, sources, method="infilling")
@@ -166,7 +166,7 @@ def test_prefixes(models, sources, prefixes, early_stop, keep_unfinished):
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("ignore", [(), (7, 20)])
 def test_ngram_blocking(sources, size, ignore):
-    # Few words, so that hypotheses repeat themselves.
+    # Only a few words, so that hypotheses repeat themselves.
     model = eager_model(6, eos=-1.0)
     options = replace(
         BASE, min_len=6, max_len_b=10, never_generated=(*SPECIALS, *range(10, 20), *range(24, VOCAB_SIZE))
@@ -225,7 +225,7 @@ def test_hypotheses_come_in_the_form_of_fairseq(models, sources):
 
 
 def test_specials_are_never_emitted(sources):
-    """Not even by a model that wants nothing else."""
+    """Not even by a model that assigns high scores to nothing else."""
     model = eager_model(7)
     with torch.no_grad():
         model.lm_head.bias[list(SPECIALS)] += 30
@@ -250,14 +250,14 @@ def test_training_mode_has_no_effect(sources):
 
 
 def first_tokens(models, source, options, draws):
-    """First tokens of many samples: one sentence, as many beams."""
+    """Return the first tokens of many samples: one sentence with this many beams."""
     (hypotheses,) = search(models, replace(options, beam=draws, max_len_b=1, min_len=1), [source])
     assert len(hypotheses) == draws
     return np.array([h["tokens"][0].item() for h in hypotheses])
 
 
 def allowed_probabilities(models, source):
-    """The probabilities of the first token, specials and eos forbidden, normalised anew."""
+    """Return the probabilities of the first token, without specials and eos, normalized again."""
     log_probs = next_log_probs(models, tiny_form(), source, [()], 1.0)[0]
     log_probs[[*SPECIALS, SEP]] = -np.inf
     return np.exp(log_probs) / np.exp(log_probs).sum()
@@ -288,14 +288,14 @@ SAMPLERS = {
 
 
 @pytest.mark.parametrize(("changes", "keep"), SAMPLERS.values(), ids=SAMPLERS)
-def test_first_token_is_distributed_as_it_should_be(models, sources, changes, keep):
+def test_distribution_of_the_first_token(models, sources, changes, keep):
     torch.manual_seed(3)
     draws = 4000
     expected = keep(allowed_probabilities(models[:1], sources[0]))
     counts = np.bincount(first_tokens(models[:1], sources[0], replace(SAMPLED, **changes), draws), minlength=VOCAB_SIZE)
     assert not counts[expected == 0].any(), "a token was drawn that is not allowed"
-    # Pearson's chi-squared over the tokens that come often enough and all others together: mean and half the variance
-    # are its degrees of freedom.
+    # Pearson's chi-squared over all frequent tokens and all others together: its mean and half its variance are its
+    # degrees of freedom.
     often = expected * draws >= 5
     counts = np.append(counts[often], counts[~often].sum())
     means = draws * np.append(expected[often], expected[~often].sum())
@@ -315,7 +315,7 @@ def test_samples_are_those_of_the_seed(models, sources):
 
 
 def test_scores_of_samples_are_those_of_the_model(models, sources):
-    """Not those of the narrowed distribution they were drawn from."""
+    """They are not those of the narrowed distribution from which the samples were drawn."""
     torch.manual_seed(2)
     narrow = replace(SAMPLED, sampling_topk=3, sampling_topp=0.5)
     for source, hypotheses in zip(sources, search(models[:1], narrow, sources), strict=True):
@@ -326,8 +326,8 @@ def test_scores_of_samples_are_those_of_the_model(models, sources):
                 assert log_prob == pytest.approx(expected, abs=1e-4)
 
 
-def test_sampling_behind_a_prefix_of_no_probability(sources):
-    """A forced token is drawn even where its probability is too small for a float."""
+def test_sampling_after_a_prefix_without_probability(sources):
+    """A forced token is drawn even if its probability is too small for a float."""
     model = eager_model(9)
     with torch.no_grad():
         model.lm_head.bias[9] -= 300

@@ -1,4 +1,4 @@
-"""The list of ended hypotheses against sorted Python lists; scores of references are those that generating gives."""
+"""The list of ended hypotheses compared with sorted Python lists; scores of references equal those of generation."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_nothing_yet():
     assert finished.counts().tolist() == [0, 0]
     assert finished.worst(3).tolist() == [float("-inf")] * 2
     assert finished.of(torch.tensor([1, 0]), 3) == [[], []]
-    # A candidate that did not end is not taken in, whatever its score.
+    # A candidate that did not end is not added, whatever its score.
     finished.add(
         torch.tensor([[False], [True]]), torch.tensor([[9.0], [-1.0]]), torch.ones(2, 1, 1).long(), torch.ones(2, 1, 1)
     )
@@ -130,7 +130,7 @@ def test_cut_references(pairs):
 @pytest.mark.parametrize("truncation", [("right",), ("left",), ("right", "left")])
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_cut_sources_of_several_fields_get_their_own_scores_back(method, truncation, limits):
-    """The source of a batch is laid out and cut; the scorer must neither cut it again nor count its fields anew."""
+    """The source of a batch is laid out and cut; the scorer must not cut it or count its fields again."""
     rules = SourceFields(segments=(0, 1, 2), truncation=truncation, limits=limits)
     form = tiny_form(method, fields=rules, max_source=11)
     rng = np.random.default_rng(32)

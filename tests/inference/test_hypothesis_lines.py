@@ -1,4 +1,4 @@
-"""Lines of an output: text, or JSON with every hypothesis."""
+"""Lines of an output: text, or JSON with all hypotheses."""
 
 import json
 
@@ -10,7 +10,7 @@ from s2sft_fairseq.inference.files import HypothesisLines
 
 
 class Shouting:
-    """A tokenizer that breaks lines."""
+    """A tokenizer whose text has line ends."""
 
     dictionary = tiny_dictionary()
 
@@ -63,7 +63,7 @@ def test_json_has_all_hypotheses():
 
 
 def test_the_text_is_that_of_the_dictionary():
-    """fairseq strips eos, bos and what the generator names; a word it does not know is written as it is."""
+    """fairseq removes eos, bos and symbols that the generator names; it writes an unknown word unchanged."""
     tokens = torch.tensor([CLS, 5, 1, SEP, 6, SEP, PAD])
     found = [[{"tokens": tokens}]]
     expected = Shouting().decode(Shouting.dictionary.string(tokens, extra_symbols_to_ignore={SEP}))

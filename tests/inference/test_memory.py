@@ -1,4 +1,4 @@
-"""Batches for decoding: every sentence once, within the limits, none smaller than it has to be; free memory."""
+"""Batches for decoding: each sentence once, within the limits, and as large as possible; free memory."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def memory(budget, **costs):
 
 
 def fits(batch, lengths, positions, max_tokens, max_sentences, estimate):
-    """The limits, spelled out."""
+    """Return whether a batch keeps the limits, spelled out."""
     return (
         (max_tokens is None or len(batch) * max(positions[i] for i in batch) <= max_tokens)
         and (max_sentences is None or len(batch) <= max_sentences)
@@ -75,7 +75,7 @@ def test_the_cache_is_counted_to_the_byte(encoder):
 
 @pytest.mark.parametrize(("sources", "beam"), [(8, 1), (70, 1), (8, 5), (70, 5)])
 def test_the_cache_of_a_gpu_is_no_larger_than_estimated(sources, beam):
-    """There slots come by 64, and all have memory from the beginning."""
+    """On a GPU, slots are allocated by 64, and all get memory at the start."""
     model, form = moved(tiny_model(max_positions=128)), tiny_form(max_source=100)
     source = upload(torch.full((3, sources), FIRST_WORD))
     with torch.inference_mode(), counting():
@@ -88,7 +88,7 @@ def test_the_cache_of_a_gpu_is_no_larger_than_estimated(sources, beam):
 
 
 def test_graphs_fill_batches_up():
-    """To no more than fit."""
+    """Only as far as the batch still fits."""
     for budget in range(1, 5000, 7):
         plain, graphed = (memory(budget, scored_row=0, cuda_graphs=graphs) for graphs in (False, True))
         assert batch_size(graphed.most_sentences(1)) <= plain.most_sentences(1)
@@ -112,19 +112,19 @@ def test_relative_positions_take_a_bias_for_each_head():
     assert relative.read_pair > 0
 
 
-def test_reading_sources_takes_pairs_of_positions_where_there_are_masks_alone():
+def test_only_masks_need_pairs_of_positions_of_sources():
     local = {**ENCODERS["modernbert"], "max_positions": 8192}
     in_blocks, padded = (memory_for([tiny_model(**local, attention=how)], 5, 9, 0) for how in ("auto", "padded"))
     assert (in_blocks.read_pair, padded.read_pair > 0) == (0, True)
     assert memory_for([moved(tiny_model(**local))], 5, 9, 0).read_pair == padded.read_pair
 
 
-def test_by_default_a_share_of_what_is_free(monkeypatch):
+def test_by_default_a_share_of_free_memory(monkeypatch):
     monkeypatch.setattr(planning, "free_memory", lambda device: {"cpu": 1000}[device.type])
     assert memory_for([tiny_model()], 5, 9).budget == 600
 
 
-def test_on_the_cpu_more_sentences_are_of_no_use_from_some_number_on():
+def test_the_cpu_has_a_largest_useful_number_of_sentences():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert useful_sentences(cpu, 1) == 5 * useful_sentences(cpu, 5)
     assert useful_sentences(cpu, 10_000) == 1
@@ -150,7 +150,7 @@ def write(root, name, text):
     file.write_text(f"{text}\n")
 
 
-def test_what_the_kernel_calls_available(tmp_path):
+def test_memory_that_the_kernel_calls_available(tmp_path):
     assert free_memory(CPU, system(tmp_path)) == 5000 * KIB
 
 
@@ -182,7 +182,7 @@ def test_more_used_than_allowed(tmp_path, used):
     assert free_memory(CPU, root) == 0
 
 
-def test_systems_that_do_not_say(tmp_path):
+def test_systems_without_this_information(tmp_path):
     assert free_memory(CPU, tmp_path) == UNKNOWN
     assert free_memory(torch.device("mps")) == UNKNOWN
 

@@ -1,4 +1,4 @@
-"""No n-gram twice: against plain Python."""
+"""Blocking of repeated n-grams, compared with plain Python."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_repeats_as_in_plain_python(size, ignore):
     assert forbidden_ones > 20
 
 
-def test_what_was_forbidden_before_stays_forbidden():
+def test_forbidden_tokens_stay_forbidden():
     log_probs = torch.tensor([[0.0, float("-inf"), 0.0]])
     forbid_repeats(log_probs, torch.tensor([[2]]), 1, NONE)
     assert log_probs.tolist() == [[0.0, float("-inf"), float("-inf")]]
@@ -45,19 +45,19 @@ def test_the_rule_by_hand():
     log_probs = torch.zeros(3, 4)
     forbid_repeats(log_probs, torch.tensor([[1, 2, 1], [3, 2, 3], [1, 3, 1]]), 2, torch.tensor([3]))
     forbidden = torch.isinf(log_probs)
-    # "1 2" came before: no second 2 behind 1. "3 2" came too, but 3 is ignored, first or last.
+    # "1 2" came before: no second 2 after 1. "3 2" came too, but 3 is ignored, first or last.
     assert forbidden.tolist() == [[False, False, True, False], [False] * 4, [False] * 4]
 
 
-def test_a_token_that_completes_two_ngrams_of_which_one_repeats():
+def test_a_token_that_completes_a_repeated_and_a_new_ngram():
     log_probs = torch.zeros(2, 4)
-    # "1 2" repeats behind 1, "0 2" does not; in either order.
+    # "1 2" is repeated after 1, "0 2" is not; in either order.
     forbid_repeats(log_probs, torch.tensor([[0, 2, 1, 2, 1], [1, 2, 0, 2, 1]]), 2, NONE)
     assert torch.isinf(log_probs).tolist() == [[False, False, True, False]] * 2
 
 
 def test_repeats_in_a_gap():
-    """Against a loop over all tokens, with gaps anywhere."""
+    """Compare with a loop over all tokens, with gaps anywhere."""
     rng = np.random.default_rng(5)
     for _ in range(50):
         size, width = int(rng.integers(1, 4)), int(rng.integers(1, 12))

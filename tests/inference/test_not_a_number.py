@@ -28,13 +28,13 @@ SEARCHES = {
     "drafts at placeholders": {"beam": 1, "draft_placeholders": 2},
     "drafts from the source": {"beam": 1, "draft_source": 2},
 }
-IMPOSSIBLE = {("drafts at placeholders", "causal")}  # which has no placeholders
+IMPOSSIBLE = {("drafts at placeholders", "causal")}  # it has no placeholders
 LENGTHS = (3, 12, 1, 5)
-LONGEST = 1  # of them
+LONGEST = 1  # its index in LENGTHS
 
 
 def model_without(position, value=float("nan")):
-    """A model that fails for every sentence that reaches a position."""
+    """Return a model that fails for each sentence that reaches a position."""
     model = tiny_model()
     with torch.no_grad():
         model.embeddings.positions.weight[position:] = value
@@ -62,7 +62,7 @@ def test_a_source_for_which_the_model_fails(search, method):
 
 
 def test_later_in_the_search_too():
-    """At the seventh token of the longest sentence but one, when others have left the batch."""
+    """At the seventh token of the second longest sentence, when others have left the batch."""
     form = tiny_form("causal")
     models = [model_without(13)]
     sample = sample_of(form)
@@ -76,7 +76,7 @@ def test_overflow_in_float16():
     form = tiny_form("causal")
     model = model_without(13, 6e4)
     with torch.no_grad():
-        model.embeddings.segments.weight[:] = 6e4  # together they are beyond it
+        model.embeddings.segments.weight[:] = 6e4  # their sum overflows
     models = [model.half()]
     with pytest.raises(UserError, match=r"^sentence 1 of .* float16 ends at 65,504: give --bf16 in place of --fp16"):
         SequenceGenerator(models, form, replace(BASE, max_len_b=3, min_len=3)).generate(models, sample_of(form))
@@ -136,7 +136,7 @@ def encoder_decoder():
 
 
 def spoil(model, side, first):
-    """Let positions from `first` on (0: of the first token) be NaN."""
+    """Make positions from `first` on NaN (0: from the first token on)."""
     with torch.no_grad():
         getattr(model, side).embed_positions.weight[2 + first :] = float("nan")
 
@@ -163,6 +163,6 @@ def test_the_search_of_encoder_decoders_when_others_have_ended(encoder_decoder):
         generator.generate([model], sample, prefix_tokens=prefixes)
     assert error.value.sentence == 2
     spoil(model, "decoder", 0)
-    with pytest.raises(NotANumberError) as error:  # nothing is left of the search before
+    with pytest.raises(NotANumberError) as error:  # nothing from the previous search is left
         generator.generate([model], sample)
     assert error.value.sentence == 0

@@ -1,4 +1,4 @@
-"""From the options of fairseq-generate to those of a search, and what is said of options that do not go."""
+"""From the options of fairseq-generate to those of a search, and errors of options that do not fit."""
 
 from dataclasses import fields, replace
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from s2sft_fairseq.inference.options import LENGTH_PENALTIES, UNSUPPORTED, Searc
 
 
 def build(task=None, form=None, **options):
-    """The options of a search from those of the task and of fairseq."""
+    """Return the options of a search for those of the task and of fairseq."""
     settings = {
         "early_stop": "exact",
         "length_penalty": "length",
@@ -35,7 +35,7 @@ def build(task=None, form=None, **options):
     )
 
 
-def test_defaults_are_those_of_fairseq_but_for_the_end_of_a_search():
+def test_defaults_are_those_of_fairseq_except_for_early_stop():
     assert build() == SearchOptions(
         beam=5,
         nbest=1,
@@ -85,7 +85,7 @@ def test_every_option_arrives():
     )
 
 
-def test_no_early_stop_is_fairseqs_name_for_never():
+def test_fairseqs_no_early_stop_means_never():
     assert build(no_early_stop=True).early_stop == "never"
     with pytest.raises(UserError) as raised:
         build({"early_stop": "fairseq"}, no_early_stop=True, beam=0)
@@ -105,7 +105,7 @@ def test_drafts(name):
     assert getattr(build({name: 3}, beam=1), name) == 3
 
 
-def test_drafts_that_do_not_go():
+def test_drafts_that_are_refused():
     with pytest.raises(UserError) as raised:
         build(
             {"draft_placeholders": 2, "draft_source": 3},
@@ -252,13 +252,13 @@ def test_all_problems_are_reported_at_once():
     assert str(raised.value).startswith("21 problems:\n  - --match-source-len is not")
 
 
-def test_an_ignore_list_needs_something_that_ignores():
+def test_an_ignore_list_needs_ngram_blocking():
     with pytest.raises(UserError, match=r"^--no-repeat-ngram-ignore needs --no-repeat-ngram-size$"):
         build({"no_repeat_ngram_ignore": "w7"})
 
 
 def test_every_option_of_the_task_is_one_of_the_search():
-    """So that a new one need not be named again."""
+    """So that a new option need not be listed again."""
     given = {"draft_source": 3, "keep_unfinished": True, "length_penalty": "gnmt", "early_stop": "never"}
     options = build(given, beam=1)
     assert {name: getattr(options, name) for name in given} == given

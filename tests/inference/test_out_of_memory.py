@@ -1,4 +1,4 @@
-"""A batch that does not fit is halved; nothing is lost."""
+"""A batch that does not fit is halved; no result is lost."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ def sources(*lengths):
 
 
 class Generator:
-    """Fails beyond ``most`` sentences; a result is the source and the prefix that it came of."""
+    """Fails for more than ``most`` sentences; a result is its source and prefix."""
 
     def __init__(self, most, error=CPU_ALLOCATOR):
         self.most, self.error, self.shapes = most, error, []
@@ -89,7 +89,7 @@ def test_other_errors_pass():
 
 
 def test_the_failed_attempt_holds_no_memory_any_more():
-    """Its tensors are in the frames that the exception's traceback keeps."""
+    """The exception's traceback keeps the frames with its tensors."""
     alive = []
 
     def generate(source):
@@ -119,7 +119,7 @@ assert generate_in_halves(generate, torch.arange(1, 17).unsqueeze(1), pad=0) == 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")
 @pytest.mark.process
 def test_memory_that_truly_runs_out():
-    """16 sentences would take 1.6 GiB of the 1 GiB that there is."""
+    """16 sentences would take 1.6 GiB of 1 GiB."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, env=environment(), timeout=300
     )

@@ -1,4 +1,4 @@
-"""Progress without a terminal goes to the log; how often is a matter of time."""
+"""Without a terminal, progress goes to the log, at time intervals."""
 
 import logging
 
@@ -9,7 +9,7 @@ from s2sft_fairseq.inference.files import sentence_progress
 def test_lines_of_the_log(monkeypatch, caplog, capsys):
     monkeypatch.setattr(files, "_SECONDS_BETWEEN_LINES", 0)
     caplog.set_level(logging.INFO)
-    # Not those that a command of another test left behind.
+    # Without those left by a command in another test.
     monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     with sentence_progress(100, 20) as shown:
         for _ in range(4):

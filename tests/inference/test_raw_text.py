@@ -1,4 +1,4 @@
-"""Windows of raw text, of all lines or of a shard's."""
+"""Windows of raw text, of all lines or of one shard."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ def opened(tmp_path, tokenizer):
 
 
 def symbols(tokenizer, windows):
-    """The number of the first line and the symbols of all lines of each window."""
+    """Return the number of the first line and the symbols of all lines of each window."""
     names = tokenizer.dictionary.symbols
     return [(first, [" ".join(names[i] for i in source) for source in sources]) for first, sources in windows]
 
@@ -52,7 +52,7 @@ def test_windows_of_all_lines(opened, tokenizer):
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 9])
-def test_shards_are_consecutive_and_alike_in_size(opened, shards):
+def test_shards_are_consecutive_and_similar_in_size(opened, shards):
     parts = [opened(LINES, shards, shard) for shard in range(shards)]
     assert [number for part in parts for number in part.lines] == list(range(7))
     sizes = [len(part.lines) for part in parts]

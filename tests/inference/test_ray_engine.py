@@ -36,7 +36,7 @@ def test_shards_are_found(corpus, tmp_path, pattern, found):
     assert find_shards(relative(pattern), relative("out"), "txt") == shards
 
 
-def test_names_that_meet(corpus, tmp_path):
+def test_outputs_with_the_same_name(corpus, tmp_path):
     (corpus / "below" / "a.txt").touch()
     with pytest.raises(UserError) as error:
         find_shards(corpus / "**", corpus / "below", "txt")
@@ -48,7 +48,7 @@ def test_names_that_meet(corpus, tmp_path):
         assert f"--output {corpus / 'below'} holds the input {corpus / 'below' / name}" in text
 
 
-def test_a_manifest_is_whole_at_any_time(corpus, tmp_path, monkeypatch):
+def test_a_manifest_is_complete_at_any_time(corpus, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     shards = find_shards(corpus, tmp_path / "out", "txt")
     manifest = Manifest(tmp_path / "out", {"--beam": 2})
@@ -76,10 +76,10 @@ def test_the_cluster_of_ray_address_or_one_of_this_machine(monkeypatch, address)
     monkeypatch.setattr(ray, "init", lambda **words: begun.append(words))
     monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
     for name in (*ray_engine.QUIET, "RAY_ADDRESS"):
-        monkeypatch.setenv(name, "")  # to be as it was in the end
+        monkeypatch.setenv(name, "")  # restored at the end
         monkeypatch.delenv(name)
     if address:
-        monkeypatch.setenv("RAY_ADDRESS", address)  # which Ray reads itself
+        monkeypatch.setenv("RAY_ADDRESS", address)  # Ray reads it itself
     with pytest.raises(KeyError), ray_engine._cluster(100):
         raise KeyError
     assert ended == [True]
@@ -96,7 +96,7 @@ def test_actors_share_the_cores(nodes, actors, cores):
     assert cores_for_each(nodes, actors) == cores
 
 
-def test_a_node_without_the_package_is_told_of():
+def test_a_node_without_the_package_is_reported():
     error = RuntimeError("ray::MapWorker.__init__()\nModuleNotFoundError: No module named 's2sft_fairseq.inference'")
     assert "but one lacks s2sft_fairseq.inference" in ray_engine._missing_module(error)
     assert ray_engine._missing_module(RuntimeError("actor died")) is None

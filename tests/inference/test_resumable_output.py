@@ -1,4 +1,4 @@
-"""What is left of an output, whenever it was left."""
+"""The state of an output after an interruption at any time."""
 
 import fcntl
 import hashlib
@@ -39,7 +39,7 @@ def test_a_run_without_interruption(output):
 
 
 @pytest.mark.parametrize("size", range(110))
-def test_goes_on_wherever_it_was_cut(output, size):
+def test_resumes_from_any_cut(output, size):
     run(output(), stop=9)
     whole = "".join(f"{line}\n" for line in LINES).encode()
     assert output().part.read_bytes() == whole[: whole.index(b"line 9")]
@@ -51,7 +51,7 @@ def test_goes_on_wherever_it_was_cut(output, size):
     assert output().path.read_bytes() == whole
 
 
-def test_is_not_gone_on_with_by_other_settings(output):
+def test_does_not_resume_with_other_settings(output):
     run(output(), stop=6)
     changed = output(**{"--beam": 3, "--input": {"path": "in", "size": 4}, "--lenpen": 1})
     with pytest.raises(UserError) as error, changed:
@@ -63,7 +63,7 @@ def test_is_not_gone_on_with_by_other_settings(output):
         "  - --input, size was 3, now is 4",
         "  - --lenpen was None, now is 1",
     ]
-    # Paths and tuples are compared as JSON has them.
+    # Paths and tuples are compared in their JSON form.
     with output(**{"--source": ("a",)}) as opened:
         assert opened.done == 6
     output().record.unlink()
@@ -71,7 +71,7 @@ def test_is_not_gone_on_with_by_other_settings(output):
         pass
 
 
-def test_an_empty_part_is_begun_anew(output):
+def test_an_empty_part_is_started_again(output):
     run(output(), stop=0)
     assert json.loads(output().record.read_text()) == SETTINGS
     with output(**{"--beam": 3}) as opened:
@@ -91,7 +91,7 @@ def test_the_state_of_a_file_changes_with_it(tmp_path):
     path.write_text("ab")
     assert file_state(path) != before
     times = path.stat()
-    path.write_text("ac")  # of the same size and time
+    path.write_text("ac")  # same size and time
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert file_state(path)["sha256"] == hashlib.sha256(b"ac").hexdigest()
 

@@ -1,4 +1,4 @@
-"""From scores to candidates: the mean of several models, what is forbidden and forced, and what is chosen."""
+"""From scores to candidates: the mean of several models, forbidden and forced tokens, and the choice."""
 
 import math
 
@@ -23,7 +23,7 @@ SOURCE = torch.tensor([[CLS, 7, 8, 9, SEP], [CLS, 7, SEP, PAD, PAD], [CLS, SEP, 
 
 
 def allowed(rules, tokens, lengths):
-    """The tokens that may follow each hypothesis; all that do keep their log-probabilities."""
+    """Return the tokens that can follow each hypothesis; check that these keep their log-probabilities."""
     tokens = torch.tensor(tokens, dtype=torch.int64).view(len(lengths), -1, len(tokens[0]) if tokens else 0)
     log_probs = torch.randn(len(lengths), 1, VOCAB).log_softmax(dim=-1)
     before = log_probs.clone()
@@ -39,7 +39,7 @@ def rules(prefix=None, source=SOURCE, **options):
 
 def test_limits_of_length():
     found = rules(max_len_a=1.0, max_len_b=2)
-    # 5 + 2, 3 + 2, and nothing from an empty source.
+    # 5 + 2, 3 + 2, and 0 for an empty source.
     assert found.max_len.tolist() == [7, 5, 0]
     assert (found.shortest_limit, found.longest_limit) == (0, 7)
     assert rules().max_len.tolist() == [15, 15, 0], "the model's own limit"
@@ -47,7 +47,7 @@ def test_limits_of_length():
     assert found.shortest_limit == 5
 
 
-def test_what_is_never_generated_and_the_shortest_length():
+def test_forbidden_tokens_and_the_shortest_length():
     found = rules(never_generated=(PAD, UNK, CLS, MASK), min_len=2, source=SOURCE[:2])
     assert allowed(found, [[PAD, 7], [8, 9]], [1, 2]) == [[5, 6, 7, 8, 9], [SEP, 5, 6, 7, 8, 9]]
 
@@ -60,7 +60,7 @@ def test_eos_at_the_longest_length():
     assert allowed(found, [[7, 8], [PAD, 8], [PAD, PAD]], [2, 1, 0]) == [everything, everything, [SEP]]
 
 
-def test_prefixes_count_more_than_what_is_forbidden():
+def test_prefixes_override_forbidden_tokens():
     prefix = torch.tensor([[UNK, 9], [6, PAD], [7, 7]])
     found = rules(prefix, never_generated=(UNK,), min_len=0)
     others = [token for token in range(VOCAB) if token != UNK]
@@ -130,7 +130,7 @@ def test_forbidden_tokens_and_dead_hypotheses_come_last():
     assert torch.isinf(found.scores[0, 2:]).all()
 
 
-def test_every_hypothesis_goes_on_by_one_sampled_token():
+def test_every_hypothesis_gets_one_sampled_token():
     torch.manual_seed(0)
     log_probs = torch.randn(4, 5, 8).log_softmax(dim=-1)
     scores = torch.randn(4, 5)
@@ -173,15 +173,15 @@ def test_which_tokens_can_be_drawn():
     assert sampled_tokens(probabilities, 2, 0.95) == {1, 3}
 
 
-def test_the_nucleus_is_of_what_is_allowed():
-    """Half of the probability is forbidden: of the rest, 0.3 is 60 % and reaches p alone."""
+def test_the_nucleus_holds_allowed_tokens_only():
+    """Half of the probability is forbidden: of the rest, 0.3 is 60 %, which alone reaches p."""
     log_probs = torch.tensor([0.5, 0.3, 0.2]).log()
     log_probs[0] = float("-inf")
     torch.manual_seed(0)
     options = SearchOptions(beam=500, sampling_topp=0.55)
     found = sampled_candidates(log_probs.expand(1, 500, 3), torch.zeros(1, 500), options)
     assert set(found.tokens.flatten().tolist()) == {1}
-    # The score stays that of the model.
+    # The score is still the model's.
     torch.testing.assert_close(found.scores, torch.full((1, 500), 0.3).log())
 
 
@@ -196,12 +196,12 @@ def test_a_token_of_no_probability_can_be_the_only_one():
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
 def test_nucleus(top_p, spread, monkeypatch):
-    """Against sorting, among few and by bisection; equal probabilities stay together."""
+    """Compare with sorting, for a search among few tokens and by bisection; equal probabilities stay together."""
     torch.manual_seed(1)
     probs = (spread * torch.randn(3, 2, 40)).softmax(dim=-1)
     ordered = probs.double().sort(dim=-1, descending=True).values
     before = ordered.cumsum(dim=-1) - ordered
-    # Where rounding decides whether a token is needed, either bound is right.
+    # Where rounding decides whether a token is needed, both bounds are right.
     least, most = (
         ordered.masked_fill(before >= bound, 2.0).min(dim=-1, keepdim=True).values
         for bound in (top_p - 1e-5, top_p + 1e-5)
@@ -210,5 +210,5 @@ def test_nucleus(top_p, spread, monkeypatch):
         monkeypatch.setattr(rules_module, "MOST_IN_NUCLEUS", among)
         found = least_of_nucleus(probs, top_p)
         assert found.shape == (3, 2, 1)
-        # Where all tokens are needed, the bound may be anything below them.
+        # If all tokens are needed, the bound can be any value below them.
         assert ((found <= least) & ((found >= most) | (top_p == 1))).all()

@@ -1,4 +1,4 @@
-"""When a search ends: against the naive search, which never stops early, on thousands of random scripted models."""
+"""When a search ends: comparison with the naive search, which never stops early, on thousands of scripted models."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.rounding
 VOCAB_SIZE, SENTENCES, BATCHES = 11, 25, 100
 SPECIALS = (PAD, UNK, CLS, MASK)
 CLOSE = 1e-4
-"""Scores that are no further apart may be ranked either way: float32 loses some 1e-6 in so few additions."""
+"""Scores with smaller differences can be ranked either way: float32 loses about 1e-6 in these few additions."""
 
 
 class Case(NamedTuple):
-    """A batch and how it is searched."""
+    """A batch and its search options."""
 
     options: SearchOptions
     models: list
@@ -33,13 +33,13 @@ class Case(NamedTuple):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Searches read scripts in place of models."""
+    """Let searches read scripts in place of models."""
     monkeypatch.setattr(searches, "IncrementalDecoder", ScriptedDecoder)
     monkeypatch.setattr(naive_search, "next_log_probs", scripted_log_probs)
 
 
 def random_case(seed):
-    """Settings at random: all that a score, a length, or the end of a search depends on."""
+    """Return random settings of everything that affects a score, a length, or the end of a search."""
     rng = np.random.default_rng(seed)
 
     def one_of(*values):
@@ -70,7 +70,7 @@ def random_case(seed):
 
 
 def search(case, **changes):
-    """The results of a case, and how many steps they took."""
+    """Return the results of a case, and the number of steps."""
     form = tiny_form()
     generator = SequenceGenerator(case.models, form, replace(case.options, **changes))
     sample = {"net_input": {"src_tokens": padded([form.source(source) for source in case.sources])}}
@@ -81,7 +81,7 @@ def search(case, **changes):
 
 
 def compare_with_naive(case, results):
-    """Compare every sentence that does not hang on rounding; return how many those are."""
+    """Compare each sentence that does not depend on rounding; return the number of these."""
     compared = 0
     for source, prefix, found in zip(case.sources, case.prefixes, results, strict=True):
         gaps = []
@@ -93,16 +93,16 @@ def compare_with_naive(case, results):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_the_exact_rule_gives_what_a_search_without_end_gives(scripted, part):
+def test_the_exact_rule_finds_the_hypotheses_of_a_full_search(scripted, part):
     cases = [random_case(seed) for seed in range(part, BATCHES, 4)]
     compared = sum(compare_with_naive(case, search(case)[0]) for case in cases)
     assert compared > 0.9 * SENTENCES * len(cases)
 
 
 class MemorisedTexts:
-    """Knows a text for each source by heart: its next token has a probability of 0.9, all others have the rest.
+    """Knows a text for each source: its next token has a probability of 0.9, all others share the rest.
 
-    What has left the text ends there, with the same probability.
+    A prefix that differs from the text ends there, with the same probability.
     """
 
     def __init__(self, texts):
@@ -120,7 +120,7 @@ class MemorisedTexts:
 
 
 def test_memorised_texts(scripted):
-    """fairseq's rule stops when five hypotheses have ended, long before the text of the source has been written."""
+    """fairseq's rule stops when five hypotheses have ended, long before the source's text is written."""
     rng = np.random.default_rng(3)
     sources = [np.array([FIRST_WORD + i % 6, FIRST_WORD + i // 6]) for i in range(20)]
     texts = [(*rng.integers(FIRST_WORD, VOCAB_SIZE, size=rng.integers(8, 15)).tolist(), SEP) for _ in sources]
@@ -134,7 +134,7 @@ def test_memorised_texts(scripted):
 
     assert written()[0] == written(beam=1)[0] == written(early_stop="never")[0] == 20
     assert written(early_stop="fairseq")[0] < 5
-    # As soon as the best one is known, that is with the text, if no other hypothesis is wanted.
+    # If one hypothesis is wanted, the search ends as soon as the best is known, that is with the text.
     longest = max(map(len, texts))
     assert written(nbest=1) == (20, longest)
     assert longest < written()[1] <= written(early_stop="never")[1] == 16
@@ -153,7 +153,7 @@ def test_as_many_hypotheses_as_wanted(scripted, early_stop):
 
 
 def test_equal_scores_do_not_end_the_exact_search(scripted):
-    """One text is certain, and all others are as improbable as each other: any may come second."""
+    """One text is certain, and all others are equally improbable, so any of them can be second."""
     options = SearchOptions(beam=3, max_len_b=6, lenpen=0.0, never_generated=SPECIALS)
 
     class Certain(RandomScript):

@@ -1,4 +1,4 @@
-"""Windows of sources to hypotheses in their order, whatever the batches."""
+"""From windows of sources to hypotheses in their order, whatever the batches."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ FORM = tiny_form()
 
 
 def repeat(sample):
-    """Two hypotheses of each source: it, and it with an end; none of what is empty."""
+    """Return two hypotheses per source with the source as text; none for an empty source."""
     rows = [row[row != PAD] for row in sample["net_input"]["src_tokens"]]
     assert sample["net_input"]["src_lengths"].tolist() == list(map(len, rows))
     found = []
@@ -37,7 +37,7 @@ def expected(nbest):
 
 
 def plain(results):
-    """Hypotheses as lists and numbers; what no line of an output needs is not kept."""
+    """Return hypotheses as lists and numbers; entries that no output needs are not kept."""
     names = ("tokens", "score", "positional_scores")
     assert all(tuple(hypothesis) == names for found in results for hypothesis in found)
     return [[tuple(hypothesis[name].tolist() for name in names) for hypothesis in found] for found in results]
@@ -60,7 +60,7 @@ def test_the_order_of_the_window_is_kept(nbest, limits):
     assert (generator.sentences, generator.tokens) == (8, 5 + 9 + 24 + 3 + 9 + 24 + 24)
 
 
-def test_counts_what_is_cut():
+def test_counts_cut_sources():
     generator = TextGenerator(repeat, FORM, plan_batches)
     generator(Window(0, WINDOW.sources[:3]))
     assert generator.cut_sources == 0
@@ -68,7 +68,7 @@ def test_counts_what_is_cut():
     assert (generator.cut_sources, generator.sentences) == (2, 8)
 
 
-def test_what_is_drawn_depends_on_the_seed_and_the_first_line_alone():
+def test_samples_depend_on_the_seed_and_the_first_line_only():
     drawn = []
 
     def draw(sample):

@@ -18,7 +18,7 @@ def test_named_architectures(name):
     args = Namespace(**{option: None for option in SIZES if option != "encoder_attention_heads"})
     args.encoder_attention_heads = 6
     ARCH_CONFIG_REGISTRY[name](args)
-    # What the user gives stays.
+    # Values of the user are kept.
     given = {option: value for option, value in vars(args).items() if value is not None}
     assert given == {**ARCHITECTURES[name], "encoder_attention_heads": 6}
 

@@ -1,4 +1,4 @@
-"""``--attention``: what it may be, what auto is, and that all of them give the same losses."""
+"""``--attention``: its values, the choice of auto, and equal losses for all of them."""
 
 import logging
 from types import SimpleNamespace
@@ -26,14 +26,14 @@ def batch_of(method):
 
 
 def found_by(attention, encoder, batch):
-    """Scores at the labels, and the gradients of all parameters."""
+    """Return scores at the labels, and the gradients of all parameters."""
     model = tiny_model(4, **encoder, attention=attention).double()
     logits = model(**model_inputs(batch), labelled=torch.from_numpy(np.flatnonzero(batch.label != PAD)))
     logits.square().sum().backward()
     return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("encoder", [kind for kind in ENCODERS if kind != "deberta"])  # it is refused
+@pytest.mark.parametrize("encoder", [kind for kind in ENCODERS if kind != "deberta"])  # deberta is refused
 @pytest.mark.parametrize("method", OBJECTIVES)
 def test_padded_and_loop_are_equal(method, encoder):
     batch = batch_of(method)
@@ -44,7 +44,7 @@ def test_padded_and_loop_are_equal(method, encoder):
 
 
 def asked_twice(model, device, **changes):
-    """What the model chooses for a batch on a device; there need be no such device."""
+    """Return the model's choice for a batch on a device, which need not exist."""
     columns = PackedColumns(**model_inputs(batch_of("causal")))
     columns = columns._replace(positions=SimpleNamespace(device=torch.device(device)), **changes)
     return [model._attention(columns, model.patterns[0], torch.bfloat16) for _ in range(2)]
@@ -64,8 +64,8 @@ def asked_twice(model, device, **changes):
         ("loop", "cuda", "loop"),
     ],
 )
-def test_what_is_chosen(asked, device, chosen, caplog, monkeypatch):
-    """It is logged, once."""
+def test_choice_of_attention(asked, device, chosen, caplog, monkeypatch):
+    """It is logged once."""
     monkeypatch.setattr(flash_attention, "is_available", lambda device: True)
     monkeypatch.setattr(unilm, "flash_failure", lambda device, **settings: None)
     unilm.log_attention.cache_clear()
@@ -77,14 +77,14 @@ def test_what_is_chosen(asked, device, chosen, caplog, monkeypatch):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("asked", ["auto", "loop"])
-def test_disentangled_attention_goes_block_by_block(asked, device):
+def test_disentangled_attention_works_example_by_example(asked, device):
     model = tiny_model(attention=asked, **ENCODERS["deberta"])
     assert asked_twice(model, device) == ["loop", "loop"]
 
 
 @pytest.mark.parametrize("asked", ["auto", "flash"])
-def test_what_keeps_a_batch_from_flash_attention(asked, caplog, monkeypatch):
-    """It is logged for each reason, and the batch is padded."""
+def test_reasons_against_flash_attention(asked, caplog, monkeypatch):
+    """Each reason is logged, and the batch is padded."""
     unilm.log_attention.cache_clear()
     model, relative = tiny_model(attention=asked), tiny_model(attention=asked, relative=True)
     with caplog.at_level(logging.INFO):

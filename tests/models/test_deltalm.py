@@ -1,4 +1,4 @@
-"""The encoder-decoder model: its encoder, incremental decoding, what it starts from, its options."""
+"""The encoder-decoder model: its encoder, incremental decoding, its initial weights, its options."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ TINY = {
     "max_positions": 20,
 }
 
-# Each part of the first two decoder layers and where it comes from, counted from 1 as the paper does; by hand.
+# The origin of each part of the first two decoder layers, counted from 1 as in the paper; by hand.
 ORIGINS = {
     "1 self_attn": (1, "self_attn"),
     "1 self_attn_layer_norm": (1, "self_attn_layer_norm"),
@@ -60,7 +60,7 @@ def build(symbols: Dictionary | None = None, seed: int = 0, **options) -> DeltaL
 
 
 def scrambled(model: DeltaLMModel) -> DeltaLMModel:
-    """Weights of such a size that all of them matter."""
+    """Set weights large enough for all of them to matter."""
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,7 +71,7 @@ def scrambled(model: DeltaLMModel) -> DeltaLMModel:
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory):
-    """Tiny encoders of `transformers` by kind, each with the folder that it was converted to."""
+    """Tiny encoders of `transformers` by kind, each with the folder to which it was converted."""
     found = {}
     for kind in ("xlm-roberta", "bert"):
         folder = tmp_path_factory.mktemp(kind)
@@ -140,7 +140,7 @@ def test_new_symbols_and_fewer_positions(encoders, caplog):
 
 
 def test_decoding_step_by_step():
-    """Logits of each step from the incremental state are those of the whole target."""
+    """Logits of each step from the incremental state equal those of the whole target."""
     model = scrambled(build(**TINY))
     source, real = texts([9, 4, 7], 1)
     source = source.clamp(max=33)
@@ -174,7 +174,7 @@ def test_the_keys_of_the_source_are_stored_once_a_sentence(monkeypatch):
 
 
 def decoding(bf16=False):
-    """What is read of fairseq's configuration."""
+    """Return the part of fairseq's configuration that is used."""
     return SimpleNamespace(generation=SimpleNamespace(beam=5), common=SimpleNamespace(bf16=bf16), task=None)
 
 
@@ -195,7 +195,7 @@ def test_weights_that_overflow_in_float16():
     build(**TINY).half().prepare_for_inference_(cfg)
 
 
-def test_attention_weights_are_there_for_alignments_only():
+def test_attention_weights_are_returned_for_alignments_only():
     model = scrambled(build(**TINY))
     source, real = texts([6, 3], 1)
     inputs = (source.clamp(max=33), real.sum(dim=1), torch.tensor([[2, 5], [2, 6]]))
@@ -216,7 +216,7 @@ def test_activations_are_computed_again_for_gradients():
     torch.testing.assert_close(*gradients)
 
 
-def test_going_on_from_a_checkpoint_of_a_training(tmp_path, caplog):
+def test_starting_from_a_checkpoint_of_a_training(tmp_path, caplog):
     """A checkpoint that fairseq saved, with its copies of the embedding, under another dictionary."""
     first = scrambled(build(**TINY, layer_norm_eps=1e-6))
     state = {"model": first.state_dict(), "cfg": {"model": {"_name": "deltalm", **first.settled_options}}}
@@ -231,7 +231,7 @@ def test_going_on_from_a_checkpoint_of_a_training(tmp_path, caplog):
 
 @pytest.mark.parametrize(("given", "needed"), [(250008, 250104), (250104, 250008)])
 def test_the_vocabularies_of_the_official_checkpoints(tmp_path, caplog, given, needed):
-    """Rows that both have are copied; dictionary and checkpoint may be either."""
+    """Common rows are copied; the dictionary or the checkpoint can be the larger one."""
     small = {**TINY, "encoder_embed_dim": 2, "encoder_attention_heads": 1, "encoder_layers": 2}
     weights = {name: value for name, value in build(dictionary(given - 4), **small).state_dict().items()}
     official = {
@@ -251,7 +251,7 @@ def test_the_vocabularies_of_the_official_checkpoints(tmp_path, caplog, given, n
     assert f"the last 96 of 250,104 symbols {text}" in caplog.text
 
 
-def test_loading_what_does_not_fit():
+def test_loading_weights_that_do_not_fit():
     model = build(**TINY)
     state = model.state_dict()
     with pytest.raises(UserError, match=r"the dictionary has 34 symbols, but the checkpoint was made with 37"):
@@ -317,7 +317,7 @@ def test_problems_with_options():
         DeltaLMModel.build_model(DeltaLMConfig(**TINY), task)
 
 
-def test_architectures_leave_what_is_given():
+def test_architectures_keep_given_values():
     cfg = DeltaLMConfig(encoder_layers=2)
     ARCH_CONFIG_REGISTRY["deltalm_large"](cfg)
     assert (cfg.encoder_layers, cfg.decoder_layers, cfg.layernorm_embedding) == (2, 12, "no")

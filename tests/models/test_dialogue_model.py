@@ -1,4 +1,4 @@
-"""Role and turn embeddings in place of segments: sizes, and what becomes of a pretrained encoder's segments."""
+"""Role and turn embeddings in place of segments: sizes, and initialization from a pretrained encoder's segments."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ SEGMENTS, TABLES = "embeddings.segments.weight", {"embeddings.roles.weight", "em
 def encoder(request, tmp_path):
     """The folder of an encoder, and its model."""
     model = tiny_model(1, num_segments=request.param)
-    # As one that was converted before there were roles.
+    # As in a folder that was converted before roles existed.
     sizes = {name: getattr(model.cfg, name) for name in SIZES if name not in ("num_roles", "num_turns")}
     folder = tmp_path / "encoder"
     write_pretrained(folder, Conversion("BERT", dict(model.state_dict()), sizes))
@@ -89,7 +89,7 @@ def test_from_a_pretrained_encoder(encoder, caplog):
     assert (model.cfg.num_segments, model.cfg.num_roles, model.cfg.num_turns) == (0, 3, 4)
     assert model.cfg.pretrained is None
 
-    # The next model starts from the one with roles, whose own they then are.
+    # The next model starts from the one with roles and takes its tables.
     sizes = {name: getattr(model.cfg, name) for name in SIZES}
     write_pretrained(folder, Conversion("BERT", dict(own), sizes))
     again = build(folder, num_roles=3, num_turns=4)
@@ -97,7 +97,7 @@ def test_from_a_pretrained_encoder(encoder, caplog):
     assert PretrainedEncoder.open(folder).with_roles(3, 4) == PretrainedEncoder.open(folder)
 
 
-def test_the_tables_are_trained_beside_adapters(encoder):
+def test_the_tables_are_trained_with_adapters(encoder):
     folder, _ = encoder
     model = build(folder, num_roles=3, num_turns=4, lora_rank=2)
     kept = model.state_dict()
@@ -105,7 +105,7 @@ def test_the_tables_are_trained_beside_adapters(encoder):
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained >= TABLES
     assert not any("tokens" in name for name in trained)
-    # A checkpoint of adapters names its encoder, and is loaded beside it.
+    # A checkpoint of adapters names its encoder, which is loaded too.
     other = build(folder, num_roles=3, num_turns=4, num_segments=0, lora_rank=2)
     other.load_state_dict(kept)
     assert all(torch.equal(value, kept[name]) for name, value in other.state_dict().items())

@@ -1,4 +1,4 @@
-"""Heads beside those of `transformers`; what an encoder with a head trains and keeps, which checkpoints it takes."""
+"""Heads compared with those of `transformers`; trained parameters and checkpoints of an encoder with a head."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def theirs(request):
     config = transformers.BertConfig(vocab_size=50, max_position_embeddings=20, num_labels=request.param[1], **SIZES)
     model = getattr(transformers, request.param[0])(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # far from uniform, biases too
+        for parameter in model.parameters():  # far from uniform, also the biases
             parameter.copy_(parameter + 0.3 * torch.randn_like(parameter))
     return model
 

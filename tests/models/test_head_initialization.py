@@ -1,4 +1,4 @@
-"""What `s2sft convert` needs models for: shapes of parameters, and heads that are computed."""
+"""The models of `s2sft convert`: shapes of parameters, and computed heads."""
 
 import numpy as np
 import pytest
@@ -26,8 +26,8 @@ def test_shapes_are_those_of_the_model(changes):
     assert shapes == {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def test_nothing_is_made():
-    """Of a model that would not fit into any memory."""
+def test_no_parameter_is_allocated():
+    """The shapes of a model that would not fit into any memory."""
     huge = {"encoder_layers": 2, "encoder_embed_dim": 2**20, "encoder_attention_heads": 2**10}
     assert parameter_shapes(huge, 2**20)["embeddings.tokens.weight"] == (2**20, 2**20)
     assert torch.zeros(1).device.type == "cpu"
@@ -40,7 +40,7 @@ def test_sizes_that_contradict_each_other():
 
 @pytest.fixture
 def text(tmp_path):
-    """120 lines of 3 to 12 random words, among them an empty one."""
+    """120 lines of 3 to 12 random words, one of them empty."""
     rng = np.random.default_rng(0)
     lines = [
         " ".join(f"w{i}" for i in rng.integers(FIRST_WORD, VOCAB_SIZE, size=rng.integers(3, 13))) for _ in range(120)
@@ -56,7 +56,7 @@ def test_log_frequencies(tmp_path):
     path.write_text("w5 w6 w5\n\nw5 unheard-of\n")
     frequencies = log_frequencies(path, tiny_dictionary()).exp()
     dictionary = tiny_dictionary()
-    # Three lines end in eos, five words stand in them, and each of the 50 symbols counts once more.
+    # Three lines end in eos and have five words, and each of the 50 symbols counts once more.
     total = 8 + VOCAB_SIZE
     expected = {"w5": 4 / total, "w6": 2 / total, "[SEP]": 4 / total, "[UNK]": 2 / total, "w7": 1 / total}
     for symbol, share in expected.items():
@@ -66,7 +66,7 @@ def test_log_frequencies(tmp_path):
 
 @torch.no_grad()
 def lines_as_batches_of_one(model, text, max_tokens):
-    """Each line's states and embeddings, encoded alone."""
+    """Return the states and embeddings of each line, encoded alone."""
     states, targets = [], []
     for line in filter(None, text.read_text().split("\n")):
         words = [int(word[1:]) for word in line.split()][:max_tokens]
@@ -91,15 +91,15 @@ def test_the_dense_layer_is_the_least_squares_solution(text, encoder):
     inputs = states if bias is None else torch.cat([states, torch.ones(len(states), 1)], dim=1)
     exact = torch.linalg.lstsq(inputs.double(), targets.double(), rcond=1e-5, driver="gelsd").solution
     ours = weight.T.double() if bias is None else torch.cat([weight.T, bias.unsqueeze(0)]).double()
-    # Its predictions, up to its scale and to the ridge; the coefficients are not unique, for a layer norm's outputs
-    # depend on one another.
+    # Compare predictions, up to scale and ridge; coefficients are not unique, because the outputs of a layer norm are
+    # linearly dependent.
     ours, exact = inputs.double() @ ours, inputs.double() @ exact
     ratio = (ours * exact).sum() / (exact * exact).sum()
     assert ratio > 0
     assert ((ours - ratio * exact).norm() / ours.norm()).item() < 1e-2
 
 
-def test_the_head_reads_tokens_off_their_own_states(text):
+def test_the_head_predicts_tokens_from_their_own_states(text):
     model = tiny_model()
     states, targets = lines_as_batches_of_one(model, text, max_tokens=62)
     embeddings = model.embeddings.tokens.weight
@@ -118,7 +118,7 @@ def test_the_head_reads_tokens_off_their_own_states(text):
         model.lm_head.dense.bias.copy_(bias)
         after = right()
     print(f"{100 * before:.0f} % right before, {100 * after:.0f} % after")
-    # These states of a random network hold little of the tokens; for the real encoder of the demo 77 % were right.
+    # These states of a random network tell little about the tokens; with the demo's real encoder, 77 % were right.
     assert after > 5 * before
 
 
@@ -130,7 +130,7 @@ def test_unreadable_text(tmp_path, use):
 
 @pytest.mark.parametrize("kind", ["plain", "two_layer"])
 def test_heads_that_cannot_be_fitted(kind, tmp_path):
-    """Both problems at once: the head's kind, and an output bias that is there."""
+    """Both problems at once: the kind of the head, and an existing output bias."""
     conversion = Conversion("EuroBERT", {}, {"lm_head": kind}, missing=["lm_head.dense.weight"])
     with pytest.raises(UserError) as raised:
         initialize_head(conversion, tiny_dictionary(), fit_head=tmp_path / "a", output_prior=tmp_path / "b")

@@ -1,4 +1,4 @@
-"""ModernBERT and ELECTRA against live Hugging Face models with tiny random weights, whose names are mapped by hand."""
+"""ModernBERT and ELECTRA compared with live Hugging Face models with tiny random weights; names are mapped by hand."""
 
 import pytest
 import torch
@@ -13,11 +13,11 @@ TOKENS = {"vocab_size": VOCAB_SIZE, "pad_token_id": PAD, "bos_token_id": 2, "eos
 
 
 def scrambled(model):
-    """Weights far from initial ones, so that every part has a say."""
+    """Set weights far from their initial values, so that each part affects the result."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
-            # Layer norms and biases alike: around what they are initially.
+            # Layer norms and biases: around their initial values.
             spread = 0.3 if parameter.ndim == 2 else 0.5
             parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
     return model.eval()
@@ -110,7 +110,7 @@ def test_modernbert(pattern, every, window):
 
 
 def test_electra_generator():
-    """With embeddings narrower than the layers, and a head as narrow as they are."""
+    """With embeddings narrower than the layers, and a head with the width of the embeddings."""
     narrow = 10
     config = transformers.ElectraConfig(
         **{name: value for name, value in TOKENS.items() if name != "cls_token_id"},

@@ -1,4 +1,4 @@
-"""Models made ready to decode, against the same models as they were."""
+"""Models prepared for decoding, compared with the same models before."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ SETTINGS = {
     "bf16": {"bf16": True, "quantize": "none"},
     "int8": {"bf16": False, "quantize": "int8"},
 }
-# Differences of the logits, in standard deviations of all of them: root mean squares.
+# Root mean square differences of the logits, in standard deviations of all logits.
 TOLERANCES = {"float32": 1e-5, "bf16": 0.15, "int8": 0.15}
 
 needs_kernels = pytest.mark.skipif(
@@ -34,7 +34,7 @@ needs_kernels = pytest.mark.skipif(
 
 @pytest.fixture
 def batch():
-    """Four sources of unlike lengths and their targets."""
+    """Four sources of different lengths and their targets."""
     rng = np.random.default_rng(0)
     form = tiny_form()
     pairs = [(words(rng, source), words(rng, target)) for source, target in ((9, 4), (5, 7), (14, 1), (1, 3))]
@@ -61,7 +61,7 @@ def test_logits_of_a_prepared_model(encoder, setting, batch):
         logits = prepared(model, setting)(**batch["packed"])
     difference = (logits.float() - expected).square().mean().sqrt() / expected.std()
     assert difference <= TOLERANCES[setting]
-    assert (difference > 0.002) == (setting != "float32")  # 16 and 8 bits were really used
+    assert (difference > 0.002) == (setting != "float32")  # 16 and 8 bits are really used
     assert model.get_normalized_probs(logits, log_probs=True).dtype == torch.float32
 
 
@@ -82,7 +82,7 @@ def test_hypotheses_of_a_packed_model(encoder, batch):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_scores_are_float32_and_those_of_the_whole_sequence(encoder, setting, batch):
-    """What decoding says of its hypotheses, step by step, the scorer says of them in one pass."""
+    """The scorer's one pass gives hypotheses the scores of step-by-step decoding."""
     model = prepared(tiny_model(3, **encoder), setting)
     generator = SequenceGenerator([model], tiny_form(), SearchOptions(beam=2, max_len_b=6, never_generated=(PAD, CLS)))
     best = [sentence[0] for sentence in generator.generate([model], batch["sample"])]
@@ -108,7 +108,7 @@ def test_no_plain_layer_is_left(setting, kind):
 
 
 @needs_kernels
-def test_gelu_goes_into_the_kernel_and_nothing_else_does(batch):
+def test_only_gelu_is_fused_into_the_kernel(batch):
     for activation, fused in (("gelu", True), ("gelu_tanh", False), ("relu", False)):
         model = tiny_model(3, activation_fn=activation)
         with torch.no_grad():
@@ -136,7 +136,7 @@ def test_int8_contradicts_sixteen_bits_and_other_devices():
     ]
 
 
-def test_another_device_is_left_alone_but_for_bf16():
+def test_on_another_device_only_bf16_changes_the_model():
     model = tiny_model().to("meta")
     before = list(model.modules())
     prepare_for_inference(model, bf16=True, quantize="none")
@@ -147,7 +147,7 @@ def test_another_device_is_left_alone_but_for_bf16():
 @pytest.mark.skipif(not can_quantize(torch.ones(1, 1)), reason="this CPU has no 8-bit kernels")
 @pytest.mark.process
 def test_a_cpu_whose_8_bit_sums_overflow_is_refused():
-    """oneDNN asked to use AVX2 alone, which has no instructions for 8 bits."""
+    """oneDNN is told to use AVX2 only, which has no instructions for 8 bits."""
     program = (
         "import s2sft_fairseq.plugin\n"
         "from tiny import tiny_model\n"

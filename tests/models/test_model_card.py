@@ -1,4 +1,4 @@
-"""Model cards: what a page of a model shows of them."""
+"""Model cards: the metadata that a model's page shows."""
 
 import yaml
 
@@ -13,7 +13,7 @@ CONFIG = {
 
 
 def test_names_of_encoders_are_quoted():
-    """A colon or a hash means something in YAML."""
+    """A colon or a hash has a meaning in YAML."""
     for encoder in ("bert: base #1", "a/b", '"x"'):
         front = model_card({**CONFIG, "training": {"encoder": encoder}}, 5).split("---")[1]
         assert yaml.safe_load(front)["base_model"] == encoder

@@ -1,4 +1,4 @@
-"""A checkpoint as ``--pretrained`` names it: what is read off it, of every kind of training, and what is refused."""
+"""A checkpoint in ``--pretrained``: the settings that it gives, for every kind of training, and what is refused."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ def save(path, model, task=None, state=None, **options):
 
 
 def begin(path, **options):
-    """Build a model from what ``--pretrained`` names."""
+    """Build a model from the checkpoint in ``--pretrained``."""
     return UnilmModel.build_model(UnilmConfig(pretrained=str(path), **options), TASK)
 
 
@@ -42,7 +42,7 @@ def same(one, other, *, but=()):
 
 @pytest.mark.parametrize("kind", [{}, {"relative_position_bins": 8, "max_relative_position": 16}, {"num_segments": 4}])
 def test_a_checkpoint_of_pre_training(tmp_path, kind):
-    """Sizes, kind and head come with it; nothing is initialised anew, and no folder is needed afterwards."""
+    """Its sizes, kind and head are used; nothing is initialized again, and no folder is needed afterwards."""
     trained = tiny_model(1, **kind)
     model = begin(save(tmp_path / "best.pt", trained))
     assert same(model, trained) and not model.has_random_weights
@@ -70,12 +70,12 @@ def test_sizes_that_contradict_it(tmp_path):
     ids=["ernie-gen", "unilm", "fine-tuned", "classified"],
 )
 def test_the_layout_that_its_weights_learned(tmp_path, task, state, layout):
-    """How long texts are and how they are predicted is up to the next training."""
+    """The next training decides about the length of texts and the way of prediction."""
     assert open_pretrained(save(tmp_path / "best.pt", tiny_model(1), task, state)).layout == layout
 
 
 def test_a_classifier(tmp_path):
-    """The encoder is taken, its head is left out, and a language model head is initialised anew."""
+    """Its encoder is used, its head is left out, and a language model head is initialized."""
     trained = tiny_model(1)
     head = {name for name in trained.state_dict() if name.startswith("lm_head.")}
     path = save(tmp_path / "best.pt", EncoderWithHead(tiny_model(1), ClassificationHead(16, 2, dropout=0.0)))
@@ -83,7 +83,7 @@ def test_a_classifier(tmp_path):
     assert same(begin(path), trained, but=head)
 
 
-def test_adapters_are_merged_and_may_be_put_on_it(tmp_path):
+def test_adapters_are_merged_and_can_be_added(tmp_path):
     base = save(tmp_path / "base.pt", tiny_model(1))
     adapted = begin(base, lora_rank=2, dropout=0.0, attention_dropout=0.0)
     assert adapted.cfg.pretrained == str(base)
@@ -103,7 +103,7 @@ def test_adapters_are_merged_and_may_be_put_on_it(tmp_path):
     assert not torch.allclose(begin(base, dropout=0.0, attention_dropout=0.0)(**inputs), adapted(**inputs), atol=1e-2)
 
 
-def test_the_model_file_of_a_folder_stands_for_the_folder(tmp_path):
+def test_the_model_file_of_a_folder_means_the_folder(tmp_path):
     trained = tiny_model(1)
     sizes = {name: getattr(trained.cfg, name) for name in SIZES}
     write_pretrained(tmp_path / "encoder", Conversion("BERT", trained.state_dict(), sizes, {"target_segment": 1}))
@@ -114,17 +114,17 @@ def test_the_model_file_of_a_folder_stands_for_the_folder(tmp_path):
 
 
 def test_a_dictionary_of_other_symbols(tmp_path):
-    """As many in another order would be taken for each other; another number is seen in the weights."""
+    """Other symbols of the same number would be confused; another number shows in the weights."""
     path = save(tmp_path / "best.pt", tiny_model(1), state={"symbols": symbols_fingerprint(["x"])})
     with pytest.raises(UserError, match=r"--pretrained .*best\.pt was trained with other symbols than"):
         begin(path)
     path = save(tmp_path / "best.pt", tiny_model(1, vocab_size=VOCAB_SIZE - 1))
     with pytest.raises(UserError, match="the dictionary has 50 symbols, but the checkpoint was made with 49"):
         begin(path)
-    begin(save(tmp_path / "old.pt", tiny_model(1), state={"layout": {}}))  # which does not say
+    begin(save(tmp_path / "old.pt", tiny_model(1), state={"layout": {}}))  # it does not store its symbols
 
 
-def test_what_it_is_refused_for(tmp_path):
+def test_checkpoints_that_are_refused(tmp_path):
     torch.save({"cfg": {"model": {"_name": "deltalm"}}, "model": {"encoder.x": torch.ones(1)}}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"other\.pt must be a checkpoint of a unilm model, but is one of deltalm"):
         begin(tmp_path / "other.pt")
@@ -142,7 +142,7 @@ def test_what_it_is_refused_for(tmp_path):
         begin(tmp_path / "nothing.pt")
 
 
-def test_deltalm_begins_with_it_too(tmp_path):
+def test_deltalm_starts_from_it_too(tmp_path):
     trained = tiny_model(1, encoder_layers=4, layer_norm_eps=1e-5)
     path = save(tmp_path / "best.pt", trained)
     start = open_start(str(path), TASK.source_dictionary)

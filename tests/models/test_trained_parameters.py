@@ -1,4 +1,4 @@
-"""What is trained and what a checkpoint keeps: frozen parts, and adapters beside a pretrained encoder."""
+"""Trained and saved parameters: frozen parts, and adapters of a pretrained encoder."""
 
 import re
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ HEAD = ("lm_head.dense.bias", "lm_head.dense.weight")
 
 
 def write_encoder(folder, model, without=()):
-    """A converted encoder with the weights of a model, some of them left out; its folder."""
+    """Write a converted encoder with the weights of a model, without some of them; return its folder."""
     weights = {name: value for name, value in model.state_dict().items() if name not in without}
     sizes = {name: getattr(model.cfg, name) for name in SIZES}
     write_pretrained(folder, Conversion("BERT", weights, sizes, missing=list(without)))
@@ -36,14 +36,14 @@ def folder(tmp_path):
 
 
 def built(folder, **options):
-    """A model without dropout, ready to be trained."""
+    """Return a model without dropout, ready to be trained."""
     torch.manual_seed(0)
     dropout = {"dropout": 0.0, "attention_dropout": 0.0}
     return UnilmModel.build_model(UnilmConfig(pretrained=folder, **dropout, **options), TASK)
 
 
 def trained(model):
-    """The same model after some training: what may change has changed."""
+    """Return the same model after some training, in which all trained parameters have changed."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +54,7 @@ def trained(model):
 
 @pytest.fixture
 def inputs():
-    """Two texts of 9 and 5 tokens, all of which see each other."""
+    """Two texts of 9 and 5 tokens; all tokens of a text see each other."""
     positions = torch.cat([torch.arange(9), torch.arange(5)])
     zeros = torch.zeros_like(positions)
     tokens = torch.randint(5, 50, (14,), generator=torch.Generator().manual_seed(0))
@@ -68,7 +68,7 @@ def logits(model, inputs):
 
 
 def without_gradient(model, inputs):
-    """Names of the parameters that a loss gives no gradient."""
+    """Return the names of the parameters without a gradient."""
     model(**inputs).square().mean().backward()
     return {name for name, parameter in model.named_parameters() if parameter.grad is None}
 
@@ -103,14 +103,14 @@ def test_frozen_layers(tmp_path, inputs, relative):
     assert seen == [False]
 
 
-def test_nothing_is_said_where_all_is_trained(folder, caplog):
+def test_nothing_is_logged_if_everything_is_trained(folder, caplog):
     caplog.set_level("INFO")
     assert all(parameter.requires_grad for parameter in built(folder).parameters())
     assert "parameters are trained" not in caplog.text
 
 
 @pytest.mark.parametrize(("targets", "layers"), [("attention", 2), ("all", 4)])
-def test_adapters_learn_and_what_the_encoder_lacks(folder, inputs, targets, layers, caplog):
+def test_adapters_and_missing_parts_of_the_encoder_are_trained(folder, inputs, targets, layers, caplog):
     caplog.set_level("INFO")
     model = built(folder, lora_rank=2, lora_targets=targets)
     adapters = [name for name, _ in model.named_parameters() if "lora_" in name]
@@ -128,7 +128,7 @@ def test_starts_as_its_encoder(tmp_path, encoder, inputs):
     torch.testing.assert_close(logits(model, inputs), logits(base, inputs), atol=1e-6, rtol=0)
 
 
-def test_a_checkpoint_is_adapters_alone_and_comes_back(folder, inputs):
+def test_a_checkpoint_has_adapters_only_and_can_be_loaded(folder, inputs):
     model = trained(built(folder, lora_rank=2, lora_dropout=0.1))
     saved = model.state_dict()
     assert {name.rpartition(".")[2] for name in saved.keys() - {*HEAD}} == {"lora_a", "lora_b", FINGERPRINT}
@@ -136,7 +136,7 @@ def test_a_checkpoint_is_adapters_alone_and_comes_back(folder, inputs):
     assert not torch.allclose(logits(again, inputs), logits(model, inputs), atol=0.1)
     again.load_state_dict(saved)
     assert torch.equal(logits(again, inputs), logits(model, inputs))
-    assert model.cfg.pretrained == folder  # in full: where to find the encoder when the checkpoint is loaded
+    assert model.cfg.pretrained == folder  # the full path, for finding the encoder when the checkpoint is loaded
 
 
 def test_within_a_wrapper_too(folder):
@@ -148,7 +148,7 @@ def test_within_a_wrapper_too(folder):
     }
 
 
-def test_what_the_encoder_lacks_is_kept_even_if_it_is_frozen(tmp_path, inputs):
+def test_missing_parts_of_the_encoder_are_saved_even_if_frozen(tmp_path, inputs):
     folder = write_encoder(tmp_path / "encoder", tiny_model(4), without=("embeddings.segments.weight",))
     model = built(folder, lora_rank=2, freeze_layers=1)
     assert "embeddings.segments.weight" in model.state_dict()
@@ -170,7 +170,7 @@ def test_merged(folder, inputs, targets):
 
 
 def test_averaged_checkpoints(folder, inputs):
-    """As fairseq's script does it: sums over n, whole numbers rounded down."""
+    """Averaged as in fairseq's script: sums divided by n, integers rounded down."""
     states = [trained(built(folder, lora_rank=2)).state_dict(), built(folder, lora_rank=2).state_dict()]
     sums = {name: sum(state[name] for state in states) for name in states[0]}
     average = {name: value / 2 if value.is_floating_point() else value // 2 for name, value in sums.items()}

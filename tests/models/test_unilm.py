@@ -1,4 +1,4 @@
-"""The model: what it may learn from, its sizes, and what is said of options and weights that do not fit."""
+"""The model: which tokens it can learn from, its sizes, and errors of options and weights that do not fit."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ TASK = SimpleNamespace(source_dictionary=tiny_dictionary())
 
 
 def input_gradients(model, inputs, labelled, index):
-    """Which inputs (T,) get a gradient at all from the loss of one label."""
+    """Return which inputs (T,) get a nonzero gradient from the loss of one label."""
     embedded = []
     handle = model.embeddings.register_forward_hook(lambda module, args, out: embedded.append(out.requires_grad_()))
     logits = model(**inputs, labelled=labelled)
@@ -52,21 +52,21 @@ def input_gradients(model, inputs, labelled, index):
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
 def test_no_label_is_seen_by_its_own_prediction(method, encoder):
-    """Exactly no gradient from the loss of target token i to the inputs of tokens i and later; some to all before.
+    """The loss of target token i gives exactly no gradient to inputs i and later, and some to all inputs before.
 
-    None to those of other examples of the batch either, behind or before its own.
+    It gives none to other examples of the batch either, before or after its own.
     """
     rng = np.random.default_rng(0)
     form, model = tiny_form(method), tiny_model(1, **encoder)
     lengths = ((3, 4), (5, 6), (2, 0))
     batch = collate([pack_example(method, words(rng, s), words(rng, t), form, PAPER[method], rng) for s, t in lengths])
     labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))
-    # Of the second example; each target token has one label, and so has the [SEP] behind them.
+    # Those of the second example; each target token has one label, and so has the [SEP] after them.
     start, labels_before = sum(batch.lengths[0]), lengths[0][1] + 1
     context, content = batch.lengths[1][:2]
     for i in range(content):
         seen = input_gradients(model, model_inputs(batch), labelled, labels_before + i)
-        # A causal model's content begins with [SEP]: token i stands at i + 1 there.
+        # A causal model's content begins with [SEP]: token i is at i + 1 there.
         known = start + context + i + (not form.has_placeholders)
         expected = torch.zeros_like(seen)
         expected[start:known] = True
@@ -76,7 +76,7 @@ def test_no_label_is_seen_by_its_own_prediction(method, encoder):
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-def test_masked_predictions_see_their_placeholder_and_what_is_before(encoder):
+def test_masked_predictions_see_their_placeholder_and_earlier_tokens(encoder):
     rng = np.random.default_rng(1)
     form, model = tiny_form("masked"), tiny_model(2, **encoder)
     example = pack_example("masked", words(rng, 4), words(rng, 7), form, PAPER["masked"], rng)
@@ -87,8 +87,8 @@ def test_masked_predictions_see_their_placeholder_and_what_is_before(encoder):
         assert seen.tolist() == [i <= place for i in range(len(seen))]
 
 
-def test_local_layers_see_what_is_within_their_window_alone():
-    """A local layer behind a global one whose attention is switched off: three positions, the source's end included."""
+def test_local_layers_only_see_their_window():
+    """A local layer after a global one without attention sees three positions, which can be the end of the source."""
     rng = np.random.default_rng(2)
     form, model = tiny_form(), tiny_model(1, **{**ENCODERS["modernbert"], "encoder_layers": 2})
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_local_layers_see_what_is_within_their_window_alone():
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_sources_learn_nothing_of_targets(encoder):
-    """States of the source are those of the source alone, which decoding relies on."""
+    """States of the source do not depend on the target; decoding relies on this."""
     rng = np.random.default_rng(3)
     form, model = tiny_form(), tiny_model(3, **encoder)
     source = words(rng, 6)
@@ -133,7 +133,7 @@ def layer_norm(name, width):
 
 
 def parameters_of_bert(token_dim=16):
-    """Names and shapes of a tiny BERT's parameters."""
+    """Return names and shapes of a tiny BERT's parameters."""
     shapes = {"embeddings.tokens.weight": (VOCAB_SIZE, token_dim), "lm_head.bias": (VOCAB_SIZE,)}
     shapes |= {"embeddings.positions.weight": (64, token_dim), "embeddings.segments.weight": (2, token_dim)}
     shapes |= linear("lm_head.dense", token_dim, 16)
@@ -146,7 +146,7 @@ def parameters_of_bert(token_dim=16):
 
 
 def parameters_of_deberta(rows=16):
-    """Those of a tiny DeBERTa, whose table of relative positions has this many rows."""
+    """Return those of a tiny DeBERTa, whose table of relative positions has this many rows."""
     shapes = parameters_of_bert()
     del shapes["embeddings.positions.weight"], shapes["embeddings.segments.weight"]
     return {
@@ -160,7 +160,7 @@ def position_projections(name):
     return {**linear(f"layers.0.attention.{name}", 16, 16), **linear(f"layers.1.attention.{name}", 16, 16)}
 
 
-# No biases but that of the output, no position and segment embeddings, no layer norm before the first attention.
+# No biases except in the output, no position and segment embeddings, no layer norm before the first attention.
 PARAMETERS_OF_MODERNBERT = {
     "embeddings.tokens.weight": (VOCAB_SIZE, 16),
     "embeddings.layer_norm.weight": (16,),
@@ -254,7 +254,7 @@ def test_probabilities_are_in_float32():
 
 
 def test_rotary_positions_have_no_end():
-    """Nothing fails at max_positions: the model reads what it is given."""
+    """No error occurs at max_positions: the model reads everything it is given."""
     model = tiny_model(**ENCODERS["modernbert"])
     length = 2 * model.max_positions()
     tokens = torch.full((length,), 9)
@@ -266,7 +266,7 @@ def test_rotary_positions_have_no_end():
 
 
 def write_encoder(folder, model, vocab_size=VOCAB_SIZE, without=()):
-    """A converted encoder with the weights of a model, some of them left out."""
+    """Write a converted encoder with the weights of a model, without some of them."""
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith(tuple(without))}
     missing = sorted(model.state_dict().keys() - weights.keys())
     sizes = {name: getattr(model.cfg, name) for name in SIZES}
@@ -310,12 +310,12 @@ def test_all_contradictions_to_the_pretrained_encoder(tmp_path):
     ]
 
 
-# The options that came after the first release.
+# Options that were added after the first release.
 NEWER = list(SIZES)[list(SIZES).index("embedding_dim") :]
 
 
-def test_encoders_and_checkpoints_that_are_older_than_an_option(tmp_path):
-    """They are BERT-like in all that they do not know of."""
+def test_encoders_and_checkpoints_without_newer_options(tmp_path):
+    """Options that they do not have get BERT's values."""
     model = tiny_model()
     folder = write_encoder(tmp_path, model)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -360,7 +360,7 @@ def test_a_dictionary_that_does_not_fit_the_encoder(tmp_path):
 # Checkpoints
 
 
-def test_states_come_back():
+def test_weights_can_be_saved_and_loaded():
     source, model = tiny_model(5, relative=True), tiny_model(6, relative=True)
     model.load_state_dict(source.state_dict())
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
@@ -389,14 +389,14 @@ def test_all_parameters_that_do_not_fit():
 
 
 def test_a_checkpoint_of_another_vocabulary():
-    """Named first and alone: nothing else matters then."""
+    """It is the only error, because nothing else matters then."""
     with pytest.raises(UserError, match=r"^the dictionary has 50 symbols, but the checkpoint was made with 60: "):
         tiny_model().load_state_dict(tiny_model(vocab_size=60, encoder_ffn_embed_dim=24).state_dict())
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_checkpointed_activations_change_nothing(encoder):
-    """The same loss and gradients, dropout included, when the layers are computed a second time."""
+    """Computing the layers a second time gives the same loss and gradients, including dropout."""
     rng = np.random.default_rng(0)
     form = tiny_form()
     method = "pseudo_masked"
@@ -419,13 +419,13 @@ def test_checkpointed_activations_change_nothing(encoder):
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler here")
 @pytest.mark.process  # compilers
 def test_compiled_layers_change_nothing_but_rounding(monkeypatch, tmp_path):
-    # PyTorch's own cache hands out what was compiled with another ATEN_CPU_CAPABILITY.
+    # PyTorch's own cache could return code compiled for another ATEN_CPU_CAPABILITY.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     form, method, found = tiny_form(), "pseudo_masked", []
     for compiled in (False, True):
         model = tiny_model(4, compile=compiled).train()
         results = []
-        for seed in (1, 2):  # two numbers of tokens, for which nothing is compiled anew
+        for seed in (1, 2):  # two numbers of tokens; the second compiles nothing
             rng = np.random.default_rng(seed)
             pairs = [(words(rng, 4 * seed), words(rng, 5))]
             batch = collate([pack_example(method, *pair, form, PAPER[method], rng) for pair in pairs])
@@ -435,6 +435,6 @@ def test_compiled_layers_change_nothing_but_rounding(monkeypatch, tmp_path):
         found.append([*results, *(p.grad for p in model.parameters() if p.grad is not None)])
     assert len(found[0]) == len(found[1])
     for plain, fused in zip(*found, strict=True):
-        # Sums of up to hundreds, whose small ones are differences of large ones: the largest says how far they round.
-        # Measured: 1.2e-6 of it at most.
+        # Sums reach hundreds, and small ones are differences of large ones, so the tolerance is relative to the
+        # largest. Measured: at most 1.2e-6 of it.
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-4 * plain.abs().max().item())

@@ -1,4 +1,4 @@
-"""Sizes that are not given, and what is said of those that are impossible."""
+"""Sizes that are not given, and errors of impossible ones."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_local_rotary_positions_need_global_ones():
 
 
 def test_values_of_other_types():
-    """As a file may hold them."""
+    """As a file can hold them."""
     wrong = {"encoder_layers": "six", "dropout": "x", "encoder_embed_dim": [1], "compile": 1, "max_positions": True}
     with pytest.raises(UserError) as raised:
         complete_sizes(UnilmConfig(**wrong))
@@ -105,7 +105,7 @@ def test_all_options_of_freezing_and_adapters_that_are_impossible():
     ]
 
 
-def test_more_frozen_layers_than_there_are_and_adapters_beside_nothing():
+def test_too_many_frozen_layers_and_adapters_without_an_encoder():
     with pytest.raises(UserError) as raised:
         complete_sizes(UnilmConfig(encoder_layers=2, freeze_layers=3, lora_rank=8))
     assert raised.value.problems == [

@@ -1,4 +1,4 @@
-"""Packed and quantized layers against plain ones."""
+"""Packed and quantized layers compared with plain ones."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def _seed():
 
 
 def quantized_naively(x):
-    """Each row rounded to 127 steps of its largest number; in float64, but rounded from the float32 that is given."""
+    """Round each row to 127 steps of its largest value; return float64, with the rounding of the given float32."""
     step = x.abs().amax(dim=-1, keepdim=True) / 127
     return torch.where(step > 0, (x / step).round().double() * step, 0.0)
 
@@ -47,7 +47,7 @@ def quantized_naively(x):
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rows", INPUTS.values(), ids=INPUTS)
-def test_a_packed_layer_gives_what_a_plain_one_does(rows, shape, bias):
+def test_a_packed_layer_equals_a_plain_one(rows, shape, bias):
     plain = nn.Linear(*shape, bias=bias)
     x = rows(shape[0])
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_every_number_of_rows_up_to_200():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sixteen_bits_where_the_cpu_has_them(dtype):
+def test_sixteen_bits_if_the_cpu_supports_them(dtype):
     plain = nn.Linear(48, 80).to(dtype)
     if not can_pack(plain.weight):
         pytest.skip("this CPU does not multiply in this data type")
@@ -82,7 +82,7 @@ def test_sixteen_bits_where_the_cpu_has_them(dtype):
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rows", INPUTS.values(), ids=INPUTS)
-def test_a_quantized_layer_multiplies_what_was_rounded(rows, shape, bias):
+def test_a_quantized_layer_multiplies_rounded_numbers(rows, shape, bias):
     plain = nn.Linear(*shape, bias=bias)
     x = rows(shape[0])
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_the_largest_numbers_do_not_overflow():
 
 @needs_int8
 def test_no_reference_kernel(capfd):
-    """oneDNN falls back to one that is a thousand times slower, for signed inputs on CPUs without AMX."""
+    """oneDNN could fall back to a kernel that is a thousand times slower, for signed inputs on CPUs without AMX."""
     plain = nn.Linear(64, 32)
     layers = [QuantizedLinear(plain.weight, plain.bias), PackedLinear(plain.weight, plain.bias)]
     with torch.no_grad(), torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
@@ -150,7 +150,7 @@ class TwoLayers(nn.Module):
 
 
 @needs_kernels
-def test_every_linear_layer_is_replaced_and_its_weight_let_go():
+def test_every_linear_layer_is_replaced_and_its_weight_freed():
     model = TwoLayers()
     x = torch.randn(3, 16)
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_quantize_reaches_every_linear_layer():
 
 @pytest.mark.parametrize("quantize", [False, True])
 def test_layers_without_kernels_stay(quantize, caplog):
-    """Neither in 64 bits nor on another device is there anything to pack with; a log that is asked for says so."""
+    """There are no kernels for 64 bits or for another device; the debug log says so."""
     for model in (TwoLayers().double(), TwoLayers().to("meta")):
         before = list(model.modules())
         with caplog.at_level("DEBUG"):

@@ -1,4 +1,4 @@
-"""Disentangled attention against equation 4 of DeBERTa's article, written pair by pair."""
+"""Disentangled attention compared with equation 4 of the DeBERTa paper, written pair by pair."""
 
 import math
 
@@ -24,7 +24,7 @@ TERMS = [("c2p",), ("p2c",), ("c2p", "p2c")]
 
 
 def batch_of_pairs():
-    """Two pseudo-masked examples, whose placeholders share the positions of the target's tokens."""
+    """Two pseudo-masked examples, whose placeholders have the positions of the target's tokens."""
     rng, form = np.random.default_rng(2), tiny_form()
     corruption = Corruption(target_mask_prob=0.5, random_prob=0.1, keep_prob=0.1)
     pairs = [(words(rng, source), words(rng, target)) for source, target in ((4, 3), (2, 5))]
@@ -37,7 +37,7 @@ def columns():
 
 
 def random_parts(terms, shared, buckets=4, furthest=5):
-    """An attention and the table that it reads, in double precision, with weights that all matter."""
+    """Return an attention and its table, in double precision, with weights that all matter."""
     torch.manual_seed(0)
     attention = DisentangledAttention(
         embed_dim=WIDTH, num_heads=HEADS, dropout=0.0, bias=True, terms=terms, shared=shared, table_dropout=0.0
@@ -49,7 +49,7 @@ def random_parts(terms, shared, buckets=4, furthest=5):
 
 
 def by_pairs(attention, relative, x, columns):
-    """What each token attends to (T, H), from one query, one key and one head at a time."""
+    """Return the outputs of attention (T, H), from one query, one key and one head at a time."""
     table = relative.layer_norm(relative.embedding.weight)
     size = WIDTH // HEADS
     query, key, value = attention.qkv(x).split(WIDTH, dim=1)
@@ -93,9 +93,9 @@ def test_output_and_gradients_are_those_of_every_pair(columns, terms, shared):
     found = attention(x, plan)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
     for ours, theirs in zip(torch.autograd.grad((found * weights).sum(), leaves), gradients, strict=True):
-        assert theirs.abs().max() > 1e-3 or theirs.ndim == 1  # softmax leaves nothing to the bias of keys
+        assert theirs.abs().max() > 1e-3 or theirs.ndim == 1  # softmax cancels the bias of keys
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=0)
-    # Without a gradient the kernels are others; and some tokens may attend alone.
+    # Without gradients other kernels are used; and only some tokens can attend.
     with torch.no_grad():
         torch.testing.assert_close(attention(x, plan), expected, atol=1e-10, rtol=0)
         some = torch.arange(1, len(x), 3)
@@ -144,8 +144,8 @@ def test_a_prepared_model_does_not_project_its_table_again(monkeypatch, columns)
     torch.testing.assert_close(model.encode(columns), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_weights_that_are_shown_are_those_that_attend(columns):
-    """With one head, for then the mean of all heads is what attends."""
+def test_shown_weights_are_those_of_the_attention(columns):
+    """One head is used, so the mean of all heads is the attention."""
     model = tiny_model(5, **ENCODERS["deberta"], encoder_attention_heads=1).double()
     columns = PackedColumns(*(column[: sum(columns.lengths[0])] for column in columns[:5]), columns.lengths[:1])
     attention, seen = model.layers[0].attention, []

@@ -1,11 +1,11 @@
-"""Dropout from shared random numbers: how much is dropped, and that the backward pass drops the same."""
+"""Dropout from shared random numbers: the share of dropped elements, and that the backward pass drops the same ones."""
 
 import pytest
 import torch
 
 from s2sft_fairseq.modules.dropout import Dropout, draw_kept, kept_again
 
-COUNT = 400_003  # no multiple of the four elements that share a random number
+COUNT = 400_003  # not a multiple of the four elements that share a random number
 
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -30,7 +30,7 @@ def test_share_and_scale(probability, dtype):
 
 
 def test_elements_are_dropped_independently():
-    """Of those that share a random number too: each pair of the four comes as often as chance has it."""
+    """Elements that share a random number are independent too: each pair of the four is as frequent as by chance."""
     torch.manual_seed(0)
     probability = 0.3
     dropped = Dropout(probability)(torch.ones(COUNT // 4, 4)) == 0
@@ -63,7 +63,7 @@ def test_share(probability):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_gradient_is_dropped_where_the_result_is(dtype):
+def test_the_gradient_is_dropped_at_the_same_places_as_the_result(dtype):
     torch.manual_seed(0)
     x = torch.randn(50, 41).to(dtype).requires_grad_()
     weight = torch.randn(50, 41).to(dtype)
@@ -76,7 +76,7 @@ def test_the_gradient_is_dropped_where_the_result_is(dtype):
 
 
 def test_transposed_input():
-    """Memory in another order than the elements: result and gradient still agree."""
+    """If memory has another order than the elements, result and gradient still agree."""
     torch.manual_seed(0)
     x = torch.randn(7, 30, 5).transpose(0, 2).requires_grad_()
     out = Dropout(0.5)(x)
@@ -86,7 +86,7 @@ def test_transposed_input():
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_nothing_and_everything(probability):
+def test_probabilities_0_and_1(probability):
     x = torch.randn(100, requires_grad=True)
     out = Dropout(probability)(x)
     (gradient,) = torch.autograd.grad(out.sum(), x)

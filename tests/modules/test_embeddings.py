@@ -1,4 +1,4 @@
-"""One gradient of a matrix that is looked up in and multiplied with, against that of automatic differentiation."""
+"""The single gradient of a matrix used for look-up and for the output, compared with automatic differentiation."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def test_frozen(weight):
 
 
 def test_the_matrix_has_one_gradient_in_memory(weight):
-    """What the output made is what the parameter gets, not a copy."""
+    """The parameter gets the gradient tensor of the output, not a copy."""
     left = []
     tied = TiedGradient()
     leave = tied.leave
@@ -71,7 +71,7 @@ def test_the_matrix_has_one_gradient_in_memory(weight):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bits(dtype):
-    """What is added is rounded once: sums of 16 bits stay where they are from some hundred or thousand on."""
+    """The sum is rounded once: in 16 bits, sums would stop growing after some hundreds or thousands."""
     weight = torch.zeros(VOCAB, WIDTH, dtype=dtype, requires_grad=True)
     tokens, wanted = torch.full((5000,), 3), []
 
@@ -84,4 +84,4 @@ def test_16_bits(dtype):
     with Sums():
         tied_embedding(tokens, weight, PADDING, TiedGradient()).sum().backward()
     assert weight.grad[3].tolist() == torch.full((WIDTH,), 5000.0, dtype=dtype).tolist()
-    assert wanted == [torch.float32]  # a CPU's operator adds in 32 bits by itself, a GPU's does not
+    assert wanted == [torch.float32]  # a CPU's operator adds in 32 bits anyway, a GPU's does not

@@ -1,4 +1,4 @@
-"""Attention by flash attention: the same as by the dense rule, in outputs, gradients and dropout."""
+"""Attention by flash attention: the same outputs, gradients and dropout as by the dense rule."""
 
 import inspect
 
@@ -17,12 +17,12 @@ from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 
 HEADS, WIDTH = 2, 128
-"""As wide as there are tokens at most, so that the weights can be read off; see `weights`."""
+"""At least the number of tokens, so that outputs can show the weights; see `weights`."""
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 def example(context, content=0, placeholders=0, first=1):
-    """An example in order; its ids are of no importance."""
+    """Return an example in order; its ids do not matter."""
 
     def block(length, start, step, group):
         steps = step + np.arange(length) if step else 0
@@ -38,7 +38,7 @@ def example(context, content=0, placeholders=0, first=1):
 
 
 def packed(method):
-    """Examples of an objective, longer and shorter than the windows, and as short as they can be."""
+    """Return examples of an objective, longer and shorter than the windows, and as short as possible."""
     rng = np.random.default_rng(0)
     form, corruption = tiny_form(method), OBJECTIVES[method].corruption["original"]
     pairs = [(words(rng, source), words(rng, target)) for source, target in ((6, 5), (11, 2), (1, 8), (1, 1))]
@@ -70,7 +70,7 @@ def tokens(columns):
 
 
 def dense_visible(columns, window):
-    """Who sees whom in a whole batch (T, T)."""
+    """Return which keys each query of a whole batch sees (T, T)."""
     seen = visible(columns.steps, columns.groups, columns.steps, columns.groups)
     if window:
         seen &= within_window(columns.positions, columns.positions, window)
@@ -79,7 +79,7 @@ def dense_visible(columns, window):
 
 
 def dense_attention(qkv, seen, kept=1.0):
-    """By the rule, with all scores; ``kept``: what dropout makes of 1 (T, h, T)."""
+    """Attend by the rule, with all scores; ``kept``: the result of dropout on ones (T, h, T)."""
     query, key, value = qkv.unbind(1)
     scores = torch.einsum("qhd,khd->qhk", query, key) / WIDTH**0.5
     weights = scores.masked_fill(~seen.unsqueeze(1), float("-inf")).softmax(-1)
@@ -99,7 +99,7 @@ def attend(qkv, plan, dropout, at=None):
 
 
 def weights(qkv, plan, dropout):
-    """The weights after dropout (T, h, T), by values of which each token has a place of its own."""
+    """Return the weights after dropout (T, h, T); each token's value is a one-hot vector, so the outputs show them."""
     count = len(qkv)
     assert count <= WIDTH
     qkv = qkv.detach().clone()
@@ -112,7 +112,7 @@ def test_batches_are_in_order():
 
 
 def assert_equals_the_dense_rule(columns, window, dropout, dtype, tolerance):
-    """In results and gradients. What is dropped follows from the seed alone, and is read off the weights."""
+    """Compare results and gradients. The seed alone determines what is dropped, and the weights show it."""
     plan = flash_plan(columns, window=window, dtype=dtype)
     seen, qkv = dense_visible(columns, window), random_qkv(columns, dtype).requires_grad_()
     kept = (weights(qkv, plan, dropout) != 0).double() / (1 - dropout)
@@ -152,11 +152,11 @@ def test_some_tokens(at, dropout):
 
 @pytest.mark.usefixtures("emulated")
 def test_one_own_key_in_four_is_dropped():
-    """A placeholder's own key, which the kernel does not know, as often as the others."""
+    """A placeholder's own key, which the kernel does not handle, is dropped as often as the others."""
     columns = packed_columns(collate([example(1, 40, 40), example(1, 10, 10)] * 20))
     plan, placeholder = flash_plan(columns, dtype=torch.float64), columns.groups > 0
     qkv = torch.zeros(tokens(columns), 3, HEADS, 8, dtype=torch.float64)
-    qkv[placeholder, 2] = 1  # which only the own key has
+    qkv[placeholder, 2] = 1  # only the own key has it
     torch.manual_seed(0)
     dropped = flash_attention(qkv, plan, 0.25)[placeholder, :, 0] == 0
     # 2,000 draws: the standard deviation of the share is 0.01.
@@ -202,7 +202,7 @@ def test_cpus_are_an_obstacle():
 
 
 def test_the_emulation_has_the_arguments_of_the_operators():
-    """By their names: the order in which the package gives them is that of PyTorch."""
+    """They have the same names; the package passes them in PyTorch's order."""
     for emulation, operator in (
         (flash_kernel.forward, torch.ops.aten._flash_attention_forward.default),
         (flash_kernel.backward, torch.ops.aten._flash_attention_backward.default),
@@ -213,7 +213,7 @@ def test_the_emulation_has_the_arguments_of_the_operators():
 
 
 ROUNDING = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Some roundings of weights and of sums, which are of the order of 1, in gradients of that of 5."""
+"""A few roundings of weights and sums of the order of 1, in gradients of the order of 5."""
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
@@ -236,7 +236,7 @@ def on_gpu(examples):
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_kernel_of_gpus(dropout, dtype):
-    """It equals the dense rule as its emulation does above."""
+    """It equals the dense rule, like its emulation above."""
     for examples in BATCHES.values():
         for window in WINDOWS.values():
             assert_equals_the_dense_rule(on_gpu(examples), window, dropout, dtype, ROUNDING[dtype])
@@ -258,7 +258,7 @@ def test_equals_padded_attention_on_a_gpu(window):
 
 @ON_GPU
 def test_dropout_on_a_gpu():
-    """The kernel rounds the rate to 1/256, and its scale not."""
+    """The kernel rounds the rate to 1/256, but not its scale."""
     columns = on_gpu([example(8, 40, 40)])
     plan, seen = flash_plan(columns, dtype=torch.bfloat16), dense_visible(columns, 0)
     qkv = torch.zeros(tokens(columns), 3, 64, WIDTH, device=CUDA, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The trial of flash attention: it passes with the right operators, and finds what is wrong with others."""
+"""The trial of flash attention: it passes with the right operators, and detects wrong ones."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_right_operators(dtype, window):
 
 
 def wrong(monkeypatch, name, change):
-    """Give the module another forward or backward call."""
+    """Replace the module's forward or backward call."""
     right = getattr(flash_attention, name)
     monkeypatch.setattr(flash_attention, name, lambda call, *others: change(right, call, *others))
 

@@ -1,4 +1,4 @@
-"""The incremental state: what is kept, who sees it, what follows the search; neighbours that attend together."""
+"""The incremental state: which tokens are kept, who sees them, and how they follow the search; groups of sentences."""
 
 import numpy as np
 import pytest
@@ -16,27 +16,27 @@ from s2sft_fairseq.modules.incremental_state import (
 from s2sft_fairseq.modules.step_layout import next_token_layout
 
 SENTENCES, HEADS, SOURCE, SIZE, ROOM = 3, 2, 5, 4, 40
-# Of the sources, and the slots where they begin: the last two are a group.
+# Lengths of the sources, and the slots where they begin: the last two form a group.
 LENGTHS = (5, 3, 4)
 FIRST_SLOTS = (0, 2, 1)
 PLACES = source_places(LENGTHS, SOURCE, torch.device("cpu"))
 
 
 def keys(slots):
-    """Keys that tell what stands in each slot (N, S): (N, h, S, d)."""
+    """Return keys that identify the contents of each slot (N, S): (N, h, S, d)."""
     heads = torch.arange(HEADS).view(1, HEADS, 1, 1)
     return slots[:, None, :, None] * 100 + heads * 10 + torch.arange(SIZE, dtype=torch.float32)
 
 
 def keys_values(labels):
-    """Those of packed sources with such labels (T,): (T, 2, h, d)."""
+    """Return those of packed sources with such labels (T,): (T, 2, h, d)."""
     # (1, h, T, d) -> (T, h, d)
     of_labels = keys(labels.unsqueeze(0)).squeeze(0).transpose(0, 1)
     return torch.stack([of_labels, of_labels + 0.5], dim=1)
 
 
 def slots_of(cache, used):
-    """What stands in the slots in use, read back from keys and values, which must agree in every head."""
+    """Return the contents of the used slots, read from keys and values, which must agree in all heads."""
     contents = cache.key[:, 0, :used, 0] / 100
     filled = (contents != 0)[:, None, :, None]
     torch.testing.assert_close(cache.key[:, :, :used], keys(contents) * filled)
@@ -45,7 +45,7 @@ def slots_of(cache, used):
 
 
 class Followed:
-    """A state, and what each hypothesis should see of it: plain lists of labels of tokens."""
+    """A state, and what each hypothesis should see in it: plain lists of labels of tokens."""
 
     def __init__(self, layers=2):
         labels = torch.arange(1, 1 + sum(LENGTHS)).float()
@@ -97,7 +97,7 @@ class Followed:
         self.expected = [self.expected[sentence] for sentence in left]
 
     def check(self):
-        """Every hypothesis sees its own source and tokens, in their order, at their positions, and nothing else."""
+        """Each hypothesis sees its own source and tokens, in their order, at their positions, and nothing else."""
         for cache in self.state.layers:
             contents = slots_of(cache, self.state.used)
             assert len(contents) == len(self.expected)
@@ -114,12 +114,12 @@ class Followed:
 
 
 def test_places_of_sources():
-    """Five slots for each: the second source begins two further on, the third one."""
+    """Each has five slots: the second source begins two slots later, the third one."""
     assert PLACES.tolist() == [0, 1, 2, 3, 4, 7, 8, 9, 11, 12, 13, 14]
 
 
 def test_padding_holds_numbers():
-    """What is multiplied by a weight of 0 must be finite; what comes behind the sources is left alone."""
+    """Values with a weight of 0 must be finite; slots after the sources are not changed."""
     size = (SENTENCES, HEADS, SOURCE + 1, SIZE)
     cache = LayerCache(torch.full(size, float("nan")), torch.full(size, float("nan")))
     cache.store(torch.ones(sum(LENGTHS), 2, HEADS, SIZE), PLACES, slice(0, SENTENCES), SOURCE)
@@ -150,7 +150,7 @@ def test_new_tokens_are_seen_by_the_hypotheses_they_continue():
     assert followed.state.used == SOURCE + 2 * 4
 
 
-def test_the_slot_of_a_placeholder_is_written_over():
+def test_the_slot_of_a_placeholder_is_overwritten():
     followed = Followed()
     followed.step()
     assert (slots_of(followed.state.layers[0], SOURCE + 2)[:, -1] == -1).all()
@@ -158,7 +158,7 @@ def test_the_slot_of_a_placeholder_is_written_over():
     assert (slots_of(followed.state.layers[0], SOURCE + 2)[:, -1] > 0).all()
 
 
-def test_hypotheses_go_on_from_each_other_and_no_key_moves():
+def test_hypotheses_continue_each_other_without_moving_keys():
     followed = Followed()
     followed.follow([[0] * 3] * SENTENCES)
     followed.step()
@@ -182,8 +182,8 @@ def test_sentences_leave_with_all_their_hypotheses():
         followed.check()
 
 
-def test_slots_that_nobody_sees_are_freed(monkeypatch):
-    """A hypothesis that nothing comes of leaves no trace, and one that all come of is shared."""
+def test_unused_slots_are_freed(monkeypatch):
+    """Tokens of dropped hypotheses are freed, and those of a common ancestor are shared."""
     monkeypatch.setattr(incremental_state, "STEPS_BETWEEN_COMPACTIONS", 1)
     rng = torch.Generator().manual_seed(0)
     followed = Followed()
@@ -198,16 +198,16 @@ def test_slots_that_nobody_sees_are_freed(monkeypatch):
         if step == 6:
             followed.keep_sentences([0, 2])
     followed.follow([[1] * 4] * 2)
-    # There is not room for slots of its own for every hypothesis: 12 steps of 4.
+    # There is no room for separate slots of all hypotheses: 12 steps of 4.
     assert followed.state.capacity == SOURCE + ROOM
     followed.step()
     followed.step()
     followed.check()
-    # All tokens but those of the last two steps are common to the four hypotheses.
+    # The four hypotheses have all tokens in common except those of the last two steps.
     assert followed.state.used <= SOURCE + 12 + 2 * 4
 
 
-def test_room_is_found_when_hypotheses_share_nothing():
+def test_capacity_grows_if_hypotheses_share_nothing():
     followed = Followed()
     followed.follow([[0] * 4] * SENTENCES)
     for _ in range(12):
@@ -218,12 +218,12 @@ def test_room_is_found_when_hypotheses_share_nothing():
     assert followed.state.layers[1].key.size(2) == followed.state.capacity
 
 
-def test_what_new_tokens_see():
+def test_visibility_of_new_tokens():
     followed = Followed(layers=1)
     followed.follow([[0, 0]] * SENTENCES)
     followed.step()
     layout = next_token_layout(2, 1, placeholder=True, device=torch.device("cpu"))
-    # Sentence 1: three source positions behind padding, then the token of each hypothesis; the new tokens, and the two
+    # Sentence 1: three source positions after padding, then the token of each hypothesis; the new tokens, and the two
     # placeholders, which see what the new tokens of their hypotheses see, and themselves.
     slots, end = followed.state.slots_of(layout), followed.state.read_by(layout)
     assert followed.state.seen_by(layout, slots, end)[1].int().tolist() == [
@@ -249,17 +249,17 @@ def test_every_sentence_once_with_little_padding(seed, ordered):
     for rows, longest in groups:
         assert longest == max(lengths[rows])
         assert padding(lengths[rows]) <= MOST_PADDING
-        # The next one would not have fitted.
+        # The next sentence would not have fitted.
         assert rows.stop == 50 or padding(lengths[rows.start : rows.stop + 1]) > MOST_PADDING
     assert len(groups) < (20 if ordered else 45)
 
 
-def test_a_short_one_among_many_stays_with_them():
+def test_a_short_sentence_among_many_stays_in_their_group():
     assert list(similar_lengths([8] * 7 + [1] + [8] * 7)) == [(slice(0, 15), 8)]
     assert list(similar_lengths([8, 1, 8])) == [(slice(0, 1), 8), (slice(1, 2), 1), (slice(2, 3), 8)]
 
 
-def test_one_length_and_none():
+def test_one_length_and_no_sentences():
     assert list(similar_lengths([7, 7, 7])) == [(slice(0, 3), 7)]
     assert list(similar_lengths([])) == []
 
@@ -268,7 +268,7 @@ def test_consecutive_groups_by_positions():
     assert list(consecutive([3, 4, 2, 9, 1, 1], 8)) == [
         (slice(0, 2), slice(0, 7)),
         (slice(2, 3), slice(7, 9)),
-        (slice(3, 4), slice(9, 18)),  # alone it may be longer
+        (slice(3, 4), slice(9, 18)),  # alone, a sentence can be longer
         (slice(4, 6), slice(18, 20)),
     ]
     assert list(consecutive([], 8)) == []

@@ -1,4 +1,4 @@
-"""Linear layers of training against PyTorch's own."""
+"""Linear layers for training compared with PyTorch's own."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SHAPES = {"rows": (37,), "a batch": (3, 5), "none": (0,)}
 
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch):
-    """Tiny products take the fast way too."""
+    """Let tiny products take the fast path too."""
     monkeypatch.setattr(module, "LEAST", 1)
 
 
@@ -24,7 +24,7 @@ def case(shape, dtype=torch.float32, bias=True):
 
 
 def result_and_gradients(function, tensors):
-    """The result, and the gradients of a weighted sum of it."""
+    """Return the result, and the gradients of a weighted sum of it."""
     result = function(*tensors)
     weight = torch.linspace(-1, 1, result.numel()).view_as(result)
     return result, *torch.autograd.grad((weight * result).sum(), tensors)
@@ -40,7 +40,7 @@ def test_float32(shape, bias):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_bfloat16_products(bias):
-    """Result and gradients are float32, as near to the exact ones as those of PyTorch's autocast, and not exact."""
+    """Result and gradients are float32, as near to the exact ones as those of PyTorch's autocast, but not exact."""
     tensors = case((300,), bias=bias)
     exact = result_and_gradients(F.linear, tensors)
 
@@ -64,7 +64,7 @@ def test_bias_and_its_gradient_are_not_rounded():
     assert torch.equal(bias.grad, torch.full((4, 2), 1 + 1e-6).sum(dim=0))
 
 
-def test_what_is_kept_for_the_backward_pass_is_half_as_large():
+def test_saved_tensors_are_half_as_large():
     def kept(enabled):
         sizes = []
         x, weight, bias = case((300,))

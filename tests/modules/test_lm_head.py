@@ -1,4 +1,4 @@
-"""The language model head; its loss, chunk by chunk, against the divergence written out over all classes."""
+"""The language model head; its loss, chunk by chunk, compared with the divergence written out over all classes."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_a_quantized_head_is_near(head):
         head.pack(embedding, quantize=True)
         assert isinstance(head.output, QuantizedLinear)
         error = head(x, embedding) - expected
-    # Two roundings to 127 steps of what is largest in a row.
+    # Two roundings to 127 steps of the largest value in a row.
     assert 0 < error.std() < 0.02 * expected.std()
 
 
@@ -76,7 +76,7 @@ def case(dtype=torch.float64, seed=0):
 
 
 def plain(factors, labels, smoothing):
-    """KL(q || p), term by term."""
+    """Return KL(q || p), term by term."""
     features, weight, bias = factors
     log_probs = (features @ weight.t() + bias).log_softmax(dim=1)
     wanted = torch.full_like(log_probs, smoothing / (VOCAB - 2))
@@ -108,7 +108,7 @@ def test_loss_and_gradients_equal_the_plain_ones(smoothing):
     scores = factors[0] @ factors[1].t() + factors[2]
     torch.testing.assert_close(losses.nll, torch.nn.functional.cross_entropy(scores, labels, reduction="none"))
     assert torch.equal(losses.correct, scores.argmax(dim=1) == labels)
-    # A factor as that of loss scaling.
+    # A factor like that of loss scaling.
     ours, theirs = (torch.autograd.grad(7 * loss, factors) for loss in (losses.loss, expected))
     for found, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, wanted)
@@ -154,7 +154,7 @@ def test_scores_of_bfloat16_are_normalised_in_float32():
 
 @pytest.mark.usefixtures("chunks")
 def test_bfloat16_products():
-    """Under autocast factors alone are rounded: loss and gradients are float32, and near to the exact ones."""
+    """Autocast only rounds factors: loss and gradients are float32, and near the exact ones."""
     factors, labels = case(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         losses = linear_cross_entropy(*factors, Targets(labels, smoothing=0.1, excluded=EXCLUDED))
@@ -167,7 +167,7 @@ def test_bfloat16_products():
 
 
 def test_weights_are_not_rounded():
-    """The weighted sum neither: as 16 bits a batch's is rounded by tens, or infinite."""
+    """Nor is the weighted sum: in 16 bits, a batch's would be rounded by tens, or infinite."""
     factors, labels = case(torch.float32)
     targets = Targets(labels, EXCLUDED, weights=torch.rand(LABELS))
     with torch.autocast("cpu", torch.bfloat16):
@@ -210,7 +210,7 @@ def test_scores_of_all_labels_never_exist_at_once(monkeypatch):
 
 
 def test_chunks_are_larger_on_a_gpu():
-    """250,002 words: 67 labels at a time on the CPU, and a GiB of scores on a GPU."""
+    """250,002 symbols: 67 labels at a time on the CPU, and a GiB of scores on a GPU."""
     labels = torch.zeros(2000, dtype=torch.int64)
     rows = [[chunk.stop - chunk.start for chunk in lm_head._chunks(on, 250_002)] for on in (labels, upload(labels))]
     assert rows[0][0] == 67 and rows[1] == [1073, 927]

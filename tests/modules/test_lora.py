@@ -1,4 +1,4 @@
-"""Linear layers with adapters against the two products written down."""
+"""Linear layers with adapters compared with the two products."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from s2sft_fairseq.modules.lora import LoRALinear, add_lora, merge_lora, merged_
 
 
 def adapted(dropout=0.0, bias=True, dtype=torch.float32):
-    """A layer whose adapters are trained: B is no longer zero."""
+    """Return a layer with trained adapters: B is not zero."""
     torch.manual_seed(0)
     layer = LoRALinear(nn.Linear(6, 5, bias=bias, dtype=dtype), rank=2, alpha=3.0, dropout=dropout)
     nn.init.normal_(layer.lora_b)
     return layer
 
 
-def test_starts_as_the_layer_that_it_was_made_of():
+def test_starts_as_the_original_layer():
     linear = nn.Linear(6, 5)
     layer = LoRALinear(linear, rank=2, alpha=3.0, dropout=0.5)
     x = torch.randn(4, 6)
@@ -40,7 +40,7 @@ def test_only_the_adapters_learn():
     assert all(parameter.requires_grad == (name in learned) for name, parameter in layer.named_parameters())
 
 
-def test_dropout_is_of_what_the_adapters_read():
+def test_dropout_applies_to_the_input_of_adapters():
     layer, x = adapted(dropout=0.5), torch.ones(4000, 6)
     with torch.no_grad():
         added = layer(x) - nn.functional.linear(x, layer.weight, layer.bias)
@@ -67,12 +67,12 @@ def test_merged(bias, dtype, tolerance):
 
 
 def test_merged_in_32_bits():
-    """A product of 16-bit numbers that no 16-bit number between can hold."""
+    """The product, 90,000, would overflow in 16 bits."""
     a, b = torch.full((1, 1), 300.0).half(), torch.full((1, 1), 300.0).half()
     assert merged_weight(torch.ones(1, 1).half(), a, b, 1e-4) == 10
 
 
-def test_layers_that_are_named_get_adapters():
+def test_named_layers_get_adapters():
     model = nn.ModuleList(nn.ModuleDict({"one": nn.Linear(3, 4), "two": nn.Linear(4, 3)}) for _ in range(2))
     add_lora(model, ("two",), rank=2, alpha=1.0, dropout=0.0)
     assert [name for name, _ in model.named_parameters() if "lora" in name] == [

@@ -1,4 +1,4 @@
-"""The choice of matrix kernels, and each of them against the plain product."""
+"""The choice of matrix kernels, and each kernel compared with the plain product."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ import torch
 from s2sft_fairseq.modules import matmul
 from s2sft_fairseq.modules.matmul import KERNELS, cache_path, fastest_kernels, machine, multiply, use_matmul
 
-# Every layout of the two factors: as they are, transposed, and with gaps between the rows.
+# All layouts of the two factors: contiguous, transposed, and with gaps between the rows.
 LAYOUTS = {
     "n": lambda x: x.contiguous(),
     "t": lambda x: x.t().contiguous().t(),
@@ -83,12 +83,12 @@ def test_a_wider_bias_keeps_its_type():
     ],
 )
 def test_kinds(layout, sizes, kind):
-    """Rows, inputs and outputs of a linear layer are told from the layout of its three products."""
+    """The layout of the three products of a linear layer gives its rows, inputs and outputs."""
     assert matmul._kind(layout, *(torch.empty(size) for size in sizes)) == kind
 
 
 def test_the_fastest_is_taken(monkeypatch):
-    """It is timed once, and found in the file by the next process."""
+    """It is timed once; the next process finds it in the file."""
     seconds = {"mkl": 3.0, "onednn": 2.0, "onednn_copied": 2.5}
     timed = []
 
@@ -105,13 +105,13 @@ def test_the_fastest_is_taken(monkeypatch):
     timed.clear()
     fastest_kernels.cache_clear()
     assert fastest_kernels(3) == found and not timed
-    # Another number of threads is another machine, and the first one stays in the file.
+    # Another number of threads counts as another machine; the entry of the first one stays in the file.
     seconds["onednn"] = 2.99
     assert set(fastest_kernels(4).values()) == {"onednn_copied", "mkl"}
     assert set(json.loads(cache_path().read_text())) == {machine(3), machine(4)}
 
 
-def test_what_was_found_is_logged(caplog):
+def test_the_choice_is_logged(caplog):
     caplog.set_level(logging.INFO)
     fastest_kernels(2)
     assert "2 threads" in caplog.text and "nt few rows: " in caplog.text
@@ -120,8 +120,8 @@ def test_what_was_found_is_logged(caplog):
 @pytest.mark.parametrize(
     "content", ["", "[1]", "{", '{"key": {"nt layer": "cublas"}}', '{"key": 3}', '{"key": {"a": []}}']
 )
-def test_a_file_that_another_version_left(content):
-    """It is not believed."""
+def test_a_file_of_another_version(content):
+    """It is ignored."""
     cache_path().parent.mkdir(parents=True)
     cache_path().write_text(content.replace("key", machine(2)))
     assert set(fastest_kernels(2).values()) <= set(KERNELS)
@@ -161,7 +161,7 @@ def test_a_processor_without_a_description(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_type_of_factors(device, dtype):
-    """Autocast of a device rounds what is float32 there, and nothing on the other one."""
+    """Autocast of a device rounds float32 factors there, and nothing on the other device."""
     x = SimpleNamespace(device=torch.device(device), dtype=dtype)
     assert matmul.operand_type(x) == dtype
     for within in ("cpu", "cuda"):

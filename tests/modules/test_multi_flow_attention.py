@@ -1,4 +1,4 @@
-"""One attention module: full, prefilled and step by step, against plain attention."""
+"""One attention module: full, prefilled and step by step, compared with plain attention."""
 
 import math
 
@@ -20,7 +20,7 @@ def attention():
 
 
 def plain(attention, x, bias):
-    """Attention of x (L, H) with a bias (h, L, L) on the scores, head by head."""
+    """Return the attention of x (L, H) with a bias (h, L, L) on the scores, head by head."""
     size = WIDTH // HEADS
     query, key, value = attention.qkv(x).split(WIDTH, dim=1)
     heads = []
@@ -36,12 +36,12 @@ def block(queries, keys, bias):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_queries_meet_the_keys_of_their_block(attention, training):
+def test_queries_attend_to_the_keys_of_their_block(attention, training):
     x = torch.randn(12, WIDTH, dtype=torch.float64)
     # Two examples, of 7 and 5 tokens.
     bias = torch.randn(HEADS, 12, 12, dtype=torch.float64)
     bias[:, :7, 7:] = bias[:, 7:, :7] = float("-inf")
-    # The queries of the first three positions may not look behind them, those of the second example may.
+    # The queries of the first three positions may not see later ones; those of the second example may.
     bias[:, :3, 3:] = float("-inf")
     blocks = [
         block((0, 3), (0, 3), bias[:, :3, :3]),
@@ -77,7 +77,7 @@ def test_dropout_only_in_training():
 @pytest.mark.parametrize("heads_differ", [False, True])
 @pytest.mark.parametrize("new", [1, 2, 3])
 def test_step_equals_plain_attention(attention, new, heads_differ):
-    """A source, then new tokens some at a time, of which the last two are left out of the cache again."""
+    """A source, then several new tokens at a time; the last two of each step are not kept in the cache."""
     sentences, source_length, steps, left_out = 2, 4, 3, 2
     heads = HEADS if heads_differ else 1
     x = torch.randn(sentences, source_length + steps * new, WIDTH, dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
     size = (sentences, HEADS, x.size(1) + left_out, WIDTH // HEADS)
     cache = LayerCache(x.new_empty(size), x.new_empty(size))
 
-    # The source of the second sentence is shorter: it stands behind the padding of the first slot.
+    # The source of the second sentence is shorter: it comes after the padding in the first slot.
     lengths = (source_length, source_length - 1)
     sources = [row[source_length - length : source_length] for row, length in zip(x, lengths, strict=True)]
     biases = [torch.randn(heads, length, length, dtype=torch.float64) for length in lengths]
@@ -109,7 +109,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
             groups = [(slice(0, 2), 0)] if step % 2 else [(slice(0, 1), 0), (slice(1, 2), 1)]
             found = attention.step(newest, StepPlan(bias, slice(start, total), groups, None), cache, queries)
             for row, states, offset in zip(everything, found, bias, strict=True):
-                # Only the scores of the new tokens count.
+                # Only the scores of the new tokens are compared.
                 whole = torch.zeros(HEADS, total, total, dtype=torch.float64)
                 whole[:, start:] = offset
                 torch.testing.assert_close(states, plain(attention, row, whole)[-queries:])
@@ -117,7 +117,7 @@ def test_step_equals_plain_attention(attention, new, heads_differ):
 
 @pytest.mark.parametrize("generated", [0, 1, 5])
 def test_a_step_of_a_local_layer_reads_no_slot_before_its_windows(generated):
-    """Of sources in groups of similar length; they end side by side, so all windows begin in one slot."""
+    """Sources are in groups of similar length; they end in the same slot, so all windows begin in one slot."""
     lengths, new, window = [40, 39, 20], 2, 6
     positions = torch.cat([torch.arange(length) for length in lengths])
     sizes = {"layers": 0, "heads": 2, "head_dim": 8, "num_tokens": 10, "hypotheses": 1, "dtype": torch.float32}

@@ -1,4 +1,4 @@
-"""Attention of packed batches, block by block and by FlexAttention, against plain dense attention."""
+"""Attention of packed batches, block by block and by FlexAttention, compared with plain dense attention."""
 
 import math
 
@@ -14,10 +14,10 @@ HEADS, SIZE = 3, 4
 SPANS = [((0, 4), (0, 4)), ((4, 7), (0, 7)), ((7, 9), (7, 9)), ((9, 12), (7, 12))]
 # Windows of local attention: keys on both sides of the queries, and shared by several blocks.
 WINDOWS = [((0, 3), (0, 5)), ((3, 6), (1, 8)), ((6, 12), (4, 12))]
-# Of placeholders: what of their example is near stands in several places.
+# Windows of placeholders: the near tokens of their example are in several places.
 GAPS = [((0, 3), [0, 1, 2, 5, 7]), ((3, 7), (0, 7)), ((7, 12), [3, 7, 8, 10, 11])]
 TOKENS = 12
-# How many heads have a bias of their own in each block; 0: there is no bias at all.
+# How many heads have their own bias in each block; 0: there is no bias.
 BIASES = {"none": 0, "for all heads": 1, "for each head": HEADS}
 
 
@@ -32,7 +32,7 @@ def random_qkv(seed=0, dtype=torch.float64):
 
 
 def blocks_of(spans, heads, *, seed=1, dtype=torch.float64, forbidden=True):
-    """Blocks with random biases, where about a third of the scores is forbidden but for one key of each query."""
+    """Return blocks with random biases; about a third of the scores is forbidden, never those of the first key."""
     generator = torch.Generator().manual_seed(seed)
     blocks = []
     for queries, keys in spans:
@@ -57,7 +57,7 @@ def with_gradients(blocks):
 
 
 def dense(qkv, blocks):
-    """All tokens against all tokens, where what no block computes is forbidden, (T, h, d)."""
+    """Attend from all tokens to all tokens, forbidding scores that no block computes, (T, h, d)."""
     query, key, value = qkv.unbind(1)
     bias = torch.full((HEADS, TOKENS, TOKENS), float("-inf"), dtype=qkv.dtype)
     for block in blocks:
@@ -92,7 +92,7 @@ def test_dense_attention(spans, heads, learned):
 
 
 def test_biases_of_some_blocks_alone():
-    """As in a batch where the contexts see everything and what follows them does not."""
+    """As in a batch in which contexts see everything, and the sections after them do not."""
     blocks = [
         block if index % 2 else block._replace(bias=None)
         for index, block in enumerate(with_gradients(blocks_of(SPANS, 1)))
@@ -104,8 +104,8 @@ def test_biases_of_some_blocks_alone():
     torch.testing.assert_close(ours, plain, atol=1e-12, rtol=1e-12)
 
 
-def test_one_bias_that_all_blocks_are_made_of():
-    """A table of biases collects the gradients of every block that looks it up."""
+def test_one_table_of_biases_for_all_blocks():
+    """A table of biases collects the gradients of all blocks that look it up."""
     table = torch.randn(HEADS, 9, dtype=torch.float64, requires_grad=True)
 
     def blocks():
@@ -115,7 +115,7 @@ def test_one_bias_that_all_blocks_are_made_of():
             yield block._replace(bias=table[:, distance])
 
     qkv = random_qkv()
-    # The queries and keys need no gradient, or do.
+    # With and without gradients of queries and keys.
     for inputs in (qkv.clone().requires_grad_(), qkv):
         ours, plain = (
             torch.autograd.grad(attend(inputs, list(blocks())).square().sum(), table)
@@ -126,7 +126,7 @@ def test_one_bias_that_all_blocks_are_made_of():
 
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
 def test_inference_is_training_without_dropout(heads):
-    """The two are not computed alike."""
+    """They are computed in different ways."""
     qkv, blocks = random_qkv(dtype=torch.float32), blocks_of(SPANS, heads, dtype=torch.float32)
     trained = packed_attention(qkv.clone().requires_grad_(), blocks)
     assert trained.requires_grad
@@ -140,7 +140,7 @@ def test_inference_is_training_without_dropout(heads):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
 def test_gradients_are_those_of_the_forward_pass(heads, dropout):
-    """By finite differences, with the same random numbers in each pass: what is dropped is dropped in both."""
+    """Finite differences use the same random numbers in each pass, so both drop the same weights."""
     spans = SPANS[:2]
 
     def attend(qkv, *biases):
@@ -158,7 +158,7 @@ def test_gradients_are_those_of_the_forward_pass(heads, dropout):
 
 
 def test_dropped_weights():
-    """With values that tell the keys apart, the weights can be read off the result: some are 0, the others scaled."""
+    """One-hot values make the result show the weights: some are 0, the others scaled."""
     torch.manual_seed(0)
     length, dropout = 40, 0.25
     qkv = torch.randn(length, 3, HEADS, length, dtype=torch.float64)
@@ -174,10 +174,10 @@ def test_dropped_weights():
 
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
 def test_dropout_changes_no_expectation(heads):
-    """Means of result and gradient of the values over many draws, within five standard errors.
+    """Means of result and gradient of the values over many draws are within five standard errors.
 
-    A weight becomes 0 or 1.25 of itself, with a standard deviation of half of it: five errors of 400 draws are an
-    eighth, and without the factor of 1.25 a fifth would be missing.
+    A weight becomes 0 or 1.25 times itself, with a standard deviation of half of it: five standard errors of 400 draws
+    are an eighth, and without the factor of 1.25 a fifth would be missing.
     """
     torch.manual_seed(0)
     qkv, blocks, draws = random_qkv().requires_grad_(), blocks_of(SPANS, heads), 400
@@ -185,7 +185,7 @@ def test_dropout_changes_no_expectation(heads):
 
     def result_and_gradient(dropout):
         found = packed_attention(qkv, blocks, dropout)
-        # Linear in what is dropped, unlike the gradients of queries and keys.
+        # It is linear in the dropped weights, unlike the gradients of queries and keys.
         (gradient,) = torch.autograd.grad((weight * found).sum(), qkv)
         return torch.stack([found.detach(), gradient[:, 2]])
 
@@ -207,7 +207,7 @@ def test_dropout_follows_the_seed():
 @pytest.mark.parametrize("bias_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
 def test_half_precision(heads, bias_dtype):
-    """Result and gradients are close to those in double precision, and have the data types of what they belong to."""
+    """Result and gradients are close to those in double precision, and have the data types of their tensors."""
     qkv = random_qkv(dtype=torch.bfloat16)
     blocks = blocks_of(SPANS, heads, dtype=bias_dtype)
     exact_blocks = with_gradients([b._replace(bias=None if b.bias is None else b.bias.double()) for b in blocks])
@@ -233,7 +233,7 @@ def test_half_precision(heads, bias_dtype):
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
 def test_bfloat16_products(heads, dropout):
-    """Under autocast factors alone are rounded: the same numbers are dropped, and results are float32."""
+    """Autocast only rounds factors: the same weights are dropped, and results are float32."""
     qkv = random_qkv(dtype=torch.float32).requires_grad_()
     blocks = with_gradients(blocks_of(SPANS, heads, dtype=torch.float32))
     weight = torch.randn(TOKENS, HEADS, SIZE)
@@ -254,7 +254,7 @@ def test_bfloat16_products(heads, dropout):
 @pytest.mark.parametrize("heads", BIASES.values(), ids=BIASES)
 @pytest.mark.parametrize("spans", [SPANS, WINDOWS, GAPS], ids=["examples", "windows", "gaps"])
 def test_some_queries(spans, heads, at):
-    """They get what they get among all, and so do the gradients of a loss of them."""
+    """Their results are the same as among all queries, and so are the gradients of a loss of them."""
     qkv, blocks = random_qkv().requires_grad_(), with_gradients(blocks_of(spans, heads))
     at = torch.tensor(at, dtype=torch.long)
     found, expected = packed_attention(qkv, blocks_at(at, blocks), at=at), dense(qkv, blocks)[at]
@@ -270,7 +270,7 @@ def test_some_queries(spans, heads, at):
 
 
 def test_tiles():
-    """Every query of a block is in one tile."""
+    """Each query of a block is in one tile."""
     blocks = blocks_of([((0, 7), (0, 4)), ((7, 12), (0, 12))], 0)
     tiles = list(module._cut(blocks, 12))
     assert [(tile.queries, tile.keys, tile.block, tile.rows) for tile in tiles] == [
@@ -288,7 +288,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 
 def columns(device):
-    """Positions, steps and groups of pseudo-masked examples, the last one without placeholders."""
+    """Return positions, steps and groups of pseudo-masked examples, the last one without placeholders."""
     positions, steps, groups = [], [], []
     for context, content, *placeholders in LENGTHS:
         for first, length, flow in ((0, context, 0), (context, content, 1), *((context, n, 2) for n in placeholders)):
@@ -307,7 +307,7 @@ def test_equals_attention_in_blocks(device, window):
     positions, steps, groups = columns(device)
     given = PackedColumns(positions, positions, positions, steps, groups, LENGTHS)
     blocks = attention_blocks(given, window=window)
-    on_gpu = device == "cuda"  # on CPUs there are no gradients
+    on_gpu = device == "cuda"  # there are no gradients on CPUs
     with torch.set_grad_enabled(on_gpu):
         qkv = torch.randn(len(positions), 3, FLEX_HEADS, WIDTH, device=device, requires_grad=on_gpu)
         found = flexible_attention(qkv, flex_mask(given, window=window))

@@ -1,4 +1,4 @@
-"""Attention padded to one length, in one call: the same as block by block, gradients too."""
+"""Attention padded to one length, in one call: the same as block by block, including gradients."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import PackedColumns, attention_blocks, blocks_at
 
 HEADS, WIDTH = 3, 4
-# Context, content and placeholders of each example: pseudo-masked with spans, causal, a context alone, one that is
+# Lengths of context, content and placeholders of each example: pseudo-masked with spans, causal, a context alone, one
 # longer than the multiple, and one without a context.
 LENGTHS = [(4, 3, 2, 2), (5, 2), (6,), (14, 5, 5), (0, 3)]
 
 
 def columns():
-    """Content is of group 0, a factorization step later each; each run of placeholders is a group of its own."""
+    """Content has group 0 and a factorization step for each token; each placeholder is a group of its own."""
     positions, steps, groups = [], [], []
     for context, *others in LENGTHS:
         content, *runs = [*others, 0]
@@ -42,7 +42,7 @@ def random_qkv(dtype):
     ).to(dtype)
 
 
-TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}  # some roundings of sums of few numbers
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}  # a few roundings of short sums
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -66,26 +66,26 @@ def test_equals_attention_in_blocks(dtype, window, is_relative, at):
         found.append([attended, *torch.autograd.grad((attended * outer).sum(), factors)])
     for number, (ours, theirs) in enumerate(zip(*found, strict=True)):
         assert ours.isfinite().all()
-        # The gradient of the relative bias adds up hundreds of scores, each rounded.
+        # The gradient of the relative bias is a sum of hundreds of scores, each rounded.
         tolerance = TOLERANCES[dtype] * (10 if number == 2 else 1)
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_all_lengths_are_multiples():
-    """The mask's, too, which the kernels of GPUs need."""
+    """The mask's lengths too, as the kernels of GPUs need."""
     plan = padded_plan(columns())
     assert plan.bias.shape == (len(LENGTHS), 1, 2 * MULTIPLE, 2 * MULTIPLE)
     assert len(plan.places.unique()) == sum(map(sum, LENGTHS))
 
 
 def test_dropout():
-    """Weights are dropped at the given rate, and the others grow by what is left out."""
+    """Weights are dropped at the given rate, and the others are scaled accordingly."""
     lengths = [(16,)] * 50
     zeros = torch.zeros(16 * 50, dtype=torch.int64)
     position = torch.arange(16).repeat(50)
     plan = padded_plan(PackedColumns(position, position, position, zeros, zeros, lengths))
     qkv = torch.zeros(16 * 50, 3, 1, 16)
-    qkv[:, 2, 0] = torch.eye(16).repeat(50, 1)  # so that the outputs are the weights, 1/16 each before dropout
+    qkv[:, 2, 0] = torch.eye(16).repeat(50, 1)  # makes the outputs the weights, 1/16 each before dropout
     torch.manual_seed(0)
     weights = padded_attention(qkv, plan, dropout=0.25).flatten()
     kept = weights != 0
@@ -94,7 +94,7 @@ def test_dropout():
     assert kept.float().mean() == pytest.approx(0.75, abs=0.02)
 
 
-def test_nothing():
+def test_an_empty_batch():
     empty = torch.zeros(0, dtype=torch.int64)
     plan = padded_plan(PackedColumns(empty, empty, empty, empty, empty, []))
     assert padded_attention(torch.zeros(0, 3, HEADS, WIDTH), plan).shape == (0, HEADS, WIDTH)

@@ -1,5 +1,5 @@
-"""Relative position buckets and bias against scalar computations in double precision; rotary positions against complex
-numbers, and what makes them positions: scores know distances alone.
+"""Relative position buckets and bias compared with scalar computations in double precision; rotary positions with
+complex numbers, and their main property: scores only depend on distances.
 """
 
 import math
@@ -10,7 +10,7 @@ from dense_reference import bucket, turned
 
 from s2sft_fairseq.modules.positions import RelativePositionBias, relative_position_bucket, rotate, rotation_at
 
-# UniLMv2, the golden recordings, T5, the smallest, and one whose logarithmic bins begin at odd places.
+# UniLMv2, the golden recordings, T5, the smallest sizes, and sizes whose logarithmic bins begin at odd places.
 TABLES = [(32, 128), (8, 16), (32, 256), (4, 8), (20, 100)]
 
 
@@ -27,7 +27,7 @@ def test_shape_of_the_buckets(bins, furthest):
     near = torch.arange(exact)
     assert relative_position_bucket(-near, bins, furthest).tolist() == near.tolist()
     assert relative_position_bucket(near[1:], bins, furthest).tolist() == (near[1:] + half).tolist()
-    # Never falling with the distance, every bin used, all from the furthest distance on in the last.
+    # They never decrease with the distance, all bins are used, and the last one has all distances from the furthest on.
     behind = relative_position_bucket(torch.arange(1, 3 * furthest), bins, furthest)
     assert (behind.diff() >= 0).all()
     assert set(behind.tolist()) == set(range(half + 1, bins))
@@ -37,7 +37,7 @@ def test_shape_of_the_buckets(bins, furthest):
 
 
 def test_known_values_of_t5():
-    """32 bins up to 128: 8 bins for 0 to 7 and 8 for 8 to 127, each of these 2 ** 0.5 as wide as the one before."""
+    """32 bins up to 128: 8 bins for 0 to 7 and 8 for 8 to 127, each 2 ** 0.5 times as wide as the one before."""
     edges = [8, *(math.ceil(8 * 2 ** (i / 2) - 1e-9) for i in range(1, 8))]
     assert edges == [8, 12, 16, 23, 32, 46, 64, 91]
     expected = {edge: 8 + i for i, edge in enumerate(edges)} | {edge - 1: 7 + i for i, edge in enumerate(edges)}
@@ -75,8 +75,8 @@ POSITIONS = torch.tensor([[0, 1, 2, 5, 5], [900, 3, 0, 8191, 64]])
 
 
 @pytest.mark.parametrize("base", [10.0, 10000.0, 160000.0])
-def test_turns_are_products_of_complex_numbers(base):
-    """Queries and keys of a packed batch, or of the new tokens of several sentences."""
+def test_rotations_are_products_of_complex_numbers(base):
+    """For queries and keys of a packed batch, and of new tokens of several sentences."""
     x = torch.randn(*POSITIONS.shape, 2, HEADS, SIZE, dtype=torch.float64)
     ours = rotate(x, rotation_at(POSITIONS, SIZE, base, x.dtype))
     for example, places in enumerate(POSITIONS.tolist()):
@@ -88,9 +88,9 @@ def test_turns_are_products_of_complex_numbers(base):
                 torch.testing.assert_close(ours[example, :, which, head], expected)
 
 
-def test_scores_know_distances_alone():
+def test_scores_depend_on_distances_only():
     torch.manual_seed(0)
-    # One token, as query and as key, one head.
+    # One token, as the query and as the key, in one head.
     x = torch.randn(1, 2, 1, SIZE, dtype=torch.float64)
 
     def score(query_position, key_position):
@@ -106,8 +106,8 @@ def test_scores_know_distances_alone():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_that_of_the_result_alone(dtype):
-    """Angles are in float32: bfloat16 could not tell position 8191 from 8192."""
+def test_only_the_result_has_half_precision(dtype):
+    """Angles are in float32: bfloat16 cannot tell position 8191 from 8192."""
     x = torch.randn(*POSITIONS.shape, 2, HEADS, SIZE).to(dtype)
     ours = rotate(x, rotation_at(POSITIONS, SIZE, 10000.0, dtype))
     assert ours.dtype == dtype

@@ -1,4 +1,4 @@
-"""The layouts of decoding steps, against matrices written by hand."""
+"""The layouts of decoding steps, compared with matrices written by hand."""
 
 import torch
 
@@ -50,8 +50,8 @@ def drafted(pending, drafts, ahead, behind=None, placeholder=True, in_block=Fals
     )
 
 
-def test_a_placeholder_behind_each_prefix_of_the_drafts():
-    """One pending token a, two drafts b and c: what follows a, ab and abc is predicted at p, q and r."""
+def test_a_placeholder_after_each_prefix_of_the_drafts():
+    """One pending token a, two drafts b and c: the tokens after a, ab and abc are predicted at p, q and r."""
     found = drafted(1, 2, 0)
     assert found.offsets.tolist() == [0, 1, 2, 1, 2, 3]
     assert (found.num_kept, found.num_predicted) == (3, 3)
@@ -65,8 +65,8 @@ def test_a_placeholder_behind_each_prefix_of_the_drafts():
     ]
 
 
-def test_placeholders_further_on_see_the_prefix_alone():
-    """a pending, b a draft; p and q predict the next token, p1 p2 and q1 q2 what comes after it."""
+def test_placeholders_further_ahead_only_see_the_prefix():
+    """a is pending, b is a draft; p and q predict the next token, p1 p2 and q1 q2 the tokens after it."""
     found = drafted(1, 1, 2)
     assert found.offsets.tolist() == [0, 1, 1, 2, 2, 3, 3, 4]
     assert (found.num_kept, found.num_predicted) == (2, 6)
@@ -75,8 +75,8 @@ def test_placeholders_further_on_see_the_prefix_alone():
     assert not found.visible[:2, 2:].any()
 
 
-def test_placeholders_further_on_as_a_block():
-    """a pending, b a draft: x and y stand for the next token in the blocks x p1 p2 and y q1 q2; p and q predict it."""
+def test_placeholders_further_ahead_as_a_block():
+    """a is pending, b is a draft: x and y are the next token in blocks x p1 p2 and y q1 q2; p and q predict it."""
     found = drafted(1, 1, 2, in_block=True)
     assert found.offsets.tolist() == [0, 1, 1, 2, 1, 2, 2, 3, 3, 4]
     assert (found.num_kept, found.num_predicted) == (2, 6)
@@ -94,8 +94,8 @@ def test_placeholders_further_on_as_a_block():
     ]
 
 
-def test_a_block_behind_one_prefix_alone():
-    """a pending, b a draft: y q1 stand behind ab, and nothing but p behind a."""
+def test_a_block_after_one_prefix_only():
+    """a is pending, b is a draft: y q1 follow ab, and only p follows a."""
     found = drafted(1, 1, 1, (1,), in_block=True)
     assert found.offsets.tolist() == [0, 1, 2, 1, 2, 3]
     assert (found.num_kept, found.num_predicted) == (2, 3)
@@ -110,14 +110,14 @@ def test_a_block_behind_one_prefix_alone():
     assert drafted(1, 1, 0, (), in_block=True).offsets.tolist() == [0, 1, 1, 2]
 
 
-def test_blocks_behind_content_of_different_lengths():
-    """Two sentences: a and b are to be read of the first, nothing of the second, whose block has two placeholders."""
+def test_blocks_after_content_of_different_lengths():
+    """Two sentences: the first reads a and b, the second nothing, and its block has two placeholders."""
     found = block_layout(torch.tensor([2, 0]), 2, torch.tensor([9, 2]), torch.ones(2, 3, dtype=torch.bool))
     assert found.offsets.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 1, 1]]
     assert (found.num_kept, found.num_predicted) == (2, 3)
     block = [[1, 1, 1]] * 3
     assert found.visible[0].int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], *([1, 1, *row] for row in block)]
-    # The third placeholder is not there, and no placeholder sees the content that is not there.
+    # The third placeholder does not exist, and no placeholder sees content that does not exist.
     assert found.visible[1, 2:].int().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
 
 

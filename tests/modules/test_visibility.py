@@ -1,4 +1,4 @@
-"""Attention in blocks against the dense reference, on random packed batches; the order of the blocks; steps by hand."""
+"""Attention in blocks compared with the dense reference, on random packed batches; order of blocks; steps by hand."""
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.packing import Section, collate
 from s2sft_fairseq.objectives.sequence_form import SourceFields
 
-# The kinds of the sections of a random example: context, content that is predicted, placeholders. "later" is content of
-# which nothing is known before all of the first content is.
+# The kinds of sections of a random example: context, content that is predicted, placeholders. "later" is content that
+# becomes known after all of the first content.
 KINDS = {
     "one": ("context",),
     "context and content": ("context", "content"),
@@ -42,7 +42,7 @@ KINDS = {
 
 
 def random_section(kind, number, length, rng):
-    # Anything goes behind the context: orders from right to left or mixed, positions that come twice, placeholders in
+    # After the context everything is possible: orders from right to left or mixed, repeated positions, placeholders in
     # groups.
     steps = {
         "context": np.zeros(length, dtype=np.int64),
@@ -69,7 +69,7 @@ def random_example(kinds, lengths, rng):
 
 
 def random_examples(kinds, seed, count=4):
-    """Random examples: some contexts are longer than several windows of local attention, some sections are empty."""
+    """Return examples; some contexts are longer than several windows of local attention, some sections are empty."""
     rng = np.random.default_rng(seed)
     return [
         random_example(kinds, [rng.integers(1, 30) if kind == "context" else rng.integers(0, 8) for kind in kinds], rng)
@@ -78,12 +78,12 @@ def random_examples(kinds, seed, count=4):
 
 
 def by_example(column, lengths):
-    """The rows of each example, [(L_i, ...)]."""
+    """Return the rows of each example, [(L_i, ...)]."""
     return column.split([sum(sections) for sections in lengths])
 
 
 def gradients(model, states, seed):
-    """The gradients of a random linear function of all states."""
+    """Return the gradients of a random linear function of all states."""
     generator = torch.Generator().manual_seed(seed)
     total = sum((torch.randn(s.shape, generator=generator, dtype=s.dtype) * s).sum() for s in states)
     parameters = {name: p for name, p in model.named_parameters() if not name.startswith("lm_head")}
@@ -102,7 +102,7 @@ def assert_same_states_and_gradients(model, examples, seed):
         torch.testing.assert_close(ours[name], gradient, atol=1e-9, rtol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
 
 
-# What no named architecture is.
+# Combinations that no named architecture has.
 FURTHER = {
     "no segments": {"num_segments": 0},
     "local only but the first": {**ENCODERS["modernbert"], "global_attention_every": 9},
@@ -129,7 +129,7 @@ FURTHER = {
 
 
 def long_examples(method, seed, count=3):
-    """Sources of two fields, and targets; a local layer cuts most of them into several runs of queries."""
+    """Return sources of two fields, and targets; a local layer cuts most of them into several runs of queries."""
     rng = np.random.default_rng(seed)
     form = tiny_form(method, max_source=50, max_target=40, fields=SourceFields(segments=(0, 1)))
 
@@ -157,7 +157,7 @@ def test_model_equals_the_dense_reference(kinds, encoder):
 
 @pytest.mark.parametrize("encoder", [*ENCODERS.values(), *FURTHER.values()], ids=[*ENCODERS, *FURTHER])
 def test_empty_blocks(encoder):
-    """The context may be empty too, as long as something is there."""
+    """The context can be empty too, if another section is not."""
     rng = np.random.default_rng(9)
     lengths = [(0, 4, 3), (5, 0, 4), (3, 2, 0), (4, 0, 0), (0, 5, 0), (0, 0, 2), (1, 1, 1)]
     examples = [random_example(KINDS["three"], of_blocks, rng) for of_blocks in lengths]
@@ -170,7 +170,7 @@ def test_rule():
     for example in examples:
         step, group = (torch.from_numpy(np.concatenate([getattr(b, n) for b in example])) for n in ("step", "group"))
         np.testing.assert_array_equal(visible(step, group, step, group).numpy(), visibility_matrix(example))
-    # And every combination of small columns.
+    # And all combinations of small columns.
     columns = [(step, group) for step in range(4) for group in range(4)]
     rng.shuffle(columns)
     step, group = torch.tensor(columns).t()
@@ -180,8 +180,8 @@ def test_rule():
 
 @pytest.mark.parametrize("preset", CORRUPTIONS)
 @pytest.mark.parametrize("method", list(OBJECTIVES))
-def test_what_attention_relies_on(method, preset):
-    """No query sees a key of a later section or no key at all; and what is said of the context, the first section."""
+def test_assumptions_of_attention(method, preset):
+    """No query sees a key of a later section, each sees a key, and the context has steps and groups of 0."""
     rng = np.random.default_rng(7)
     form, corruption = tiny_form(method), OBJECTIVES[method].corruption[preset]
     for _ in range(5):
@@ -205,18 +205,18 @@ def test_what_attention_relies_on(method, preset):
 
 
 def columns_of(batch):
-    """Positions, steps and groups (T,)."""
+    """Return positions, steps and groups (T,)."""
     return [torch.from_numpy(column) for column in (batch.position, batch.step, batch.group)]
 
 
 def joined(examples):
-    """Positions, steps, groups and lengths of examples that need not have the same number of sections."""
+    """Return positions, steps, groups and lengths of examples, whose numbers of sections can differ."""
     columns = (np.concatenate([getattr(b, n) for e in examples for b in e]) for n in ("position", "step", "group"))
     return *map(torch.from_numpy, columns), [tuple(len(section.token) for section in example) for example in examples]
 
 
 def expected_bias(examples, window, relative):
-    """What is to be added to the scores of all tokens against all tokens (1 or h, T, T), entry by entry."""
+    """Return the values added to the scores of all tokens against all tokens (1 or h, T, T), entry by entry."""
     places = [section.position[i] for example in examples for section in example for i in range(len(section.position))]
     bias = torch.full((len(relative.weight) if relative else 1, len(places), len(places)), float("-inf"))
     start = 0
@@ -233,7 +233,7 @@ def expected_bias(examples, window, relative):
 @pytest.mark.parametrize("with_relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.parametrize("window", [0, 1, 2, 5, 6, 7, 100])
 def test_blocks(window, with_relative):
-    """Every entry is that of the rule; examples of all kinds in one batch, also an empty one and an empty context."""
+    """All entries follow the rule; one batch has examples of all kinds, also an empty one and an empty context."""
     relative = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16) if with_relative else None
     rng = np.random.default_rng(8)
     examples = [example for seed, kinds in enumerate(KINDS.values()) for example in random_examples(kinds, seed, 2)]
@@ -256,7 +256,7 @@ def num_scores(blocks):
 
 
 def columns_of_lengths(lengths):
-    """The columns of examples of a context, targets and placeholders of the given lengths."""
+    """Return the columns of examples of a context, targets and placeholders of the given lengths."""
     rows = [
         (
             np.concatenate([np.arange(context), context + np.arange(target), context + np.arange(placeholders)]),
@@ -278,12 +278,12 @@ def test_no_score_between_examples_nor_of_a_context_with_its_target():
 @pytest.mark.parametrize("window", [1, 2, 6, 17, 128])
 @pytest.mark.parametrize("lengths", [(1000, 0, 0), (700, 400, 0), (300, 0, 400), (300, 400, 400), (3, 500, 500)])
 def test_a_block_of_a_local_layer_has_a_run_of_queries_and_their_windows(lengths, window):
-    """So the scores grow with the length, and not with its square; and no block needs more than its own bias."""
+    """So scores grow linearly with the length, not with its square; and no block needs more than its own bias."""
     columns = columns_of_lengths([lengths, (5, 2, 2), lengths])
     run = max(1, window // 2)
     blocks = attention_blocks(columns, window=window)
     for block in blocks:
-        # A short context is one block, in which the first token sees the last one just so.
+        # A short context is one block, in which the first token barely sees the last one.
         assert block.queries.stop - block.queries.start <= run + 1
         assert block.num_keys <= run + window
     assert num_scores(blocks) <= (run + window) * len(columns.positions)
@@ -291,7 +291,7 @@ def test_a_block_of_a_local_layer_has_a_run_of_queries_and_their_windows(lengths
 
 
 @pytest.mark.parametrize("method", list(OBJECTIVES))
-def test_no_block_of_a_local_layer_has_a_key_in_vain(method):
+def test_every_key_of_a_block_of_a_local_layer_is_seen(method):
     for window in (2, 6, 15):
         batch = collate(long_examples(method, window))
         for block in attention_blocks(packed_columns(batch), window=window):
@@ -329,8 +329,8 @@ def test_logits_at_labels_are_those_at_all_positions():
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-def test_the_last_layer_works_at_labels_alone(encoder):
-    """The gradients of all parameters are those of a loss of the same logits among all."""
+def test_the_last_layer_computes_labels_only(encoder):
+    """All parameters get the gradients of the same logits computed at all positions."""
     model = tiny_model(3, **encoder).double()
     batch = collate(random_examples(KINDS["three"], 9))
     labelled = torch.from_numpy(np.flatnonzero(batch.label != PAD))

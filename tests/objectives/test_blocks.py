@@ -1,4 +1,4 @@
-"""Fine-tuning in blocks: against tables by hand, plain loops, pseudo-masked fine-tuning and the loss of MDLM."""
+"""Fine-tuning in blocks, compared with tables by hand, plain loops, pseudo-masked fine-tuning and the loss of MDLM."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -43,7 +43,7 @@ def seen(text):
 
 
 def test_columns():
-    """Two blocks of three tokens, all masked: the second one goes on behind the end with [SEP]."""
+    """Two blocks of three tokens, all masked: the second one continues after the end with [SEP]."""
     example = pack(Blocks(3, 3, **FULL))
     assert column(example, "token") == [CLS, 11, 12, SEP, 21, 22, 23, 24, SEP, *[MASK] * 6]
     assert column(example, "position") == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7, 8, 9]
@@ -54,7 +54,7 @@ def test_columns():
 
 
 def test_visibility():
-    """A block sees the source, what of the target stands before it, and itself; content sees what stands before it."""
+    """A block sees the source, the target tokens before it, and itself; content sees the content before it."""
     expected = seen(
         """
         x x x x . . . . . . . . . . .
@@ -78,7 +78,7 @@ def test_visibility():
 
 
 def test_a_block_that_is_the_whole_target():
-    """It is as long as targets may be, and there is no content, which nothing would see."""
+    """It is as long as targets may be, and there is no content, because nothing would see it."""
     form = tiny_form(max_target=7)
     example = pack(Blocks(WHOLE, WHOLE, **FULL), form)
     assert [len(block.token) for block in example] == [4, 0, 7]
@@ -111,7 +111,7 @@ def test_nothing_leaks(cut):
 @pytest.mark.parametrize("corruption", [NO_CORRUPTION, Corruption(0.5, 0.1, 0.2, source_mask_prob=0.3)])
 @pytest.mark.parametrize("cut", [Blocks(1, 1), Blocks(1, 6, word_weight=0.5)])
 def test_blocks_of_one_token_are_pseudo_masked(corruption, cut):
-    """To the bit, corruption included: of one token at least one is masked. So are the words beside longer blocks."""
+    """They are equal bit by bit, with corruption too; so is the word flow beside longer blocks."""
     rng, form = np.random.default_rng(5), tiny_form()
     for number in range(30):
         pair = laid_out(words(rng, rng.integers(0, 9)), words(rng, rng.integers(0, 14)), form)
@@ -148,7 +148,7 @@ def test_a_batch_equals_the_naive_examples(cut, corruption):
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_positions_are_what_blocks_take_at_most(cut):
+def test_positions_are_an_upper_bound(cut):
     form, lengths = tiny_form(), np.arange(1, 17)
     target = Ragged.of_lengths(lengths).with_values(np.full(lengths.sum(), SEP))
     source = Ragged.of([form.source(SOURCE)] * len(lengths))
@@ -158,12 +158,12 @@ def test_positions_are_what_blocks_take_at_most(cut):
         _, *others = blocks(source, target, form, NO_CORRUPTION, Draws(seed, 1, np.arange(len(lengths))), cut=cut)
         found.append(sum(section.lengths for section in others))
     assert (np.max(found, axis=0) <= most).all()
-    assert (np.max(found, axis=0) == most).mean() >= 0.5  # it is reached, but not by all lengths
+    assert (np.max(found, axis=0) == most).mean() >= 0.5  # the bound is reached, but not by all lengths
     assert others[-1].position.max() < 4 + form.max_target
 
 
 def test_lengths_and_shares():
-    """Each length and, with the uniform schedule, each number of masked tokens comes equally often."""
+    """Lengths and, with the uniform schedule, numbers of masked tokens are equally frequent."""
     draws, lengths = Draws(3, 1, np.arange(4000)), np.full(4000, 12)
     drawn = Blocks(2, 5).draw_lengths(lengths, 100, draws)
     counts = np.bincount(drawn.values)
@@ -181,7 +181,7 @@ def test_lengths_and_shares():
 
 
 def loss_of_mask(members, masked):
-    """A loss of the masked tokens that differs from mask to mask, as a model's does."""
+    """Return a loss of the masked tokens that depends on the mask, like a model's."""
     return sum(np.random.default_rng((*masked, token)).exponential() for token in masked) + 0 * members
 
 

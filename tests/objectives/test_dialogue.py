@@ -1,7 +1,7 @@
-"""Dialogues, a knowledge and turns: their segments and how they are cut, by hand and against plain Python.
+"""Dialogues, a knowledge and turns: their segments and how they are cut, by hand and compared with plain Python.
 
-A letter is a token, ``/`` is ``[SEP]`` and ``^`` is ``[CLS]``. Segments are of three roles and four turns, in
-hexadecimal: turn 1 of role 1, the last before the response, is 4; turn 2 of role 0 is 6; turn 0 of role 2, which is the
+A letter is a token, ``/`` is ``[SEP]`` and ``^`` is ``[CLS]``. There are segments of three roles and four turns, in
+hexadecimal: turn 1 of role 1, the last before the response, is 4; turn 2 of role 0 is 6; turn 0 of role 2, the
 knowledge, is 2.
 """
 
@@ -41,9 +41,9 @@ def laid_out(text, form):
     [
         ("ab/cd/ef", "^ab/cd/ef/", "2222666444"),
         ("ab/cd", "^ab/cd/", "2222444"),
-        # Turns beyond the fourth row of the table share it; the roles go on to take turns.
+        # Turns beyond the fourth row of the table share it; roles still alternate.
         ("k/a/b/c/d/e", "^k/a/b/c/d/e/", "222aa99aa6644"),
-        # Without a knowledge, or nothing but one.
+        # Without a knowledge, or with nothing else.
         ("/cd/ef", "^/cd/ef/", "22666444"),
         ("ab", "^ab/", "2222"),
         ("", "^/", "22"),
@@ -62,14 +62,14 @@ def test_of_a_causal_model():
     ("max_source", "expected"),
     [
         (16, "^abcd/efg/hi/jk/"),
-        # The oldest turn goes first ...
+        # The oldest turn is removed first ...
         (15, "^abcd/fg/hi/jk/"),
-        # ... and its [SEP] with it: one position stays free.
+        # ... with its [SEP]: one position stays free.
         (13, "^abcd/hi/jk/"),
         (12, "^abcd/hi/jk/"),
         (10, "^abcd/jk/"),
         (9, "^abcd/jk/"),
-        # Then the end of the knowledge, and at last the last turn.
+        # Then the end of the knowledge, and finally the last turn.
         (8, "^abc/jk/"),
         (5, "^/jk/"),
         (4, "^/k/"),
@@ -93,7 +93,7 @@ def test_the_knowledge_stays(max_source, expected):
     ],
 )
 def test_as_one_run_the_knowledge_goes_first(max_source, expected):
-    """Its [SEP] stays, so that the oldest turn is not taken for it."""
+    """Its [SEP] stays, so that the oldest turn does not become the knowledge."""
     form = dialogue_form(max_source=max_source, truncation=AS_ONE_RUN)
     assert laid_out("abcd/efg/hi/jk", form)[0] == expected
 
@@ -161,7 +161,7 @@ def test_columns_of_the_methods(method):
 
 
 def test_padded_rows():
-    """Those of padding mean nothing, but the tables must have them."""
+    """Segments of padding have no meaning, but must be in the tables."""
     form = dialogue_form()
     rows = [form.source(ids(text)) for text in ("abc/de/f/g", "", "a//b", "abcdefg")]
     padded = np.full((len(rows), 14), form.pad)

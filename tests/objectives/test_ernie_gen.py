@@ -1,5 +1,5 @@
-"""Infilling against tables written by hand from Figures 3 and 4 of the ERNIE-GEN paper, and the statistics of noise;
-fragments: hand-made examples, what always holds, and the statistics of section 3.1.
+"""Infilling, compared with tables written by hand from Figures 3 and 4 of the ERNIE-GEN paper; statistics of noise;
+fragments: hand-made examples, invariants, and the statistics of section 3.1.
 """
 
 from dataclasses import replace
@@ -19,14 +19,14 @@ from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 
-# Figure 3: two words of source and four of target, y1 | y2 y3 | y4 as spans; [SEP], which ends it, is a fifth.
+# Figure 3: two source and four target words, with spans y1 | y2 y3 | y4; the final [SEP] is a fifth token.
 SOURCE, TARGET = np.array([11, 12]), np.array([21, 22, 23, 24])
 STARTS = [0, 1, 1, 3, 4]
 ATTN = MASK
 
 
 def spans_of(starts):
-    """A search that finds the same spans in each target."""
+    """Return a search that finds the same spans in each target."""
     return lambda target: np.tile(starts, len(target.lengths))
 
 
@@ -42,7 +42,7 @@ def column(example, name):
 
 
 def seen(text):
-    """A mask as it is drawn in Figure 3: x where the query (row) sees the key (column)."""
+    """Return a mask as drawn in Figure 3: x where the query (row) sees the key (column)."""
     return np.array([[mark == "x" for mark in row.split()] for row in text.strip().splitlines()])
 
 
@@ -77,7 +77,7 @@ WORD_BY_WORD = """
     x x x x x x x x . . . . x .
     x x x x x x x x x . . . . x
 """
-# With y2 y3 as a span: both are predicted from what stands before y2.
+# With y2 y3 as a span: both are predicted from the tokens before y2.
 SPAN_BY_SPAN = """
     x x x x x . . . . x . . . .
     x x x x x x . . . . x . . .
@@ -99,21 +99,21 @@ def test_visibility():
     assert not matrix[span, word].any()
 
 
-# Figure 4, decoding: at step i the placeholder stands behind [CLS] y1 .. y(i-1) and sees them, the source and itself.
+# Figure 4, decoding: at step i the placeholder follows [CLS] y1 .. y(i-1) and sees them, the source and itself.
 @pytest.mark.parametrize("generated", range(5))
 def test_visibility_of_decoding(generated):
     form = tiny_form("infilling")
     prefix = OBJECTIVES["infilling"].reference(*laid_out(SOURCE, TARGET[:generated], form), form)
     whole = visibility_matrix(pack(None))[9 + generated]
     step = visibility_matrix(prefix)[-1]
-    # What is predicted after so many tokens sees the same in training, where more content stands behind it.
+    # The placeholder after this many tokens sees the same in training, where more content follows.
     sees = np.concatenate([np.arange(4), 4 + np.arange(1 + generated)])
     assert np.flatnonzero(whole).tolist() == [*sees, 9 + generated]
     assert np.flatnonzero(step).tolist() == [*sees, len(step) - 1]
 
 
 def test_one_token_spans_are_the_word_flow():
-    """Up to the numbers of the groups, which are others; so the losses are the same to the last bit."""
+    """Only the numbers of the groups differ, so the losses are equal to the last bit."""
     _, content, word, span = pack(list(range(5)))
     for name in ("token", "position", "segment", "step", "label"):
         np.testing.assert_array_equal(getattr(word, name), getattr(span, name))
@@ -135,7 +135,7 @@ def test_a_source_without_words():
 @pytest.mark.parametrize("spans", [False, True])
 @pytest.mark.parametrize("symbol", [None, 7])
 def test_naive(symbol, spans):
-    """Batches of examples of all lengths, against one example and one token after the other."""
+    """Batches of examples of all lengths, compared with one example and one token after the other."""
     rng = np.random.default_rng(0)
     form = tiny_form("infilling", max_source=40, max_target=40, placeholder_segment=0)
     corruption = replace(NO_CORRUPTION, noise_prob=0.6, noise_symbol=symbol, source_mask_prob=0.2)
@@ -157,7 +157,7 @@ def test_naive(symbol, spans):
 
 
 def test_statistics_of_the_noise():
-    """Over 10,000 targets: its rate, and that every token is as likely; all within 3 standard errors."""
+    """Over 10,000 targets: its rate, and that all tokens are equally likely; all within 3 standard errors."""
     form, rate, count = tiny_form("infilling", max_target=16), 0.05, 10_000
     target = Ragged.of([form.target(np.full(15, 20))] * count)
     source = Ragged.of([form.source(SOURCE)] * count)
@@ -166,12 +166,12 @@ def test_statistics_of_the_noise():
     assert (content.token[::16] == CLS).all()
     tokens = content.token.reshape(count, 16)[:, 1:]
     changed = tokens[tokens != 20]
-    expected = rate * (1 - 1 / VOCAB_SIZE)  # a random token may be the one that it replaces
+    expected = rate * (1 - 1 / VOCAB_SIZE)  # a random token can equal the one that it replaces
     error = (expected * (1 - expected) / tokens.size) ** 0.5
     assert abs(len(changed) / tokens.size - expected) <= 3 * error
     shares = np.bincount(changed, minlength=VOCAB_SIZE) / len(changed)
     each = 1 / (VOCAB_SIZE - 1)
-    # One bound for 49 tokens: 3 standard errors would be passed by one in eight such tests.
+    # One bound for 49 tokens: one in eight such tests would exceed 3 standard errors.
     assert np.abs(np.delete(shares, 20) - each).max() <= 4 * (each * (1 - each) / len(changed)) ** 0.5
     places = (tokens != 20).mean(axis=0)
     assert np.abs(places - expected).max() <= 3.5 * (expected * (1 - expected) / count) ** 0.5
@@ -184,7 +184,7 @@ def test_noise_symbol():
 
 
 def content_gradients(example, flow, label):
-    """Norms of the gradient of one label's loss with respect to the embedded tokens of the batch (T,)."""
+    """Return norms of the gradient of one label's loss with respect to the embedded tokens of the batch (T,)."""
     model, kept = tiny_model(2), []
     model.embeddings.register_forward_hook(lambda *call: kept.append(call[-1]) or call[-1].retain_grad())
     batch = collate([example])
@@ -199,7 +199,7 @@ def content_gradients(example, flow, label):
 @pytest.mark.parametrize("label", range(5))
 @pytest.mark.parametrize("flow", [0, 1], ids=["word", "span"])
 def test_no_content_leaks(flow, label):
-    """The loss of a token has no gradient at content of its span or behind it, itself included."""
+    """The loss of a token has no gradient at content of its span or after it, including itself."""
     gradients = content_gradients(pack(), flow, label)
     known = STARTS[label] if flow else label
     content, placeholders = gradients[4:9], gradients[9:]
@@ -222,7 +222,7 @@ def test_two_flows():
 
 
 def test_spans_of_pseudo_masked_fine_tuning():
-    """One flow, whose placeholders see each other within a span, as in UniLMv2 (section 2.3 there)."""
+    """There is one flow; its placeholders see each other within a span, as in UniLMv2 (section 2.3 there)."""
     method = OBJECTIVES["pseudo_masked"].with_spans(spans_of(STARTS))
     assert method.flows == OBJECTIVES["pseudo_masked"].flows
     form = tiny_form("pseudo_masked")
@@ -255,12 +255,12 @@ def texts(length, count=TEXTS):
 
 
 def runs(taken):
-    """Lengths of the fragments of a text, in order."""
+    """Return the lengths of the fragments of a text, in order."""
     return [len(list(run)) for is_target, run in groupby(taken) if is_target]
 
 
 def drawn(length, fragments=PAPER, seed=1, count=TEXTS):
-    """Which tokens are taken out of texts of one length (texts, length)."""
+    """Return which tokens are removed from texts of one length (texts, length)."""
     return fragments.draw(texts(length, count), Draws(seed, 1, np.arange(count))).reshape(count, length)
 
 
@@ -273,8 +273,8 @@ def test_split():
     assert target.lengths.tolist() == [3, 1]
 
 
-# Figure 1(e): fragments leave the source and stand one behind the other in the target.
-def test_what_is_trained_on():
+# Figure 1(e): fragments leave the source and follow each other in the target.
+def test_the_packed_example():
     rng, form = np.random.default_rng(0), tiny_form("infilling")
     text = Ragged.of([words(rng, 12), words(rng, 9)])
     draws = [Draws(3, 1, np.array([5, 8])) for _ in range(2)]
@@ -286,14 +286,14 @@ def test_what_is_trained_on():
     assert content.token.tolist() == [CLS, *target.values[:3], CLS, *target.values[3:]]
     assert flow.label.tolist() == [*target.values[:3], SEP, *target.values[3:], SEP]
     assert set(flow.token.tolist()) == {MASK}
-    # The target's positions go on from its source.
+    # The target's positions continue those of its source.
     assert content.position.tolist() == [11, 12, 13, 14, 9, 10, 11]
     assert (content.label == PAD).all()
 
 
 @pytest.mark.parametrize("length", [2, 3, 7, 16, 61, 200])
 def test_budget_and_distance(length):
-    """The budget is met exactly, and at least a token stands between two fragments."""
+    """The budget is met exactly, and there is at least one token between two fragments."""
     taken = drawn(length, count=500)
     budget = max(1, int(0.25 * length + 0.5))
     assert (taken.sum(axis=1) == budget).all()
@@ -301,10 +301,10 @@ def test_budget_and_distance(length):
 
 
 def test_lengths_of_fragments():
-    """The two distributions with their shares, within 3 standard errors.
+    """The two distributions have their shares, within 3 standard errors.
 
-    A text of 400 tokens has a budget of 100, which a fragment of up to 32 never spends at once; only the last one is
-    cut. So texts of the first distribution are those without a fragment above 4.
+    A text of 400 tokens has a budget of 100, which one fragment of up to 32 never spends; only the last one is cut. So
+    texts of the first distribution are those without a fragment above 4.
     """
     of_text = [runs(text) for text in drawn(400).tolist()]
     is_short = np.array([max(lengths) <= 4 for lengths in of_text])
@@ -319,23 +319,23 @@ def test_lengths_of_fragments():
 
 @pytest.mark.parametrize(("kind", "least", "greatest"), [(0, 1, 4), (1, 4, 32)])
 def test_mean_length(kind, least, greatest):
-    """The lengths as they are drawn, before the last one is cut: uniform, mean within 3 standard errors."""
+    """Lengths as drawn, before the last one is cut: uniform, with a mean within 3 standard errors."""
     shares = tuple(float(kind == index) for index in range(2))
     fragments = Fragments(shares=shares)
     budgets = np.full(TEXTS, 64)
     lengths = fragments._draw_lengths(budgets, Draws(7, 1, np.arange(TEXTS)))
     assert (np.add.reduceat(lengths.values, np.cumsum(lengths.lengths) - lengths.lengths) == 64).all()
-    first = lengths.values[lengths.place == 0]  # of a budget of 64 never cut
+    first = lengths.values[lengths.place == 0]  # never cut with a budget of 64
     count = greatest - least + 1
     variance = (count**2 - 1) / 12
     assert abs(first.mean() - (least + greatest) / 2) <= 3 * (variance / TEXTS) ** 0.5
     shares_found = np.bincount(first, minlength=greatest + 1)[least:] / TEXTS
-    # Up to 29 shares under one bound.
+    # Up to 29 shares with one bound.
     assert np.abs(shares_found - 1 / count).max() <= 4 * (1 / count * (1 - 1 / count) / TEXTS) ** 0.5
 
 
-def test_fragments_lie_anywhere():
-    """Every token of a text is as likely to be taken out, but for those near its ends, which fewer fragments reach."""
+def test_fragments_are_anywhere():
+    """All tokens are equally likely to be removed, except near the ends, which fewer fragments reach."""
     shares = drawn(200).mean(axis=0)
     assert abs(shares.mean() - 0.25) < 1e-9
     middle = shares[40:160]

@@ -1,4 +1,4 @@
-"""The three methods, against tables written by hand from Figures 1 and 2 of the s2s-ft paper, and their statistics."""
+"""The three methods compared with tables written by hand from Figures 1 and 2 of the s2s-ft paper; their statistics."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def column(example, name):
 
 
 def seen(text):
-    """A visibility matrix as it is drawn in Figure 2: x where the query (row) sees the key (column)."""
+    """Return a visibility matrix as drawn in Figure 2: x where the query (row) sees the key (column)."""
     return np.array([[mark == "x" for mark in row.split()] for row in text.strip().splitlines()])
 
 
@@ -75,7 +75,7 @@ def test_masked_columns():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_masked_labels_stand_exactly_where_the_target_is_masked(seed):
+def test_masked_labels_are_exactly_where_the_target_is_masked(seed):
     example = pack("masked", seed=seed)
     content, label = example[1].token, example[1].label
     clean = np.array([21, 22, 23, SEP])
@@ -112,7 +112,7 @@ def test_pseudo_masked_columns():
     assert column(example, "label") == [PAD] * 9 + [21, 22, 23, SEP]
 
 
-# Figure 2(c): a pseudo mask sees the source, the target tokens before its own, and itself; nobody else sees it.
+# Figure 2(c): a pseudo mask sees the source, the target tokens before its own, and itself; no other token sees it.
 def test_pseudo_masked_visibility():
     expected = seen(
         """
@@ -197,7 +197,7 @@ def assert_share(hits, draws, probability):
 
 
 def shares(clean, drawn):
-    """How many tokens stayed, became the placeholder, became something else."""
+    """Return how many tokens stayed, became the placeholder, or became another token."""
     kept, placeholder = drawn == clean, drawn == MASK
     return kept.sum(), placeholder.sum(), (~kept & ~placeholder).sum()
 
@@ -231,12 +231,12 @@ def test_random_tokens_are_uniform_over_the_whole_vocabulary():
     assert len(counts) == VOCAB_SIZE
     expected = 50_000 / VOCAB_SIZE
     chi_squared = ((counts - expected) ** 2 / expected).sum()
-    # Of 49 degrees of freedom: mean 49, standard deviation sqrt(98).
+    # Chi-squared with 49 degrees of freedom: mean 49, standard deviation sqrt(98).
     assert abs(chi_squared - (VOCAB_SIZE - 1)) <= 3 * np.sqrt(2 * (VOCAB_SIZE - 1))
 
 
 def many(method, corruption, draws, length=9, seed=3, source=NOTHING):
-    """Pack the same pair so many times; return the target, and tokens and labels of its blocks: [(draws, length)]."""
+    """Pack the same pair many times; return the target, and tokens and labels of its sections: [(draws, length)]."""
     target = words(np.random.default_rng(seed), length)
     form = tiny_form(method, max_source=64)
     copies = [Ragged.of([each.values] * draws) for each in laid_out(source, target, form)]
@@ -245,7 +245,7 @@ def many(method, corruption, draws, length=9, seed=3, source=NOTHING):
     return target, tokens, [block.label.reshape(draws, -1) for block in blocks]
 
 
-def test_causal_corrupts_all_but_the_first_with_the_given_probability():
+def test_causal_corrupts_all_tokens_but_the_first():
     target, (_, content), _ = many("causal", replace(EIGHTY_TEN_TEN, target_mask_prob=0.5), 3000)
     assert (content[:, 0] == SEP).all()
     clean = np.tile(target, (3000, 1))
@@ -259,7 +259,7 @@ def test_causal_of_the_paper_corrupts_nothing():
     assert (content == [SEP, *target]).all()
 
 
-def test_pseudo_masked_writes_what_it_drew_for_the_placeholder_over_the_target():
+def test_pseudo_masked_writes_the_placeholders_tokens_over_the_target():
     program = OBJECTIVES["pseudo_masked"].corruption["original"]
     target, (_, content, placeholder), _ = many("pseudo_masked", program, 3000)
     clean = np.tile([*target, SEP], (3000, 1))
@@ -269,8 +269,8 @@ def test_pseudo_masked_writes_what_it_drew_for_the_placeholder_over_the_target()
     assert_share(changed.sum(), clean.size, 0.5 * (0.9 - 0.1 / VOCAB_SIZE))
 
 
-def test_pseudo_masked_of_the_paper_masks_half_of_the_content_and_has_placeholders_alone():
-    """Appendix A: of the target 40 to 70 % are masked."""
+def test_pseudo_masked_of_the_paper_masks_half_of_the_content():
+    """Appendix A: 40 to 70 % of the target are masked."""
     target, (_, content, placeholder), _ = many("pseudo_masked", OBJECTIVES["pseudo_masked"].corruption["paper"], 3000)
     clean = np.tile([*target, SEP], (3000, 1))
     assert (content[content != clean] == MASK).all()
@@ -279,7 +279,7 @@ def test_pseudo_masked_of_the_paper_masks_half_of_the_content_and_has_placeholde
 
 
 def test_masked_by_chance():
-    """Bernoulli: the number of masked tokens is binomial, but never 0; which ones is uniform."""
+    """Bernoulli: the number of masked tokens is binomial, but never 0; all tokens are equally likely."""
     corruption = Corruption(target_mask_prob=0.3, random_prob=0.0, keep_prob=0.0)
     _, _, (_, labels) = many("masked", corruption, 4000)
     counts = (labels != PAD).sum(axis=1)
@@ -305,13 +305,13 @@ def test_at_least_one_token_is_masked(exact_count):
     corruption = Corruption(target_mask_prob=0.0, random_prob=0.0, keep_prob=0.0, exact_count=exact_count)
     _, _, (_, labels) = many("masked", corruption, 300)
     assert set((labels != PAD).sum(axis=1)) == {1}
-    # Also of a target that is [SEP] alone.
+    # Also in a target that only has [SEP].
     _, (_, content), (_, labels) = many("masked", corruption, 3, length=0)
     assert (labels.tolist(), content.tolist()) == ([[SEP]] * 3, [[MASK]] * 3)
 
 
 @pytest.mark.parametrize("exact_count", [True, False])
-def test_at_most_so_many_tokens_are_masked(exact_count):
+def test_the_number_of_masked_tokens_is_limited(exact_count):
     corruption = Corruption(1.0, 0.0, 0.0, exact_count=exact_count, max_masked_tokens=4)
     _, _, (_, labels) = many("masked", corruption, 100)
     assert set((labels != PAD).sum(axis=1)) == {4}
@@ -332,7 +332,7 @@ def test_source_corruption(method):
     corruption = replace(EIGHTY_TEN_TEN, target_mask_prob=0.0, source_mask_prob=0.25)
     _, (context, *_), (context_labels, *_) = many(method, corruption, 1000, length=2, source=source)
     clean = tiny_form(method, max_source=64).source(source)
-    # Special symbols never change, and nothing of the source is predicted.
+    # Special symbols never change, and no source token is predicted.
     specials = (clean == CLS) | (clean == SEP)
     assert specials.sum() == tiny_form(method).source_specials
     assert (context[:, specials] == clean[specials]).all()
@@ -350,7 +350,7 @@ def test_the_source_is_left_alone_by_default(method, preset):
     assert (context == tiny_form(method).source(SOURCE)).all()
 
 
-# A batch against the naive objectives, one example after the other with the same random numbers.
+# A batch compared with the naive objectives, one example after the other with the same random numbers.
 
 SETTINGS = {
     "paper": {},

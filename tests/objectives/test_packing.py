@@ -35,7 +35,7 @@ def test_positions_of_each_example_count_on_from_its_own():
     assert made.lengths.tolist() == [2, 1, 3]
 
 
-def test_examples_stand_one_after_the_other():
+def test_examples_follow_each_other():
     long_first = (section(11, 12, 13, label=1), section(21, first_position=3, segment=1, step=1, group=1, label=31))
     long_second = (section(14, label=1), section(24, 25, first_position=1, segment=1, step=2, group=3, label=34))
     batch = collate([long_first, long_second])
@@ -80,7 +80,7 @@ PAIRS = ((6, 5), (11, 2), (1, 8), (1, 1))
 
 
 def of_objective(pack, form, corruption):
-    """A batch of all pairs, packed at once."""
+    """Return a batch of all pairs, packed at once."""
     rng = np.random.default_rng(0)
     pairs = [(form.source(words(rng, source)), form.target(words(rng, target))) for source, target in PAIRS]
     sources, targets = (Ragged.of(rows) for rows in zip(*pairs, strict=True))
@@ -88,17 +88,17 @@ def of_objective(pack, form, corruption):
 
 
 def in_pairs(rows):
-    """Spans of two tokens."""
+    """Return the starts of spans of two tokens."""
     return rows.place - rows.place % 2
 
 
 @pytest.mark.parametrize("preset", CORRUPTIONS)
 @pytest.mark.parametrize("method", [name for name, objective in OBJECTIVES.items() if objective.cut is None])
 def test_objectives_are_in_order(method, preset):
-    """What is trained, and the pass that gives targets their probabilities; the context alone too."""
+    """Examples for training, and the pass that gives targets their probabilities; also the context alone."""
     form, objective = tiny_form(method), OBJECTIVES[method]
     packed = of_objective(objective.pack, form, objective.corruption[preset])
-    # Infilling predicts the first token behind the [CLS] that begins the target's content, which has step 1.
+    # Infilling predicts the first token after the [CLS] that begins the target's content, which has step 1.
     assert first_step(collate([packed])) == (2 if method == "infilling" else 1)
     assert first_step(collate([packed[:1]])) == 1
     assert first_step(collate([of_objective(objective.decoded_as, form, NO_CORRUPTION)])) is not None
@@ -111,11 +111,11 @@ def test_spans_are_not_in_order(method):
 
 
 def as_attended(lengths, first):
-    """Who sees whom by the attention that order allows (L, L), for the lengths of the three sections of an example."""
+    """Return who sees whom (L, L) by causal attention, for the lengths of the three sections of an example."""
     context, content, _ = lengths
     seen = np.zeros((sum(lengths), sum(lengths)), dtype=bool)
     for query in range(sum(lengths)):
-        number = query - context  # of the content; then of the placeholders
+        number = query - context  # in the content, then in the placeholders
         if query < context:
             seen[query, :context] = True
         elif number < content:
@@ -125,7 +125,7 @@ def as_attended(lengths, first):
     return seen
 
 
-# Of the sections of an example: lengths, and what is added to the steps of content and of placeholders.
+# The sections of an example: their lengths, and what is added to the steps of content and of placeholders.
 LAYOUTS = {
     "all sections": (3, 4, 4, 0, 0),
     "one content more": (3, 5, 4, 0, 0),
@@ -153,7 +153,7 @@ def laid_out(lengths, content_later=0, placeholders_later=0):
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_order_is_causal_attention(layout):
-    """The rule, written out, is what `first_step` promises."""
+    """The rule, written out, gives what `first_step` promises."""
     *lengths, content_later, placeholders_later = layout
     example = laid_out(lengths, content_later, placeholders_later)
     first = first_step(collate([example]))
@@ -161,7 +161,7 @@ def test_order_is_causal_attention(layout):
 
 
 def changed(number, place=0, **columns):
-    """An example in order, but for the columns of one token."""
+    """Return an example in order with changed columns of one token."""
     sections = list(laid_out((3, 4, 4)))
     for name, value in columns.items():
         column = getattr(sections[number], name).copy()
@@ -191,12 +191,12 @@ def changed(number, place=0, **columns):
         (*laid_out((3, 4, 4)), section(first_position=7)),
     ],
 )
-def test_what_is_not_in_order(example):
+def test_examples_that_are_not_in_order(example):
     assert first_step(collate([example])) is None
 
 
 def test_examples_must_agree():
-    """On the first step of placeholders, and each must be in order."""
+    """All must be in order, with the same first step of placeholders."""
     one, two = laid_out((3, 5, 4)), laid_out((3, 5, 4), placeholders_later=1)
     assert [first_step(collate(batch)) for batch in ([one, one], [two, two], [one, two])] == [1, 2, None]
     assert first_step(collate([two, laid_out((3, 5, 0))])) == 2

@@ -1,5 +1,5 @@
-"""The pseudo-masked language model against tables written by hand from Figures 3 to 5 of UniLMv2, and what leaks;
-blockwise masking: what always holds, and the statistics of Algorithm 1.
+"""The pseudo-masked language model compared with tables written by hand from Figures 3 to 5 of UniLMv2, and leaks;
+blockwise masking: invariants, and the statistics of Algorithm 1.
 """
 
 from dataclasses import replace
@@ -22,14 +22,14 @@ TEXTS = 10_000
 
 
 def drawn(lengths, masking=PAPER, seed=1):
-    """The steps of texts of these lengths, a list for each."""
+    """Return the steps of texts of these lengths, a list for each."""
     text = Ragged(np.zeros(int(np.sum(lengths)), dtype=np.int64), np.asarray(lengths))
     steps = masking.draw(text, Draws(seed, 1, np.arange(len(lengths))))
     return [row.tolist() for row in np.split(steps, np.cumsum(lengths)[:-1])]
 
 
 def blocks(steps):
-    """Each factorization step of a text by its number: its places."""
+    """Return the places of each factorization step of a text by its number."""
     return {
         number: [place for place, step in enumerate(steps) if step == number] for number in sorted(set(steps) - {0})
     }
@@ -40,7 +40,7 @@ def blocks(steps):
     [PAPER, BlockwiseMasking(block_prob=0.0), BlockwiseMasking(0.9, 1.0, (3, 5)), BlockwiseMasking(0.5, 0.5, (1, 40))],
     ids=["paper", "tokens", "much", "long"],
 )
-def test_what_always_holds(masking):
+def test_invariants(masking):
     lengths = np.random.default_rng(0).integers(1, 60, 300)
     for length, steps in zip(lengths.tolist(), drawn(lengths, masking), strict=True):
         found = blocks(steps)
@@ -50,10 +50,10 @@ def test_what_always_holds(masking):
         masked = sum(map(len, found.values()))
         needed = int(masking.least_masked(np.array(length)))
         assert needed == -(-masking.ratio * length // 1)
-        # Enough, but only the last step made it so.
+        # Enough tokens are masked, and only with the last step.
         assert masked - len(found[len(found)]) < needed <= masked <= int(masking.most_masked(np.array(length)))
         assert masked <= length
-        # All but the last one are as long as they were drawn.
+        # All but the last one have the length that was drawn.
         least, greatest = masking.block_lengths
         for number in range(1, len(found)):
             assert len(found[number]) == 1 or least <= len(found[number]) <= greatest
@@ -66,7 +66,7 @@ def test_a_text_does_not_depend_on_the_others():
 
 
 def simulated(length, rng):
-    """The lengths of the factorization steps of one text, as Algorithm 1 draws them."""
+    """Return the lengths of the factorization steps of one text, as Algorithm 1 draws them."""
     lengths = []
     while sum(lengths) < 0.15 * length:
         lengths.append(int(rng.integers(2, 7)) if rng.random() < 0.4 else 1)
@@ -79,7 +79,7 @@ def test_statistics():
     texts = [blocks(steps) for steps in drawn([length] * TEXTS)]
     sizes = [[len(places) for places in text.values()] for text in texts]
 
-    # The share that is masked against the algorithm's; a step is not cut, so that both are a little above 15 %.
+    # The masked share compared with the algorithm's; steps are not cut, so both are a little above 15 %.
     masked = np.array([sum(text) for text in sizes])
     rng = np.random.default_rng(1)
     expected = np.array([sum(simulated(length, rng)) for _ in range(TEXTS)])
@@ -87,7 +87,7 @@ def test_statistics():
     assert abs(masked.mean() - expected.mean()) <= 3 * error
     assert masked.min() >= 15 and masked.mean() < 17
 
-    # The last step is left out: with a longer one the end comes sooner.
+    # The last step is left out: a longer one ends the text sooner.
     steps = np.array([size for text in sizes for size in text[:-1]])
     first = np.array([text[0] for text in sizes])
     share = (first > 1).mean()
@@ -96,7 +96,7 @@ def test_statistics():
     of_blocks = np.bincount(first[first > 1], minlength=7)[2:] / (first > 1).sum()
     assert np.abs(of_blocks - 0.2).max() <= 3 * (0.2 * 0.8 / (first > 1).sum()) ** 0.5
 
-    # Every place is masked as often as every other, but for those near an end, where fewer blocks fit.
+    # All places are masked equally often, except near an end, where fewer blocks fit.
     places = np.zeros(length)
     for text in texts:
         places[[place for block in text.values() for place in block]] += 1
@@ -104,8 +104,8 @@ def test_statistics():
     rate = places[10:-10].mean()
     assert np.abs(places[10:-10] - rate).max() <= 4 * (rate * (1 - rate) / TEXTS) ** 0.5
 
-    # The order is uniform: of two steps the first is as often left as right of the second, and where a step is in the
-    # text tells nothing of its number.
+    # The order is uniform: the first of two steps is equally often left and right of the second, and the place of a
+    # step does not depend on its number.
     left = np.mean([text[1][0] < text[2][0] for text in texts])
     assert abs(left - 0.5) <= 3 * 0.5 / TEXTS**0.5
     middles = [np.mean([text[number][0] for text in texts]) for number in (1, 2, 3)]
@@ -151,12 +151,12 @@ def test_problems(masking, problems):
     assert masking.problems("0") == problems
 
 
-# Figure 4: x1 .. x6, of which x4 and x5 are predicted first, then x2.
+# Figure 4: x1 .. x6; x4 and x5 are predicted first, then x2.
 TEXT, STEPS = np.array([11, 12, 13, 14, 15, 16]), np.array([0, 2, 0, 1, 1, 0])
 
 
 class Fixed:
-    """Masks what it is told to."""
+    """Masks the given steps."""
 
     def __init__(self, steps=STEPS):
         self.steps = np.array(steps)
@@ -179,7 +179,7 @@ def column(example, name):
 
 
 def seen(text):
-    """A mask as it is drawn: x where the query (row) sees the key (column)."""
+    """Return a mask as drawn in the figures: x where the query (row) sees the key (column)."""
     return np.array([[mark == "x" for mark in row.split()] for row in text.strip().splitlines()])
 
 
@@ -214,7 +214,7 @@ def test_visibility():
     np.testing.assert_array_equal(visibility_matrix(pack()), seen(FIGURE_5))
 
 
-# Figure 3: autoregressive is 4, then 5, then 2.
+# Figure 3: the autoregressive order is 4, then 5, then 2.
 AUTOREGRESSIVE = """
     x x x x x x x x x . . .
     x x x x x x . x . . . .
@@ -231,7 +231,7 @@ def test_token_by_token():
     np.testing.assert_array_equal(visibility_matrix(example)[6:], seen(AUTOREGRESSIVE))
 
 
-def test_what_is_trained():
+def test_labels_of_the_language_models():
     whole = pack("ae+par")
     (context,) = pack("ae")
     np.testing.assert_array_equal(context.token, whole[0].token)
@@ -258,12 +258,12 @@ def test_blocks_that_are_partly_masked():
         assert masked[0] and masked[1:].any()
         counts[masked[1:].sum(), 0] += 1
         counts[int(masked[1]), 1] += 1
-    # Of the step of two tokens one or both, each as likely; a single one is either.
+    # One or both of the two tokens of a step, equally likely; if one, either.
     assert abs(counts[1, 0] - 300) < 3 * np.sqrt(150)
     assert abs(counts[1, 1] - 450) < 3 * np.sqrt(600 * 0.75 * 0.25)
     assert [flow.name for flow in LANGUAGE_MODELS["ae+blocks"].flows] == ["ae", "blocks"]
     np.testing.assert_array_equal(pack("ae+blocks")[0].label, pack("ae")[0].label)
-    # The same steps in several texts that stand one behind the other.
+    # The same steps in several texts that follow each other.
     text = Ragged(np.tile(TEXT, 2), np.array([6, 6]))
     steps = np.array([0, 2, 0, 1, 1, 1, 1, 2, 2, 0, 0, 0])
     arguments = (LANGUAGE_MODELS["blocks"], Fixed(steps), tiny_form(), NO_CORRUPTION)
@@ -286,14 +286,14 @@ def test_special_symbols_are_given():
         np.testing.assert_array_equal(context.label[masked], laid_out[masked])
         np.testing.assert_array_equal(original.token, laid_out[original.position])
         np.testing.assert_array_equal(original.position, np.flatnonzero(masked))
-        # Nothing is lost: what is not masked and what is give the text back.
+        # No token is lost: unmasked and masked tokens give the text.
         restored = context.token.copy()
         restored[original.position] = original.token
         np.testing.assert_array_equal(restored, laid_out)
 
 
 def test_replacement():
-    """80 % the mask symbol, 10 % any token, 10 % as it was, the same in the context and as a placeholder."""
+    """80 % the mask symbol, 10 % any token, 10 % unchanged, the same in the context and as a placeholder."""
     count = 10_000
     text = Ragged(np.full(20 * count, 30), np.full(count, 20))
     corruption = replace(NO_CORRUPTION, random_prob=0.1, keep_prob=0.1)
@@ -311,7 +311,7 @@ def test_replacement():
 
 
 def test_a_placeholder_of_its_own():
-    """[M] stays the mask symbol, [P] is the one that is named, and what is random or as it was is so at both."""
+    """[M] stays the mask symbol, [P] is the named one; random and unchanged tokens are the same at both."""
     corruption = replace(NO_CORRUPTION, random_prob=0.2, keep_prob=0.2)
     contexts, placeholders = set(), set()
     for seed in range(20):
@@ -325,7 +325,7 @@ def test_a_placeholder_of_its_own():
 
 
 def losses_and_gradients(example, label):
-    """Norms of the gradient of one label's loss with respect to the embedded tokens of the batch (T,)."""
+    """Return norms of the gradient of one label's loss with respect to the embedded tokens of the batch (T,)."""
     model, kept = tiny_model(2), []
     model.embeddings.register_forward_hook(lambda *call: kept.append(call[-1]) or call[-1].retain_grad())
     batch = collate([example])
@@ -350,7 +350,7 @@ def test_nothing_leaks(language_model, seed):
         gradient = losses_and_gradients(example, label)
         of_context, of_original, of_placeholder = np.split(gradient, ends[:-1])
         assert (of_context > 0).all()
-        if label < masked:  # a [M], which sees the context alone
+        if label < masked:  # a [M] only sees the context
             assert (of_original == 0).all() and (of_placeholder == 0).all()
             continue
         step = placeholder.step[label - masked]
@@ -358,7 +358,7 @@ def test_nothing_leaks(language_model, seed):
         np.testing.assert_array_equal(of_placeholder > 0, placeholder.group == step)
 
 
-def test_context_does_not_depend_on_what_is_predicted():
+def test_context_does_not_depend_on_predicted_tokens():
     model = tiny_model(3)
     states = []
     for token in (12, 40):

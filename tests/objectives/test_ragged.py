@@ -1,4 +1,4 @@
-"""Rows of unequal length, and their random numbers, which depend on (seed, epoch, example, call, token) alone."""
+"""Rows of unequal length, and their random numbers, which only depend on (seed, epoch, example, call, token)."""
 
 from itertools import combinations
 
@@ -12,7 +12,7 @@ def rows(*values):
     return Ragged.of([np.array(each, dtype=np.int64) for each in values])
 
 
-def test_rows_stand_one_after_the_other():
+def test_rows_follow_each_other():
     ragged = rows([7, 5, 6], [], [9])
     assert ragged.values.tolist() == [7, 5, 6, 9]
     assert ragged.lengths.tolist() == [3, 0, 1]
@@ -72,7 +72,7 @@ def test_an_example_gets_the_same_in_every_batch():
         for call in (draws.random, draws.random, lambda rows, draws=draws: draws.integers(1000, rows)):
             for example, values in zip(batch, np.split(call(rows), np.cumsum(rows.lengths)[:-1]), strict=True):
                 found.setdefault(example, []).append(values.tolist())
-    # Three calls a batch, each example in two batches.
+    # Three calls for each batch, each example in two batches.
     assert all(values[:3] == values[3:] for values in found.values())
     assert len({tuple(values[0]) for values in found.values()}) == 4
 
@@ -82,12 +82,12 @@ def test_fewer_tokens_get_the_first_of_more():
 
 
 @pytest.mark.parametrize("changed", ["seed", "epoch", "example", "call"])
-def test_each_key_makes_others(changed):
-    """Uncorrelated with one another: r of n pairs is within four standard errors, 1 / sqrt(n), of 0."""
+def test_each_key_gives_other_numbers(changed):
+    """They are uncorrelated: r of n pairs is within four standard errors, 1 / sqrt(n), of 0."""
     rows = [drawn(**{changed: value}, count=4000) for value in range(6)]
     for first, second in combinations(rows, 2):
         assert abs(np.corrcoef(first, second)[0, 1]) < 4 / np.sqrt(4000)
-    # Nor do the keys stand in for one another.
+    # Nor can one key replace another.
     assert drawn(seed=1, epoch=2).tolist() != drawn(seed=2, epoch=1).tolist()
     assert drawn(epoch=1, example=2).tolist() != drawn(epoch=2, example=1).tolist()
     assert drawn(example=1, call=2).tolist() != drawn(example=2, call=1).tolist()
@@ -100,7 +100,7 @@ def test_uniform(across):
     values = {"tokens": in_one_row, "examples": in_rows}[across]
     assert values.min() >= 0
     assert values.max() < 1
-    # Of 999 degrees of freedom: mean 999, standard deviation sqrt(2 * 999).
+    # Chi-squared with 999 degrees of freedom: mean 999, standard deviation sqrt(2 * 999).
     counts = np.bincount((values * 1000).astype(int), minlength=1000)
     assert abs(((counts - 100) ** 2 / 100).sum() - 999) < 4 * np.sqrt(2 * 999)
     for lag in (1, 2, 7):
@@ -115,5 +115,5 @@ def test_integers():
     assert abs(((counts - 10_000) ** 2 / 10_000).sum() - 6) < 4 * np.sqrt(2 * 6)
 
 
-def test_negative_seeds_are_seeds():
+def test_negative_seeds():
     assert drawn(seed=-1).tolist() != drawn(seed=1).tolist()

@@ -1,6 +1,6 @@
-"""Sources of several fields, against tables written by hand and against the rules in plain Python.
+"""Sources of several fields, compared with tables written by hand and with the rules in plain Python.
 
-In the texts of these tests a letter is a token, ``/`` is ``[SEP]`` and ``^`` is ``[CLS]``.
+In these tests' texts a letter is a token, ``/`` is ``[SEP]`` and ``^`` is ``[CLS]``.
 """
 
 from itertools import pairwise
@@ -26,7 +26,7 @@ def as_text(tokens):
 
 
 def laid_out(text, max_source=24, method="pseudo_masked", **fields):
-    """The laid-out source and its segments, as two texts of one length."""
+    """Return the laid-out source and its segments, as two texts of one length."""
     form = tiny_form(method, max_source=max_source, fields=SourceFields(**fields))
     source = form.source(ids(text))
     return as_text(source), "".join(map(str, form.source_segments(source).tolist()))
@@ -43,9 +43,9 @@ QUESTION_GENERATION = {"segments": (0, 1), "truncation": ("right", "left"), "lim
         ("abcdefg/xy", 24, "^abcde/xy/", "0000000111"),
         ("abc/uvwxy", 24, "^abc/wxy/", "000001111"),
         ("abcdefg/uvwxy", 24, "^abcde/wxy/", "00000001111"),
-        # 9 positions for the whole: of 5 + 3 tokens 6 are left, and the passage is the longer field.
+        # 9 positions for the whole: 6 of the 5 + 3 tokens are kept, and the passage is the longer field.
         ("abcdefg/uvwxy", 9, "^abc/wxy/", "000001111"),
-        # Both are brought down to one length; the one position over goes to the answer, which was shorter.
+        # Both are cut to one length; the remaining position goes to the answer, which was shorter.
         ("abcdefg/uvwxy", 8, "^ab/wxy/", "00001111"),
         ("abcdefg/uvwxy", 7, "^ab/xy/", "0000111"),
         ("abcdefg/y", 7, "^abc/y/", "0000011"),
@@ -62,19 +62,19 @@ def test_passage_and_answer(text, max_source, expected, segments):
     assert laid_out(text, max_source, **QUESTION_GENERATION) == (expected, segments)
 
 
-# The newest end of a dialogue is kept; whoever speaks last has segment 1.
+# The newest end of a dialogue is kept; the last speaker has segment 1.
 @pytest.mark.parametrize(
     ("text", "max_source", "expected", "segments"),
     [
         ("ab/cd/ef", 24, "^ab/cd/ef/", "1111000111"),
         ("ab/cd/ef/gh", 24, "^ab/cd/ef/gh/", "0000111000111"),
         ("ab/cd/ef/gh", 12, "^b/cd/ef/gh/", "000111000111"),
-        # What is left of the first turn is its [SEP] alone, which goes with it: one position stays free.
+        # Only the [SEP] of the first turn would be left, so it is removed too: one position stays free.
         ("ab/cd/ef/gh", 11, "^cd/ef/gh/", "1111000111"),
         ("ab/cd/ef/gh", 10, "^cd/ef/gh/", "1111000111"),
         ("ab/cd/ef/gh", 9, "^d/ef/gh/", "111000111"),
         ("ab/cd/ef/gh", 3, "^h/", "111"),
-        # An empty turn that is left stays a turn.
+        # An empty turn that is kept remains a turn.
         ("ab//cd", 6, "^/cd/", "00111"),
         ("ab//cd", 5, "^/cd/", "00111"),
         ("", 24, "^/", "11"),
@@ -121,7 +121,7 @@ def test_segments(rules, segments):
     ("text", "expected"),
     [
         ("abcd/wxyz", "^abcd/wx/"),
-        # The cut comes before or just behind a [SEP].
+        # The cut is before or right after a [SEP].
         ("abcdef/xyz", "^abcdef/"),
         ("abcdefg/xyz", "^abcdefg/"),
         ("abcde/xyz", "^abcde/x/"),
@@ -129,13 +129,13 @@ def test_segments(rules, segments):
     ],
 )
 def test_one_run_cut_on_the_right(text, expected):
-    """As ever, whatever the source holds."""
+    """The cut does not depend on the contents of the source."""
     assert laid_out(text, len(expected))[0] == expected
 
 
 @pytest.mark.parametrize(("side", "expected"), [("right", "^ab/vw/rs/"), ("left", "^bc/yz/rs/")])
 def test_one_side_and_a_limit_for_each_field(side, expected):
-    """The limit of a field is its own; beyond them the source is one run."""
+    """Each field has its own limit; apart from these, the source is cut as one run."""
     assert laid_out("abc/vwxyz/rs", limits=(3, 3), truncation=(side,))[0] == expected
     shorter = {"right": "^ab/vw/r/", "left": "^c/yz/rs/"}
     assert laid_out("abc/vwxyz/rs", 9, limits=(3, 3), truncation=(side,))[0] == shorter[side]
@@ -153,7 +153,7 @@ def test_columns_of_the_methods(method):
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_segments_are_those_of_the_clean_source(method):
-    """A source token that is replaced by [SEP] begins no field."""
+    """A source token that is replaced by [SEP] does not begin a field."""
     form = tiny_form(method, fields=SourceFields(segments=(2, 3)), vocab_size=SEP + 1)
     corruption = Corruption(target_mask_prob=0.0, random_prob=1.0, keep_prob=0.0, source_mask_prob=1.0)
     source = ids("ab/xyz")
@@ -184,7 +184,7 @@ def naive_cut(text, room, truncation, limits):
     if len(truncation) > 1:
         whole = [len(field) for field in fields]
         while len("/".join(fields)) > room and any(fields):
-            # Of equally long ones that which was longest before, then the last.
+            # Of equally long fields, the one that was longest before, then the last.
             shorten(max(range(len(fields)), key=lambda index: (len(fields[index]), whole[index], index)))
         return "/".join(fields)[:room]
     if truncation == ("right",):
@@ -230,7 +230,7 @@ def test_rules(method, seed):
     found = form.source_segments(source)
     assert "".join(map(str, found)) == naive_segments(expected, not form.has_placeholders, segments, alternate)
     assert source.dtype == found.dtype == np.int64
-    # Lengths alone tell the most that it can be, and mostly what it is.
+    # Lengths alone give an upper bound, which is mostly exact.
     longest = form.source_length(np.array(len(text)))
     assert len(source) <= longest <= max_source
     if not any(limits):
@@ -251,7 +251,7 @@ def test_segments_of_padded_rows(method):
 
 
 def test_shorter_fields_stay_whole():
-    """Whatever the room, what is taken is taken from the longest."""
+    """Whatever the room, the longest field is cut."""
     text = "abcdefgh/ij/klmno"
     kept = []
     for room in range(17, 1, -1):
@@ -297,7 +297,7 @@ def test_target(method):
 
 
 @pytest.mark.parametrize(("method", "source"), [("pseudo_masked", [CLS, SEP]), ("causal", [CLS])])
-def test_nothing(method, source):
+def test_empty_texts(method, source):
     form = tiny_form(method)
     assert form.source(NOTHING).tolist() == source
     assert form.target(NOTHING).tolist() == [SEP]
@@ -305,7 +305,7 @@ def test_nothing(method, source):
 
 
 @pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
-def test_lengths_are_those_of_what_is_laid_out(method):
+def test_lengths_are_those_of_laid_out_texts(method):
     form = tiny_form(method, max_source=5, max_target=4)
     counts = np.arange(8)
     tokens = [np.full(count, 9) for count in counts]
@@ -341,8 +341,8 @@ def test_nothing_before_the_source():
     assert source.tolist() == [7, 8, EOS] and source.dtype == np.int64
 
 
-def test_of_several_fields_the_longest_is_cut():
-    """A passage gives way to the answer behind it."""
+def test_the_longest_of_several_fields_is_cut():
+    """The passage is shortened for the answer after it."""
     form = EncoderDecoderForm((PREFIX,), EOS, PAD, max_source=9, max_target=4)
     source = form.source(np.array([5, 5, 5, 5, 5, 5, EOS, 7, 8]))
     assert source.tolist() == [PREFIX, 5, 5, 5, 5, EOS, 7, 8, EOS]

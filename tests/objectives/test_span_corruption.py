@@ -1,4 +1,4 @@
-"""Span corruption: hand-written examples, counts, lengths, and that nothing is lost."""
+"""Span corruption: hand-written examples, counts, lengths, and that no token is lost."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def rows(ragged: Ragged) -> list[list[int]]:
 
 
 def joined_back(source: list[int], target: list[int]) -> list[int]:
-    """Put the spans where their sentinels stand."""
+    """Put the spans in the places of their sentinels."""
     spans: dict[int, list[int]] = {}
     for token in target:
         if token >= SENTINELS[0]:
@@ -34,7 +34,7 @@ def joined_back(source: list[int], target: list[int]) -> list[int]:
 
 
 def drawn(corruption, noise: list[str]):
-    """`corruption`, with the spans of texts drawn as given: x is noise."""
+    """Return `corruption` with given spans of texts: x is noise."""
 
     class Fixed(SpanCorruption):
         def draw(self, text, draws):
@@ -44,7 +44,7 @@ def drawn(corruption, noise: list[str]):
 
 
 def test_an_example_by_hand():
-    """T5's, Figure 2: "Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last"."""
+    """T5, Figure 2: "Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last"."""
     words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
     text = Ragged.of([np.arange(len(words))])
     source, target = drawn(SpanCorruption(0.3, 1.5), ["..xx....x."]).corrupt(text, SENTINELS, draws(1))
@@ -54,7 +54,7 @@ def test_an_example_by_hand():
 
 
 def test_a_translation_by_hand():
-    """A pair behind one another, half of it noise; a span may go over the border."""
+    """The texts of a pair one after the other, half of it noise; a span may cross the border."""
     text = Ragged.of([np.array([11, 12, 13, 14, 21, 22, 23, 24])])
     source, target = drawn(SpanCorruption(0.5, 2.0), [".xx..xx."]).corrupt(text, SENTINELS, draws(1))
     assert rows(source) == [[11, 1000, 14, 21, 1001, 24]]
@@ -81,7 +81,7 @@ def test_counts_by_hand():
     assert noise.tolist() == [1, 2, 5, 10, 256]
     assert spans.tolist() == [1, 1, 2, 3, 85]
     noise, spans = SpanCorruption(0.9, 1.0).counts(np.array([10]))
-    assert (noise.tolist(), spans.tolist()) == ([9], [1])  # not more spans than tokens that are left between them
+    assert (noise.tolist(), spans.tolist()) == ([9], [1])  # at most as many spans as tokens between them
 
 
 @pytest.mark.parametrize("corruption", [MONOLINGUAL, TRANSLATION, SpanCorruption(0.4, 1.0)])
@@ -94,7 +94,7 @@ def test_nothing_is_lost(corruption, target_sentinels):
     assert source.lengths.tolist() == sizes[0].tolist() and target.lengths.tolist() == sizes[1].tolist()
     assert source.lengths.sum() == len(source.values) and target.lengths.sum() == len(target.values)
     for whole, left, taken in zip(rows(text), rows(source), rows(target), strict=True):
-        assert left[0] == whole[0] and left[-1] >= SENTINELS[0]  # begins with what is left, ends with noise
+        assert left[0] == whole[0] and left[-1] >= SENTINELS[0]  # begins with given tokens, ends with noise
         numbers = [token for token in left if token >= SENTINELS[0]]
         assert numbers == list(range(1000, 1000 + len(numbers)))
         if target_sentinels:
@@ -106,7 +106,7 @@ def test_nothing_is_lost(corruption, target_sentinels):
 
 @pytest.mark.parametrize(("corruption", "length"), [(MONOLINGUAL, 100), (TRANSLATION, 60)])
 def test_densities_and_lengths_of_10000_examples(corruption, length):
-    """Each cut into non-empty pieces is equally likely: what that gives for means, within 3 standard errors."""
+    """All cuts into non-empty pieces are equally likely: their means are within 3 standard errors."""
     number = 10_000
     is_noise = corruption.draw(texts([length] * number), draws(number)).reshape(number, length)
     (noise,), (spans,) = corruption.counts(np.array([length]))
@@ -116,7 +116,7 @@ def test_densities_and_lengths_of_10000_examples(corruption, length):
     assert (begins.sum(axis=1) == spans).all()
     assert noise / spans == pytest.approx(corruption.mean_length, rel=0.2)
     for pieces, total in ((is_noise, noise), (~is_noise, length - noise)):
-        # The first piece of each text is as long as m in as many ways as the rest can be cut.
+        # The number of cuts with a first piece of m tokens is the number of cuts of the rest.
         firsts = np.array(
             [np.flatnonzero(np.diff(row[np.argmax(row) :].astype(int), append=0) == -1)[0] + 1 for row in pieces]
         )
@@ -132,14 +132,14 @@ def test_densities_and_lengths_of_10000_examples(corruption, length):
 
 
 def _ways(tokens: int, pieces: int) -> int:
-    """In how many ways a row of tokens is cut into non-empty pieces."""
+    """Return the number of ways to cut a row of tokens into non-empty pieces."""
     from math import comb
 
     return comb(tokens - 1, pieces - 1)
 
 
 def test_draws_belong_to_the_example():
-    """Neither the order of the examples nor their company changes what is drawn; the epoch does."""
+    """The order of the examples and the other examples do not change the draws; the epoch does."""
     text = texts([40, 50, 60])
     whole = MONOLINGUAL.draw(text, Draws(1, 2, np.array([7, 8, 9])))
     alone = MONOLINGUAL.draw(texts([50]), Draws(1, 2, np.array([8])))

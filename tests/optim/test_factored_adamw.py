@@ -1,4 +1,4 @@
-"""AdamW with factored moments, against the same computed element by element in float64."""
+"""AdamW with factored moments, compared with a computation element by element in float64."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ BETAS, EPS, DECAY, LR = (0.9, 0.99), 1e-6, 0.01, 0.1
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Matrices from 12 elements on are large, and updated 3 rows at a time."""
+    """Matrices of 12 elements and more count as large, and are updated 3 rows at a time."""
     monkeypatch.setattr(fused_adamw, "LARGE", 12)
     monkeypatch.setattr(factored_adamw, "_ROWS", 3)
 
@@ -30,7 +30,7 @@ def optimizer_of(model, **options):
 
 
 def train(model, optimizer, updates):
-    """Update with known gradients; those of the large matrix."""
+    """Update with known gradients; return those of the large matrix."""
     generator, seen = torch.Generator().manual_seed(1), []
     for _ in range(updates):
         for parameter in model.parameters():
@@ -55,7 +55,7 @@ def test_updates_of_a_large_matrix():
         estimate = torch.outer(squares.mean(1), squares.mean(0)) / squares.mean() / (1 - BETAS[1] ** step)
         expected = expected * (1 - LR * DECAY)
         expected -= LR * first / (1 - BETAS[0] ** step) / (estimate.sqrt() + EPS)
-    # One number in bfloat16 may be rounded otherwise than in float64, which moves an update by 1 % at most.
+    # One number in bfloat16 can be rounded differently than in float64, which changes an update by at most 1 %.
     torch.testing.assert_close(model[0].weight.double(), expected, atol=1e-3, rtol=0)
 
 
@@ -110,7 +110,7 @@ def test_an_overflow_changes_nothing():
 
 
 def test_no_gradients():
-    """Without a divisor, as other programs call it; the loss of a closure is handed back."""
+    """Without a divisor, as other programs call it; the loss of a closure is returned."""
     model = network()
     weights = [{"params": [model[0].weight], "factored": True}, {"params": [model[2].weight], "factored": False}]
     optimizer = FactoredAdamW(weights, lr=LR)

@@ -1,4 +1,4 @@
-"""The optimiser against AdamW written down step by step, in every wrapping of fairseq's trainer."""
+"""The optimizer compared with AdamW written down step by step, in all wrappers of fairseq's trainer."""
 
 import logging
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ SETTINGS = {"adam_betas": (0.9, 0.98), "adam_eps": 1e-6, "weight_decay": 0.1, "l
 
 
 class PlainAdamW:
-    """AdamW in float64, of gradients that are multiplied and clipped beforehand."""
+    """AdamW in float64, for gradients that are multiplied and clipped before."""
 
     def __init__(self, parameters, decays):
         self.parameters = [parameter.detach().double() for parameter in parameters]
@@ -51,7 +51,7 @@ def network(dtype=torch.float32):
 
 
 def batches(updates, parts):
-    """Inputs (n, 4) and labels (n,) of each part of each update; n differs, as the labels of batches do."""
+    """Return inputs (n, 4) and labels (n,) of each part of each update; n differs, like the labels of batches."""
     generator = torch.Generator().manual_seed(1)
     sizes = torch.randint(1, 6, (updates, parts), generator=generator).tolist()
     return [
@@ -66,7 +66,7 @@ def summed_loss(model, x, labels):
 
 
 def options(**common):
-    """What the wrappers of fairseq read of its configuration."""
+    """Return the part of fairseq's configuration that its wrappers read."""
     return SimpleNamespace(
         common=SimpleNamespace(
             fp16_scale_window=4,
@@ -85,7 +85,7 @@ def options(**common):
 
 
 def train(model, optimizer, data, max_norm, as_tensor=False):
-    """What fairseq's trainer does of an update; the norms that it logs."""
+    """Update as fairseq's trainer does; return the norms that it logs."""
     norms = []
     for parts in data:
         optimizer.zero_grad()
@@ -147,7 +147,7 @@ def test_updates_are_those_of_plain_adamw(monkeypatch, fused, max_norm, parts, a
     ],
 )
 def test_sixteen_bits(wrapper, dtype, tolerance, max_norm):
-    """To what 16 bits round; the scale of the loss, which doubles every 4 updates here, is out of the norms."""
+    """Equal up to rounding in 16 bits; norms exclude the loss scale, which doubles every 4 updates here."""
     data = batches(12, 2)
     model = network(dtype)
     optimizer = wrapper.build_optimizer(options(bf16=dtype == torch.bfloat16), list(model.parameters()))
@@ -181,12 +181,12 @@ def test_an_overflow_leaves_no_trace(wrapper):
     assert_close(model, expected, 2e-2)
 
 
-# What PyTorch says of fairseq's scaler where there is no CUDA.
+# PyTorch's warning about fairseq's scaler without CUDA.
 amp_warnings = pytest.mark.filterwarnings("ignore::FutureWarning:fairseq", "ignore:torch.cuda.amp.GradScaler")
 
 
 def amp_optimizer(model):
-    """fairseq's AMPOptimizer with a scaler that works on the CPU; fairseq makes it for CUDA, and off without it."""
+    """Return fairseq's AMPOptimizer with a scaler for the CPU; fairseq's own is for CUDA, and disabled without it."""
     optimizer = AMPOptimizer.build_optimizer(options(), list(model.parameters()))
     optimizer._grad_scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=4)
     return optimizer
@@ -220,7 +220,7 @@ def test_amp_skips_an_overflow(monkeypatch, fused):
     optimizer.backward(float("inf") * summed_loss(model, *data[2][0]))
     optimizer.multiply_grads(0.5)
     assert not optimizer.clip_grad_norm(0.3).isfinite()
-    optimizer.step()  # as fairseq's trainer does, so that the scale is lowered
+    optimizer.step()  # as fairseq's trainer does, to lower the scale
     assert optimizer.scaler.get_scale() == 2**9
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before, strict=True))
     train(model, optimizer, data[2:], 0.3)
@@ -241,8 +241,8 @@ def test_multiplying_twice_and_a_scale():
     assert_close(model, other, 1e-7)
 
 
-def test_what_is_left_over_is_forgotten():
-    """Gradients that are dropped before a step take their factor with them, as after running out of memory."""
+def test_dropped_gradients_leave_no_factor():
+    """Gradients that are dropped before a step lose their factor too, as after running out of memory."""
     model = network()
     optimizer = FusedAdamW(FusedAdamWConfig(**SETTINGS), model.parameters())
     data = batches(2, 1)
@@ -271,7 +271,7 @@ def test_no_gradients():
 
 
 def test_moments_of_pytorchs_own_adamw():
-    """Which is unfused, and whose step counts stay on the CPU; and back to it."""
+    """PyTorch's AdamW is unfused, and its step counts stay on the CPU; its moments load here and vice versa."""
     data = batches(6, 1)
     model = network()
     optimizer = FusedAdamW(FusedAdamWConfig(**SETTINGS), model.parameters())
@@ -316,7 +316,7 @@ def test_a_device_without_fused_kernels(caplog):
     assert caplog.messages[0].startswith("AdamW runs unfused: ")
 
 
-def test_which_optimizer_serves_which_type():
+def test_the_optimizer_of_each_type():
     for dtype, kind in ((torch.float32, torch.optim.AdamW), (torch.bfloat16, SixteenBitAdamW)):
         assert type(FusedAdamW(FusedAdamWConfig(**SETTINGS), network(dtype).parameters()).optimizer) is kind
 
@@ -338,7 +338,7 @@ def updated(optimizer, parameter, values):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_updates_are_those_of_32_bits(dtype):
-    """The squares of such gradients, 1e-8, are 0 in float16; PyTorch's own AdamW then divides by epsilon."""
+    """The squares of such gradients, 1e-8, are 0 in float16; PyTorch's own AdamW would then divide by epsilon."""
     values = [value.to(dtype).float() for value in gradients(20)]
     wide, narrow = nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(3, 2, dtype=dtype))
     plain, ours = torch.optim.AdamW([wide], **OF_SIXTEEN_BITS), SixteenBitAdamW([narrow], **OF_SIXTEEN_BITS)
@@ -347,11 +347,11 @@ def test_updates_are_those_of_32_bits(dtype):
         updated(ours, narrow, [value])
         for name, moment in plain.state[wide].items():
             torch.testing.assert_close(ours.state[narrow][name], moment, atol=0, rtol=0)
-        # Each update is rounded to the type; there have been no more than 20.
+        # Each update is rounded to the type; there are at most 20.
         torch.testing.assert_close(narrow.float(), wide, atol=0, rtol=20 * torch.finfo(dtype).eps)
 
 
-def test_the_divisor_and_what_overflowed():
+def test_the_divisor_and_overflows():
     values = [value.bfloat16() for value in gradients(2)]
     one, other = (nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16)) for _ in range(2))
     plain, divided = SixteenBitAdamW([one], **OF_SIXTEEN_BITS), SixteenBitAdamW([other], **OF_SIXTEEN_BITS)
@@ -365,7 +365,7 @@ def test_the_divisor_and_what_overflowed():
     assert divided.state[other]["step"] == 2
 
 
-def test_loads_its_moments_as_they_were():
+def test_loads_its_moments_unchanged():
     values = gradients(8)
     whole, half = (nn.Parameter(torch.zeros(3, 2, dtype=torch.bfloat16)) for _ in range(2))
     updated(SixteenBitAdamW([whole], **OF_SIXTEEN_BITS), whole, values)

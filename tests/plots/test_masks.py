@@ -1,4 +1,4 @@
-"""Pictures of packed examples: what they show is checked in the numbers beside them."""
+"""Pictures of packed examples, checked by the numbers next to them."""
 
 import csv
 import sys
@@ -37,7 +37,7 @@ def test_a_causal_target_begins_with_the_separator_of_its_source():
     assert example.labels == ("", "", "y", "[SEP]")
 
 
-def test_blocks_go_on_behind_the_end():
+def test_blocks_continue_after_the_end():
     example = pack_words("blocks", ["x"], ["y", "z"], cut=Blocks(2, 2, schedule="full"), corruption=NO_CORRUPTION)
     assert example.tokens[6:] == ("[M]",) * 4
     assert example.labels[6:] == ("y", "z", "[SEP]", "[SEP]")
@@ -49,7 +49,7 @@ def test_every_objective_is_drawn(method, tmp_path):
     example = pack_words(method, ["a", "[SEP]", "b"], ["c", "d", "e"], cut=Blocks(), corruption=NO_CORRUPTION)
     draw(example, tmp_path / "masks.svg")
     text = (tmp_path / "masks.svg").read_text(encoding="utf-8")
-    assert text.count("<!-- [CLS]") == 2 * example.tokens.count("[CLS]")  # an axis of queries, one of keys
+    assert text.count("<!-- [CLS]") == 2 * example.tokens.count("[CLS]")  # an axis of queries and one of keys
     assert set(example.kinds()) <= set(GREYS)
 
 
@@ -80,7 +80,7 @@ def test_options_of_other_methods(call_command):
 
 
 def test_masked_fine_tuning_masks_half_of_the_target(call_command, tmp_path):
-    """The corruption is that of the paper."""
+    """The corruption is the paper's."""
     words = ["--method", "masked", "--source", "x", "--target", "a b c d e f g h i j", "--output", "masks.svg"]
     call_command("plot", "masks", *words)
     with (tmp_path / "masks.csv").open(encoding="utf-8", newline="") as stream:

@@ -5,7 +5,7 @@ from raw_corpora import RAW, UNDERSTANDING
 
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
 
-# Lines of each file, where they are others.
+# The numbers of lines of files that differ from the usual ones.
 PAIRS = {"train": 12, "valid": 4, "dev": 4, "test": 4}
 LINES = {
     "squad_qg": {**PAIRS, "train": 8},
@@ -50,7 +50,7 @@ def test_fewer_pairs_than_are_drawn(tmp_path, call_command):
 
 
 def test_malformed_pairs_are_not_drawn(tmp_path, call_command):
-    """As many are taken as there should be, though some are left out."""
+    """The sample has its full size although some pairs are left out."""
     lines = {side: [f"{side} {number}" for number in range(10_003)] for side in ("src", "tgt")}
     lines["tgt"][5] = lines["src"][7] = " "
     (tmp_path / "raw").mkdir()

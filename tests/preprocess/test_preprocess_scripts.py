@@ -1,4 +1,4 @@
-"""The scripts of preprocess/ and others that stand for a command, and docstrings as a corpus."""
+"""The scripts of preprocess/ and others that run a command, and docstrings as a corpus."""
 
 import runpy
 import sys

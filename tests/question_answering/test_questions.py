@@ -1,4 +1,4 @@
-"""Sliding windows by hand, the file of questions, and the best spans against a search of all of them."""
+"""Sliding windows by hand, the file of questions, and the best spans compared with a search of all spans."""
 
 import math
 
@@ -25,7 +25,7 @@ from s2sft_fairseq.question_answering.questions import (
         (10, 4, 2, [(0, 4), (2, 4), (4, 4), (6, 4)]),
         (4, 4, 1, [(0, 4)]),
         (0, 4, 1, [(0, 0)]),
-        # A stride beyond a window leaves nothing out.
+        # A stride longer than a window skips nothing.
         (9, 4, 100, [(0, 4), (4, 4), (8, 1)]),
     ],
 )
@@ -34,7 +34,7 @@ def test_windows(length, room, stride, windows):
 
 
 def test_most_context():
-    """Windows 0-3, 3-6, 6-9 over ten tokens. Token 3 ends one window and begins another: no context, the first counts.
+    """Windows 0-3, 3-6, 6-9 over ten tokens. Token 3 is at the edge of two windows: no context, so the first counts.
 
     | token        | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 |
     |--------------|---|---|---|---|---|---|---|---|---|---|
@@ -46,7 +46,7 @@ def test_most_context():
 
 
 def test_overlapping_windows():
-    """Windows 0-4, 2-6, 4-7 over eight tokens; the last is shorter, which counts less where context is the same.
+    """Windows 0-4, 2-6, 4-7 over eight tokens; the last is shorter, so it loses if the context is equal.
 
     | token        | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
     |--------------|---|---|---|---|---|---|---|---|
@@ -61,7 +61,7 @@ def test_of_an_empty_passage():
     assert windows_of_most_context(0, [(0, 0)]).tolist() == []
 
 
-# A question of 2 tokens, so that windows begin at 4; the answer is tokens 3 and 4 of the passage.
+# A question of 2 tokens, so windows begin at 4; the answer is tokens 3 and 4 of the passage.
 LONG = Question("a", 2, [(0, 4), (3, 4), (4, 3)], (3, 4), "one two", [(0, 3), (4, 7)])
 NONE = Question("b", 1, [(0, 5)])
 
@@ -101,7 +101,7 @@ def random_logits(asked, seed):
 
 
 def all_spans(asked, logits, most):
-    """Every span that may be an answer, the best first."""
+    """Return all spans that can be answers, the best first."""
     owner = windows_of_most_context(len(OFFSETS), asked.windows)
     spans = []
     for number, (start, size) in enumerate(asked.windows):
@@ -140,7 +140,7 @@ def test_threshold():
     assert found.text(-1.1) == ""
 
 
-def test_question_and_separators_are_no_answers():
+def test_question_and_separators_are_not_answers():
     asked = question(room=11)
     (logits,) = random_logits(asked, 0)
     logits[: asked.first] = logits[-1] = 100.0

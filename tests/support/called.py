@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq, and therefore comes before it
+from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq, so it is imported first
 from s2sft_fairseq.runtime import warnings as warning_filters
 
 # isort: split
@@ -25,7 +25,7 @@ def call(folder: Path, *words: object) -> subprocess.CompletedProcess:
 
 
 def call_script(path: Path, folder: Path, *words: object) -> subprocess.CompletedProcess:
-    """Run a script in a folder, with the modules beside it."""
+    """Run a script in a folder; it can import the modules next to it."""
     with (
         mock.patch.object(sys, "argv", [str(path), *map(str, words)]),
         mock.patch.object(sys, "path", [str(path.parent), *sys.path]),
@@ -34,13 +34,13 @@ def call_script(path: Path, folder: Path, *words: object) -> subprocess.Complete
 
 
 def prepared(words: tuple[object, ...]) -> list[str]:
-    """Words of a command that loads its data in this process, as is quick, unless they say otherwise."""
+    """Return a command's words; one that reads data gets --num-workers 0 unless it is set, which is faster."""
     loads = words[:1] and words[0] in ("train", "generate", "interactive", "validate") and "--num-workers" not in words
     return [*map(str, words), *(("--num-workers", "0") if loads else ())]
 
 
 def forget() -> None:
-    """Reset what fairseq keeps in module globals, for the one run that it expects in a process."""
+    """Reset what fairseq keeps in module globals: it expects one run per process."""
     metrics.reset()
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
 
@@ -49,7 +49,7 @@ def _run(folder: Path, words: tuple[object, ...], work: Callable[[], object]) ->
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     forget()
     root = logging.getLogger()
-    level, root.handlers[:], handlers = root.level, [], root.handlers[:]  # the command takes away what it finds
+    level, root.handlers[:], handlers = root.level, [], root.handlers[:]  # the command removes those that it finds
     try:
         with (
             contextlib.chdir(folder),
@@ -57,7 +57,7 @@ def _run(folder: Path, words: tuple[object, ...], work: Callable[[], object]) ->
             contextlib.redirect_stderr(err),
             warnings.catch_warnings(),
         ):
-            warning_filters.install()  # pytest has taken them away
+            warning_filters.install()  # pytest has removed them
             done = work()
             status = done if isinstance(done, int) else 0
     except SystemExit as exit_:

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through the pipe of its debugging protocol: no package is needed."""
+"""A headless Chromium, driven through the pipe of its debugging protocol; this needs no package."""
 
 import base64
 import json
@@ -13,12 +13,12 @@ KEYS = {"Tab": 9, "Enter": 13, "ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "E
 
 
 def find() -> str | None:
-    """The program, where there is one."""
+    """Return the path of the program, or None."""
     return shutil.which("chromium") or shutil.which("google-chrome")
 
 
 class Browser:
-    """One page of a browser of its own; what its console says is in `messages`."""
+    """One page in a browser of its own; `messages` collects what its console prints."""
 
     def __init__(self, profile: Path) -> None:
         to_browser, self._out = os.pipe()
@@ -58,7 +58,7 @@ class Browser:
                 return found["result"]
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression of JavaScript, awaited."""
+        """Return the value of a JavaScript expression, awaited."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -83,15 +83,15 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def type(self, text: str) -> None:
-        """Type a text into what has the focus."""
+        """Type a text into the element that has the focus."""
         self.call("Input.insertText", text=text)
 
     def resize(self, width: int, height: int) -> None:
-        """Give the page another size, in pixels."""
+        """Change the size of the page, in pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def screenshot(self, path: Path) -> None:
-        """Write what the whole page looks like."""
+        """Write a screenshot of the whole page."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 

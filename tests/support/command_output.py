@@ -4,7 +4,7 @@ import re
 
 
 def generated(text: str, kind: str = "D") -> dict[int, list[str]]:
-    """What ``fairseq-generate`` and ``fairseq-interactive`` print for each example, in the order of printing.
+    """Return what ``fairseq-generate`` and ``fairseq-interactive`` print for each example, in the order of printing.
 
     Args:
         text: the output.
@@ -18,7 +18,7 @@ def generated(text: str, kind: str = "D") -> dict[int, list[str]]:
 
 
 def scores(text: str) -> dict[int, list[float]]:
-    """The scores of all hypotheses of each example, the best first."""
+    """Return the scores of all hypotheses of each example, the best first."""
     found: dict[int, list[float]] = {}
     for number, score in re.findall(r"^H-(\d+)\t(\S+)\t", text, re.M):
         found.setdefault(int(number), []).append(float(score))
@@ -26,7 +26,7 @@ def scores(text: str) -> dict[int, list[float]]:
 
 
 def last_value(text: str, name: str, line: str = "") -> float:
-    """The last value of a statistic, ``name=1.5`` or ``name 1.5``, of the lines that hold ``line``."""
+    """Return the last value of a statistic, ``name=1.5`` or ``name 1.5``, in the lines that contain ``line``."""
     values = [
         value
         for entry in text.splitlines()

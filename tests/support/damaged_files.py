@@ -1,4 +1,4 @@
-"""Damage to valid files that knows their format: values in JSON and pickles, words in text, and bytes in anything."""
+"""Damage to valid files that knows their format: values in JSON and pickles, words in text, and bytes in any file."""
 
 import gzip
 import io
@@ -20,7 +20,7 @@ PLACES, CHOICES = 2**16, 2**8
 
 
 class Damage(NamedTuple):
-    """One change of a file: its kind, where, and which of the values or bytes; both numbers count round."""
+    """One change of a file: its kind, its place, and the choice of a value or of bytes; both numbers wrap around."""
 
     kind: str
     place: int
@@ -28,7 +28,7 @@ class Damage(NamedTuple):
 
 
 _DEEP = 100_000
-# Texts of JSON values, that no writer of JSON would write among them.
+# Texts of JSON values, also some that no JSON writer would write.
 JSON_VALUES = (
     *("null", "true", "false", "0", "-1", "2.5", "1e400", "-1e400", "NaN", "1e-320", "4294967296", "1" + "0" * 30),
     *("9" * 5000, "9" * 400 + ".5", '""', '"x"', '"\\ud800"', '"a\\u0000b"', '"a\\nb"', '"../x"', '"${x}"', '"-1"'),
@@ -61,7 +61,7 @@ def _nested(depth: int) -> list[Any]:
 
 @cache
 def _objects() -> list[Any]:
-    """Values that a pickle may hold, and no checkpoint does."""
+    """Return values that a pickle can hold and no checkpoint does."""
     warnings.filterwarnings("ignore", "Sparse CSR|torch.quantize_per_tensor")
     one = torch.zeros(1)
     return [
@@ -81,7 +81,7 @@ Keys = tuple[Any, ...]
 
 
 def _paths(tree: Any, path: Keys = ()) -> list[Keys]:
-    """The paths to all values of a tree but its root's."""
+    """Return the paths to all values of a tree except its root."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else ()
     if isinstance(tree, Namespace):
         items = vars(tree).items()
@@ -89,7 +89,7 @@ def _paths(tree: Any, path: Keys = ()) -> list[Keys]:
 
 
 def _changed(tree: Any, path: Keys, change: Callable[[dict[Any, Any], Any], None]) -> Any:
-    """A copy of a tree in which a value was changed; what is off the path is shared."""
+    """Return a copy of a tree with one value changed; everything off the path is shared."""
     copy = dict(vars(tree)) if isinstance(tree, Namespace) else dict(tree) if isinstance(tree, dict) else None
     if copy is None:
         copy = dict(enumerate(tree))
@@ -105,7 +105,7 @@ def _changed(tree: Any, path: Keys, change: Callable[[dict[Any, Any], Any], None
 
 
 def _with(tree: Any, paths: Sequence[Keys], damage: Damage, value: Any, key: Any) -> Any:
-    """A tree with a value replaced, with one under another key, or without one."""
+    """Return a tree with a value replaced, with one under another key, or without one."""
 
     def change(parent: dict[Any, Any], at: Any) -> None:
         if damage.kind == "value":
@@ -130,12 +130,12 @@ def _damaged_json(content: bytes, damage: Damage) -> bytes:
     try:
         changed = _with(*_json(content), damage, mark, key)
         return json.dumps(changed).replace(f'"{mark}"', text).encode()
-    except (ValueError, RecursionError):  # damaged before
+    except (ValueError, RecursionError):  # was damaged before
         return _damaged_text(content, damage)
 
 
 def _damaged_text(content: bytes, damage: Damage) -> bytes:
-    """Replace a word, or take one out."""
+    """Replace a word, or remove one."""
     parts = re.split(rb'([\s"|<>=,\[\]]+)', content)
     words = range(0, len(parts), 2)
     at = words[damage.place % len(words)]
@@ -164,7 +164,7 @@ def _damaged_bytes(content: bytes, damage: Damage) -> bytes:
 
 @lru_cache(64)
 def _torch(content: bytes) -> tuple[Any, list[Keys]]:
-    tree = torch.load(io.BytesIO(content), weights_only=True)  # damaged before, it might run code otherwise
+    tree = torch.load(io.BytesIO(content), weights_only=True)  # after other damage it might otherwise run code
     return tree, _paths(tree)
 
 
@@ -190,14 +190,14 @@ def _damaged_pickle(content: bytes, damage: Damage, *, is_torch: bool) -> bytes:
 
 
 def _damaged_safetensors(content: bytes, damage: Damage) -> bytes:
-    """Damage the header, which is JSON behind its length."""
+    """Damage the header, which is JSON after its length."""
     length = int.from_bytes(content[:8], "little")
     header = _damaged_json(content[8 : 8 + length], damage)
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
 def damaged(name: str, content: bytes, damage: Damage) -> bytes:
-    """The content of a file of this name after a change."""
+    """Return the content of a file of this name after a change."""
     if name.endswith(".gz"):
         try:
             return gzip.compress(damaged(name.removesuffix(".gz"), gzip.decompress(content), damage), 1, mtime=0)

@@ -1,7 +1,7 @@
 """The model, computed in the plainest way: every query scores every key, and the visibility rule is a Python loop.
 
-Written from the text of the rule alone; nothing of the package's attention is used, only the weights of the model.
-Sequences come one by one and without any padding.
+It is written from the text of the rule; it uses the weights of the model and nothing of the package's attention.
+Sequences come one by one and without padding.
 """
 
 import math
@@ -17,7 +17,7 @@ from s2sft_fairseq.objectives.packing import PackedExamples
 
 
 def sees(query_step: int, query_group: int, key_step: int, key_group: int) -> bool:
-    """A query sees a key exactly when ...; group 0 is content, a group above 0 a placeholder."""
+    """Return whether a query sees a key; group 0 is content, a group above 0 placeholders."""
     if key_group > 0:
         return query_group > 0 and query_group == key_group
     if query_group > 0:
@@ -26,7 +26,7 @@ def sees(query_step: int, query_group: int, key_step: int, key_group: int) -> bo
 
 
 def visibility_matrix(example: PackedExamples) -> np.ndarray:
-    """Which key (column) each query (row) of an example sees, boolean (L, L)."""
+    """Return which key (column) each query (row) of an example sees, boolean (L, L)."""
     steps = np.concatenate([block.step for block in example]).tolist()
     groups = np.concatenate([block.group for block in example]).tolist()
     length = len(steps)
@@ -38,30 +38,30 @@ def visibility_matrix(example: PackedExamples) -> np.ndarray:
 
 
 def bucket(distance: int, num_bins: int, max_distance: int) -> int:
-    """T5's bin of the position of the key less that of the query, in double precision."""
+    """Return T5's bin of the key's position minus the query's, in double precision."""
     half = num_bins // 2
     side = half if distance > 0 else 0
     distance = abs(distance)
     exact = half // 2
     if distance < exact:
         return side + distance
-    # Rounded at the twelfth digit, so that a bin that begins at a whole distance begins exactly there.
+    # Rounded at the twelfth digit, so that a bin that begins at an integer distance begins exactly there.
     further = round(math.log(distance / exact) / math.log(max_distance / exact) * (half - exact), 12)
     return side + min(exact + math.floor(further), half - 1)
 
 
 def relative_row(distance: int, buckets: int, max_distance: int) -> int:
-    """DeBERTa's row of the position of the query less that of the key: log buckets from half of them on."""
+    """Return DeBERTa's row of the query's position minus the key's; beyond buckets / 2, distances are logarithmic."""
     span, middle = buckets or max_distance, buckets // 2
     if buckets and abs(distance) > middle:
-        # Rounded at the twelfth digit, so that a bucket that ends at a whole distance ends exactly there.
+        # Rounded at the twelfth digit, so that a bucket that ends at an integer distance ends exactly there.
         further = math.log(abs(distance) / middle) / math.log((max_distance - 1) / middle) * (middle - 1)
         distance = (1 if distance > 0 else -1) * (middle + math.ceil(round(further, 12)))
     return min(max(distance + span, 0), 2 * span - 1)
 
 
 def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
-    """The states of the last layer (L, H) of one example without padding."""
+    """Return the states of the last layer (L, H) of one example without padding."""
     token, position, segment = (
         torch.from_numpy(np.concatenate([getattr(block, name) for block in example]))
         for name in ("token", "position", "segment")
@@ -126,7 +126,7 @@ def _feed_forward(layer: torch.nn.Module, x: Tensor, kind: str) -> Tensor:
 
 
 def turned(x: Tensor, places: list[int], base: float) -> Tensor:
-    """Rotary positions: dimensions i and i + d / 2 of (L, d) as a complex number, times e to an imaginary power."""
+    """Apply rotary positions: dimensions i and i + d / 2 of (L, d) are a complex number, times e^(i * angle)."""
     half = x.size(1) // 2
     numbers = torch.complex(x[:, :half], x[:, half:])
     angles = [[place * base ** (-i / half) for i in range(half)] for place in places]
@@ -175,7 +175,7 @@ def _disentangled(
     rows: Tensor,
     cfg: UnilmConfig,
 ) -> tuple[Tensor, int]:
-    """The products of a head (L, L) with relative positions, pair by pair, and the number of all products."""
+    """Return a head's products (L, L) with relative positions, pair by pair, and the number of all products."""
     width, kind = table.size(1), cfg.disentangled_attention
     of_query, of_key, _ = attention.qkv(table).split(width, dim=1)
     if cfg.disentangled_projections == "own":

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def run_examples(documented: Any, **names: Any) -> None:
-    """Run the examples in the docstring of a class, and fail with what doctest prints if one gives something else."""
+    """Run the examples in the docstring of a class, and fail with doctest's output if a result differs."""
     told: list[str] = []
     (test,) = doctest.DocTestFinder(recurse=False).find(documented, globs=names)
     found = doctest.DocTestRunner().run(test, out=told.append)

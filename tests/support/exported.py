@@ -1,4 +1,4 @@
-"""Model folders of tiny random generators, to be exported."""
+"""Model folders of tiny random generators, for exports."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def write_model_folder(
     search: dict[str, Any] | None = None,
     **sizes: Any,
 ) -> UnilmModel:
-    """Write the folder of a tiny random model, whose words are ``w5`` to ``w49``; return the model."""
+    """Write the folder of a tiny random model with the words ``w5`` to ``w49``; return the model."""
     model = tiny_model(1, **{**ENCODERS[kind], **sizes})
     symbols = tiny_dictionary().symbols
     folder.mkdir(parents=True)

@@ -1,8 +1,8 @@
-"""Faults at a chosen place of a training, the same in every run, beside random kills.
+"""Faults at a chosen place of a training, the same in every run; random kills are tested elsewhere.
 
     with fail_at("after update", 5, signalled(signal.SIGTERM)): ...
 
-A rank of several that is to fail calls this for itself.
+With several ranks, only the rank that is to fail calls this.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ PLACES = ("before update", "after update", "validating", "saving", "saved")
 
 
 def signalled(number: int) -> Fault:
-    """Send a signal to this process."""
+    """Return a fault that sends a signal to this process."""
     return lambda: os.kill(os.getpid(), number)
 
 
 def killed() -> None:
-    """End this process at once; nothing is cleaned up."""
+    """End this process at once, without cleaning up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def fail_at(place: str, update: int, fault: Fault) -> Iterator[list[int]]:
-    """Within it, a training has a fault once, at a place of an update, counted from 1; yield where it had it."""
+    """Make a training fail once, at a place of an update, counted from 1; yield the list of updates where it failed."""
     had: list[int] = []
 
     def at(here: str, trainer_updates: int) -> None:

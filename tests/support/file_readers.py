@@ -1,4 +1,4 @@
-"""Every reader of files: what writes small valid files for it, and what reads them as the commands do."""
+"""Every reader of files: a function that writes small valid files, and one that reads them as the commands do."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tiny import TINY_SIZES, tiny_dictionary, tiny_model
 from tokenizer_folders import WRITERS
 
-from s2sft_fairseq import plugin  # noqa: F401  registers what a configuration may name
+from s2sft_fairseq import plugin  # noqa: F401  registers what a configuration can name
 from s2sft_fairseq.checkpoints.model_folder import write_model
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
@@ -168,7 +168,7 @@ def _pairs(folder: Path, malformed: Malformed) -> Mapping[str, Iterator[Example]
 
 
 def _read_json_lines(folder: Path) -> None:
-    """Read JSON lines as they are tokenized, which refuses a file with any mistake."""
+    """Read JSON lines as for tokenization, which rejects a file with any mistake."""
     dictionary = PretrainedDictionary.of(SYMBOLS)
     content = (folder / "texts.jsonl").read_bytes()
     lines = content.removesuffix(b"\n").split(b"\n")

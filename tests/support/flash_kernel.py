@@ -1,7 +1,7 @@
-"""The two operators of flash attention, which PyTorch has for CUDA alone, on the CPU: run by run, with all scores.
+"""CPU versions of the two operators of flash attention, which PyTorch has for CUDA only: run by run, with all scores.
 
-They have CUDA's conventions, and raise where CUDA fails or reads what is not there. Beside 16 bits they take 32 and 64.
-What was dropped they draw again from the seed that the forward operator leaves in ``rng_state``, as CUDA's do.
+They follow CUDA's conventions, and raise where CUDA fails or reads out of bounds. They take 16, 32 and 64 bits. The
+backward operator draws dropout again from the seed that the forward operator leaves in ``rng_state``, as CUDA's does.
 """
 
 import math
@@ -22,7 +22,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @contextmanager
 def emulated_kernel() -> Iterator[None]:
-    """Give the CPU the operators, and let every device but it attend by them, with 32 and 64 bits too."""
+    """Give the CPU the operators, and let every other device use them for attention, also with 32 and 64 bits."""
     with _scoped_library("aten", "IMPL") as library, pytest.MonkeyPatch.context() as patch:
         library.impl("_flash_attention_forward", forward, "CPU")
         library.impl("_flash_attention_backward", backward, "CPU")
@@ -98,7 +98,7 @@ def backward(
 
 
 def check(query_bounds: Tensor, key_bounds: Tensor, max_q: int, max_k: int, query: Tensor, *others: Tensor) -> None:
-    """Raise where CUDA's operators do, launch nothing, or leave out what is beyond the longest run."""
+    """Raise where CUDA's operators raise, launch nothing, or skip what is beyond the longest run."""
     for bounds, longest, tensor in ((query_bounds, max_q, query), (key_bounds, max_k, others[0])):
         assert bounds.dtype == torch.int32 and bounds.is_contiguous() and bounds.ndim == 1
         assert bounds[0] == 0 and bounds[-1] == len(tensor)
@@ -118,9 +118,9 @@ def runs(
     state: Tensor,
     options: dict[str, Any],
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor | float]]:
-    """Yield queries and keys of each run, which of these each query sees (Q, K), and what dropout makes of 1 (h, Q, K).
+    """Yield for each run: queries, keys, which keys each query sees (Q, K), and the dropout of ones (h, Q, K).
 
-    ``options`` are the others of the operators.
+    ``options`` are the operators' other arguments.
     """
     left, right = (options.pop(f"window_size_{side}", None) for side in ("left", "right"))
     assert all(value is None for value in options.values())
@@ -129,7 +129,7 @@ def runs(
     bounds = [pairwise(each.tolist()) for each in (query_bounds, key_bounds)]
     for (first_query, last_query), (first_key, last_key) in zip(*bounds, strict=True):
         count, met = last_query - first_query, last_key - first_key
-        # How far behind the key that a query is aligned with; the last query is aligned with the last key.
+        # The distance from a query to the key that it is aligned with; the last query is aligned with the last key.
         distance = torch.arange(met) - torch.arange(count).unsqueeze(1) - (met - count)
         visible = torch.ones_like(distance, dtype=torch.bool)
         if left is not None and left >= 0:

@@ -1,9 +1,9 @@
-"""What a GPU would be asked to do, counted operator by operator: launches, waits of the host, uploads, moved slices.
+"""Counts of what a GPU would be asked to do, operator by operator: launches, host waits, uploads, moved slices.
 
-This is a model of CUDA. An operator that computes is one launch, though some are several kernels there; a view or an
-allocation is none. One on a list of tensors (``_foreach_copy_``, ``_fused_adamw_``) is one launch too; CUDA needs one
-for every 320 pieces of 65,536 elements, and for every 30 to 110 tensors. How long a launch takes is not known. For an
-upload from memory that is not pinned the host waits there too.
+This is a model of CUDA. An operator that computes counts as one launch, though some run several kernels there; a view
+or an allocation counts as none. An operator on a list of tensors (``_foreach_copy_``, ``_fused_adamw_``) is one launch
+too; CUDA needs one per 320 chunks of 65,536 elements, and per 30 to 110 tensors. The time of a launch is not known. The
+host also waits for an upload from memory that is not pinned.
 """
 
 import functools
@@ -21,7 +21,7 @@ import s2sft_fairseq
 PACKAGE, SUPPORT = (f"{Path(file).parent}/" for file in (s2sft_fairseq.__file__, __file__))
 
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
-# Operators after which the host waits, for it needs a number from the GPU or the size of the result.
+# Operators after which the host waits, because it needs a number from the GPU or the size of the result.
 WAITS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "unique_dim", "bincount"}
 ALLOCATES = ("empty", "new_empty", "_unsafe_view")
 WRITES = {"copy_", "fill_", "zero_", "add_"}
@@ -30,12 +30,12 @@ SLICED = {"slice_backward", "select_backward"}
 
 @dataclass
 class Counts:
-    """What the GPU was asked to do."""
+    """The operations that the GPU was asked for."""
 
     launches: Counter[str] = field(default_factory=Counter)
     """Kernels, by the name of the operator."""
     synchronisations: Counter[str] = field(default_factory=Counter)
-    """How often the host had to wait, by ``file:line operator`` of the package where it asked."""
+    """How often the host had to wait, by ``file:line operator`` of the line in the package that caused it."""
     uploads: Counter[str] = field(default_factory=Counter)
     """Copies from the host, by ``file:line operator`` too."""
     slice_bytes: int = 0
@@ -44,7 +44,7 @@ class Counts:
     sums of two gradients of one shape."""
 
     def wait(self, name: str) -> None:
-        """Count a synchronisation by the operator ``name``."""
+        """Count a synchronization by the operator ``name``."""
         self.synchronisations[origin(name)] += 1
 
     def upload(self, name: str) -> None:
@@ -56,9 +56,9 @@ class Counts:
 
         Args:
             func: the operator, an ``OpOverload``.
-            args: that it was given, with data in place of the GPU's tensors.
-            kwargs: the same.
-            result: of it.
+            args: its arguments, with plain data in place of the GPU's tensors.
+            kwargs: its keyword arguments, in the same form.
+            result: its result.
         """
         name = func.overloadpacket.__name__
         if waits(name, args, kwargs):
@@ -74,26 +74,26 @@ class Counts:
 
 @functools.cache
 def is_view(func: Any) -> bool:
-    """Tell whether an operator returns views of what it is given."""
+    """Return whether an operator returns views of its arguments."""
     aliases = [result.alias_info for result in func._schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def leaves(value: Any) -> list[Any]:
-    """Return what is in an argument of an operator: a value, or lists of values."""
+    """Return the values in an argument of an operator, which is a value or nested lists of values."""
     return [leaf for one in value for leaf in leaves(one)] if isinstance(value, list | tuple) else [value]
 
 
 def is_sum(name: str, args: Any) -> bool:
-    """Tell whether this is the sum of two gradients of one tensor, as backward passes make it."""
+    """Return whether this is the sum of two gradients of one tensor, as backward passes make it."""
     if name != "add" or torch._C._current_graph_task_id() == -1:
         return False
     return all(isinstance(summand, Tensor) and summand.shape == args[0].shape for summand in args[:2])
 
 
 def waits(name: str, args: Any, kwargs: Any) -> bool:
-    """Tell whether the host waits for an operator."""
-    if name in INDEXING:  # the places of a mask are looked for first
+    """Return whether the host waits for an operator."""
+    if name in INDEXING:  # PyTorch first finds the nonzero places of a mask
         return any(isinstance(index, Tensor) and index.dtype == torch.bool for index in leaves(args[1]))
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None

@@ -16,16 +16,16 @@ from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
 NO_FOLDER = "/nonexistent"
-"""Nothing is read from a folder, and nothing is saved."""
+"""A folder that does not exist: nothing is read from it or saved to it."""
 
 
 def make_trainer(dictionary: FairseqDictionary, *words: object, on_gpu: bool = True) -> Trainer:
-    """A trainer of a model with random weights, on the pretended GPU or on the CPU.
+    """Return a trainer of a model with random weights, on the pretended GPU or on the CPU.
 
     Args:
         dictionary: of the model.
-        words: of the command line of ``fairseq-train``, from ``--arch`` on.
-        on_gpu: where the model is; the batches that it is given must be there too.
+        words: the arguments of ``fairseq-train``, from ``--arch`` on.
+        on_gpu: where the model is; its batches must be there too.
     """
     line = [NO_FOLDER, "--save-dir", NO_FOLDER, "--batch-size", 1, "--task", "unilm_seq2seq", "--cpu", *words]
     line += ["--criterion", "mask_attention", "--optimizer", "fused_adamw", "--lr", "1e-3"]
@@ -42,7 +42,7 @@ def make_trainer(dictionary: FairseqDictionary, *words: object, on_gpu: bool = T
 
 
 def make_batch(trainer: Trainer, lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """A batch of random words where the trainer's model is, with so many positions of sources and targets each."""
+    """Return a batch of random tokens on the trainer's device; `lengths` has the lengths of each source and target."""
     form, rng = trainer.task.form, np.random.default_rng(0)
 
     def texts(sizes: Sequence[int], specials: int) -> ListDataset:

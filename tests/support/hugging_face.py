@@ -1,4 +1,4 @@
-"""Tiny random models of `transformers`, folders as it saves them, and our models of folders that were converted."""
+"""Tiny random models of `transformers`, their saved folders, and our models of converted encoders."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
 
 VOCAB_SIZE, POSITIONS = 50, 40
-BYTES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRĠ"  # in GPT-2's spelling, where the last one is a space
+BYTES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRĠ"  # in GPT-2's spelling, whose last character is a space
 SIZES = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 16,
@@ -49,7 +49,7 @@ SPECIAL = {
     "llama": ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
     + [f"<|reserved_special_token_{number}|>" for number in range(2)],
 }
-"""The special tokens of the schemes that are a ``tokenizer.json``; but of the first they are ids 0 and on."""
+"""The special tokens of the ``tokenizer.json`` schemes; their ids start at 0, except in the first scheme."""
 DEBERTA = {
     **{"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
     **{"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
@@ -60,7 +60,7 @@ SPM_SPECIAL = {
 }
 OWN_PROJECTIONS = {**DEBERTA, "share_att_key": False}
 
-# A name for each family and variant: class, tokenizer, and what its configuration changes.
+# Each family and variant by name: class, tokenizer, and changes of its configuration.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertForMaskedLM", "wordpiece", {}),
     "bert-pretraining": ("BertForPreTraining", "wordpiece", {"hidden_act": "gelu_new"}),
@@ -108,7 +108,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def their_model(name: str, **changes: Any) -> torch.nn.Module:
-    """A model whose weights are of such a size that its states depend on each of them."""
+    """Return a model with weights large enough for its states to depend on each of them."""
     model = initial_model(name, **changes)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -119,7 +119,7 @@ def their_model(name: str, **changes: Any) -> torch.nn.Module:
 
 
 def initial_model(name: str, **changes: Any) -> torch.nn.Module:
-    """A model as `transformers` initialises it."""
+    """Return a model as `transformers` initializes it."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     kind, _, special = MODELS[name]
     config_class = getattr(transformers, kind).config_class
@@ -153,7 +153,7 @@ def write_tokenizer(scheme: str, folder: Path) -> None:
             | {"lstrip": False, "rstrip": False, "normalized": False}
             for i, token in enumerate(special)
         ]
-        # Special tokens that stand first are in the model's own vocabulary too.
+        # Special tokens with the first ids are also in the model's own vocabulary.
         tokens = [*BYTES] if first else [*special, *BYTES]
         model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []}
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -161,7 +161,7 @@ def write_tokenizer(scheme: str, folder: Path) -> None:
         (folder / "tokenizer.json").write_text(json.dumps(whole))
     else:
         sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-        # DeBERTa's model holds its special symbols but [MASK]; more rows than that are padding.
+        # DeBERTa's model holds its special symbols except [MASK]; additional rows are padding.
         stem, special = ("spm", SPM_SPECIAL) if scheme == "spm" else ("sentencepiece.bpe", {})
         text = ["the quick brown fox jumps over the lazy dog", "a sphinx of black quartz judges my vow"] * 20
         sentencepiece.SentencePieceTrainer.train(
@@ -176,7 +176,7 @@ def write_tokenizer(scheme: str, folder: Path) -> None:
 
 
 def our_model(folder: Path) -> UnilmModel:
-    """The model of a converted encoder, as ``--pretrained`` makes it."""
+    """Return the model of a converted encoder, as ``--pretrained`` makes it."""
     encoder = PretrainedEncoder.open(folder)
     cfg = UnilmConfig(dropout=0.0, attention_dropout=0.0)
     complete_sizes(cfg, encoder.sizes)
@@ -187,7 +187,7 @@ def our_model(folder: Path) -> UnilmModel:
 
 
 def texts(lengths: list[int], pad: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Random ids of ordinary tokens, padded on their right, and which of them are real, both (B, L)."""
+    """Return random ids of ordinary tokens, padded on the right, and which of them are real, both (B, L)."""
     rng = np.random.default_rng(seed)
     tokens = torch.from_numpy(rng.integers(5, 45, size=(len(lengths), max(lengths))))
     real = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
@@ -195,13 +195,13 @@ def texts(lengths: list[int], pad: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def segments_of(real: Tensor, number: int) -> Tensor:
-    """Segment ids (B, L) that use each of the segments, in runs of five positions."""
+    """Return segment ids (B, L) that use each of the segments, in runs of five positions."""
     return (torch.arange(real.size(1)) // 5 % max(1, number)).expand_as(real)
 
 
 @torch.no_grad()
 def our_output(model: UnilmModel, tokens: Tensor, real: Tensor, segments: Tensor, *, logits: bool) -> Tensor:
-    """Logits or states (B, L, ...) of texts that are given as a whole; 0 at the padding."""
+    """Return logits or states (B, L, ...) of whole texts; 0 at the padding."""
     positions = torch.arange(tokens.size(1)).expand_as(tokens)[real]
     columns = PackedColumns.given(tokens[real], positions, segments[real], real.sum(dim=1).tolist())
     packed = model(*columns) if logits else model.encode(columns)
@@ -212,7 +212,7 @@ def our_output(model: UnilmModel, tokens: Tensor, real: Tensor, segments: Tensor
 
 @torch.no_grad()
 def their_output(model: torch.nn.Module, tokens: Tensor, real: Tensor, segments: Tensor) -> Tensor:
-    """MLM logits (B, L, V) of a model that has a head for them, and the last states (B, L, H) of any other."""
+    """Return the MLM logits (B, L, V) of a model with an MLM head, or the last states (B, L, H) of any other model."""
     types = {"token_type_ids": segments} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
     inputs = {"input_ids": tokens, "attention_mask": real.long(), **types}
     if has_head(model):
@@ -222,6 +222,6 @@ def their_output(model: torch.nn.Module, tokens: Tensor, real: Tensor, segments:
 
 
 def has_head(model: torch.nn.Module) -> bool:
-    """Whether a model of `transformers` predicts tokens."""
+    """Return whether a model of `transformers` predicts tokens."""
     kind = type(model).__name__
     return kind == "BertForPreTraining" or kind.endswith("ForMaskedLM")

@@ -1,4 +1,4 @@
-"""Decoding in blocks in the plainest way: one sentence, and everything is read again in each pass."""
+"""Decoding in blocks in the plainest way: one sentence at a time, and each pass reads everything again."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 
 def block_log_probs(models, form: SequenceForm, source: np.ndarray, text: list[int], block: list[int]) -> np.ndarray:
-    """Natural logarithms (B, V) of the mean probability at each placeholder of a block, by a full pass."""
+    """Return natural logarithms (B, V) of the mean probability at each placeholder of a block, by a full pass."""
     laid_out = Ragged.of([form.source(source)])
     content = np.array([*form.start, *text], dtype=np.int64)
     first = int(laid_out.lengths[0])
@@ -43,7 +43,7 @@ def block_log_probs(models, form: SequenceForm, source: np.ndarray, text: list[i
 
 
 def repeats(text: list[int], place: int, token: int, size: int, ignored: set[int]) -> bool:
-    """Whether a token in a gap of a text completes an n-gram that the text holds elsewhere."""
+    """Return whether a token in a gap of a text completes an n-gram that the text has elsewhere."""
     new = [*text[:place], token, *text[place + 1 :]]
     ngrams = [tuple(new[i : i + size]) for i in range(len(new) - size + 1)]
     own = range(max(0, place - size + 1), min(place, len(new) - size) + 1)
@@ -58,7 +58,7 @@ def repeats(text: list[int], place: int, token: int, size: int, ignored: set[int
 def naive_block_search(
     models, form: SequenceForm, options: SearchOptions, source: np.ndarray, prefix: list[int] = ()
 ) -> tuple[list[int], list[float], int]:
-    """The tokens of the hypothesis, their log-probabilities, and the number of passes; greedy."""
+    """Return the tokens of the greedy hypothesis, their log-probabilities, and the number of passes."""
     length = len(form.source(source))
     limit = min(int(options.max_len_a * length + options.max_len_b), form.max_target - 1)
     limit = 0 if len(source) == 0 else limit

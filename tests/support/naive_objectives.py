@@ -1,7 +1,7 @@
 """The objectives in the plainest way: one example, one token after the other.
 
-Written from the papers of s2s-ft and ERNIE-GEN and from what their programs do: nothing of the package is used but its
-random numbers, taken in the order in which the package draws them.
+They are written from the papers of s2s-ft and ERNIE-GEN and from their programs. They use nothing of the package but
+its random numbers, in the order in which the package draws them.
 """
 
 import math
@@ -37,7 +37,7 @@ class ExampleDraws:
 
 
 def drawn(tokens: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws) -> list[int]:
-    """Every token kept, replaced by a random one, or by the placeholder."""
+    """Keep each token, or replace it by a random one or by the placeholder."""
     chances, places = draws.random(len(tokens)), draws.random(len(tokens))
     result = []
     for token, chance, place in zip(tokens, chances, places, strict=True):
@@ -72,9 +72,9 @@ def naive_blocks(
     spans: list[int] | None = None,
     cut: Blocks | None = None,
 ) -> list[list[Token]]:
-    """The blocks of a pair of ids without special symbols, whose sources have one field and fit.
+    """Return the sections of a pair of ids without special symbols, whose source has one field and fits.
 
-    `spans` has the place of the first token of each target token's span, `cut` how targets are cut into blocks.
+    `spans` has the place of the first token of each target token's span; `cut` says how the target is cut into blocks.
     """
     context = [form.cls, *source] if method == "causal" else [form.cls, *source, form.sep]
     clean = [*target, form.sep]
@@ -137,7 +137,7 @@ def naive_blocks(
 def in_blocks(
     clean: list[int], pseudo: list[int], first: int, form: SequenceForm, cut: Blocks, draws: ExampleDraws
 ) -> list[Token]:
-    """The placeholders of a target that is cut into blocks: one of each block at least is predicted."""
+    """Return the placeholders of a target that is cut into blocks; at least one of each block is predicted."""
     places, _ = draws.random(len(clean)), draws.random(len(clean))
     least, greatest = min(cut.least, form.max_target), min(cut.greatest, form.max_target)
     starts, lengths = [], []
@@ -171,7 +171,7 @@ def in_blocks(
 
 
 def noised(target: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws) -> list[int]:
-    """ERNIE-GEN's content behind the start symbol. Draws are made for that symbol too, and not used."""
+    """Return ERNIE-GEN's content after the start symbol. Draws for the start symbol are made and not used."""
     if corruption.noise_prob == 0:
         return target
     if corruption.noise_symbol is None:
@@ -183,7 +183,7 @@ def noised(target: list[int], form: SequenceForm, corruption: Corruption, draws:
 
 
 def infilled(clean: list[int], first: int, form: SequenceForm, *, starts: list[int], flow: int) -> list[Token]:
-    """ERNIE-GEN's placeholders of one flow, each a group of its own; behind the start symbol, of step 1."""
+    """Return ERNIE-GEN's placeholders of one flow, each a group of its own; they follow the start symbol of step 1."""
     count, segment = len(clean), form.placeholder_segment
     return [
         Token(form.placeholder, first + 1 + i, segment, starts[i] + 2, flow * count + i + 1, clean[i])

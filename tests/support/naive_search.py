@@ -1,6 +1,6 @@
-"""Beam search in plain Python: lists, one full packed pass a step, nothing cached, one sentence at a time.
+"""Beam search in plain Python: lists, one full packed pass per step, no cache, one sentence at a time.
 
-It never stops early, but for fairseq's rule and for greedy search.
+It stops early only by fairseq's rule and in greedy search.
 """
 
 import math
@@ -21,7 +21,7 @@ NEVER = -math.inf
 
 
 class Hypothesis(NamedTuple):
-    """What one hypothesis holds so far."""
+    """The state of one hypothesis."""
 
     total: float
     tokens: tuple[int, ...]
@@ -29,7 +29,7 @@ class Hypothesis(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """An ended hypothesis with its normalised score."""
+    """An ended hypothesis with its normalized score."""
 
     score: float
     tokens: tuple[int, ...]
@@ -44,7 +44,7 @@ def next_log_probs(
     prefixes: list[tuple[int, ...]],
     temperature: float,
 ) -> np.ndarray:
-    """The log-probabilities (prefixes, V) behind each prefix: the logarithm of the mean probability of the models."""
+    """Return the log-probabilities (prefixes, V) after each prefix: the log of the models' mean probability."""
     examples = [reference_example(source, np.array(prefix, dtype=np.int64), form) for prefix in prefixes]
     batch = collate(examples)
     probabilities = []
@@ -57,7 +57,7 @@ def next_log_probs(
 
 
 def repeats_ngram(tokens: tuple[int, ...], candidate: int, size: int, ignore: Sequence[int]) -> bool:
-    """Whether the candidate would complete an n-gram that the tokens hold already; the ignored ones never do."""
+    """Return whether the candidate completes an n-gram that the tokens already have; the ignored tokens never do."""
     end = [*tokens[len(tokens) - size + 1 :], candidate]
     if len(tokens) < size - 1 or any(token in ignore for token in end):
         return False
@@ -72,10 +72,10 @@ def naive_search(
     prefix: Sequence[int] = (),
     gaps: list[float] | None = None,
 ) -> list[Finished]:
-    """The best hypotheses of one source (ids without special symbols), the best first.
+    """Return the best hypotheses of one source (ids without special symbols), the best first.
 
-    `gaps` takes the differences of scores that decided anything: where one is as small as rounding, another search may
-    well decide otherwise.
+    `gaps` collects the differences of scores that decided anything: if one is as small as a rounding error, another
+    search may decide otherwise.
     """
     gaps = [] if gaps is None else gaps
     if len(source) == 0:
@@ -123,12 +123,12 @@ def naive_search(
 
 
 def stops_early(options: SearchOptions) -> bool:
-    """Whether the search ends when as many hypotheses have ended as there are beams."""
+    """Return whether the search ends when as many hypotheses have ended as there are beams."""
     return options.beam == 1 or options.early_stop == "fairseq"
 
 
 def best(ranked: list, count: int, gaps: list[float]) -> list:
-    """The first `count` of what is sorted by the first field, noting by how much they are better than the next."""
+    """Return the first `count` of a list that is sorted by its first field; add their lead over the next to `gaps`."""
     if len(ranked) > count:
         gaps.append(ranked[count - 1][0] - ranked[count][0])
     return ranked[:count]
@@ -144,7 +144,7 @@ def ranked_together(
     *,
     last: bool,
 ) -> tuple[list[Hypothesis], list[Finished]]:
-    """The beam of ERNIE-GEN's program: the best of all, ended or not; those that ended keep their scores."""
+    """Return the beam of ERNIE-GEN's program: the best hypotheses, ended or not; ended ones keep their scores."""
     ranked = [(hypothesis.score, hypothesis) for hypothesis in finished]
     ranked += [(candidate.total / normalizer(length, options), candidate) for candidate in candidates]
     live, kept = [], []

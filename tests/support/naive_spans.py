@@ -1,6 +1,6 @@
-"""Words, n-grams, t-statistics and spans as one would write them down, a symbol at a time: what the tests compare with.
+"""Words, n-grams, t-statistics and spans in the plainest way, a symbol at a time: a reference for the tests.
 
-Text is WordPiece symbols: `##` continues a word, and brackets are special symbols.
+Text consists of WordPiece symbols: `##` continues a word, and brackets are special symbols.
 """
 
 import math
@@ -15,7 +15,7 @@ def is_special(symbol: str) -> bool:
 
 
 def naive_words(symbols: list[str]) -> list[Word]:
-    """Group symbols to words; special symbols are words of their own."""
+    """Group symbols into words; each special symbol is a word of its own."""
     words: list[Word] = []
     for symbol in symbols:
         if symbol.startswith("##") and words and not is_special(words[-1][0]):
@@ -39,7 +39,7 @@ def naive_counts(lines: list[str]) -> dict[int, Counter[tuple[Word, ...]]]:
 
 
 def naive_t(counts: dict[int, Counter[tuple[Word, ...]]], totals: dict[int, int], ngram: tuple[Word, ...]) -> float:
-    """The t-statistic in floating point numbers; the totals are those of the counts of each order."""
+    """Return the t-statistic in floating point; the totals are those of the counts of each order."""
     total, words = totals[len(ngram)], totals[1]
     p = counts[len(ngram)][ngram] / total
     chance = math.prod(counts[1][(word,)] / words for word in ngram)
@@ -47,7 +47,7 @@ def naive_t(counts: dict[int, Counter[tuple[Word, ...]]], totals: dict[int, int]
 
 
 def exact_t(counts: dict[int, Counter[tuple[Word, ...]]], totals: dict[int, int], ngram: tuple[Word, ...]) -> float:
-    """The t-statistic in fractions, but for the root."""
+    """Return the t-statistic, computed in fractions except for the square root."""
     total, words = totals[len(ngram)], totals[1]
     p = Fraction(counts[len(ngram)][ngram], total)
     chance = math.prod(Fraction(counts[1][(word,)], words) for word in ngram)
@@ -55,7 +55,7 @@ def exact_t(counts: dict[int, Counter[tuple[Word, ...]]], totals: dict[int, int]
 
 
 def naive_spans(symbols: list[str], ngrams: set[tuple[Word, ...]]) -> list[int]:
-    """For each symbol the place of the first symbol of its span."""
+    """Return the place of the first symbol of each symbol's span."""
     words = naive_words(symbols)
     places: list[int] = []
     at = 0

@@ -1,4 +1,4 @@
-"""NeoBERT (arXiv 2502.19587), written plainly, for transformers has none: its names, sizes and layout of heads."""
+"""NeoBERT (arXiv 2502.19587), written plainly because transformers lacks it: its names, sizes and head layout."""
 
 import json
 import math
@@ -17,7 +17,7 @@ CONFIG = {
 
 
 def random_weights(seed: int = 0) -> dict[str, Tensor]:
-    """Weights of such a size that logits depend on each of them."""
+    """Return weights large enough for the logits to depend on each of them."""
     shapes = {"model.encoder.weight": (VOCAB_SIZE, WIDTH), "model.layer_norm.weight": (WIDTH,)}
     for layer in range(LAYERS):
         name = f"model.transformer_encoder.{layer}"
@@ -31,7 +31,7 @@ def random_weights(seed: int = 0) -> dict[str, Tensor]:
 
 
 def write_neobert(folder: Path) -> dict[str, Tensor]:
-    """Write a folder as it is published, and return its weights."""
+    """Write a folder with the layout of the published one, and return its weights."""
     weights = random_weights()
     write_tokenizer("wordpiece", folder)
     save_file(weights, folder / "model.safetensors")
@@ -40,14 +40,14 @@ def write_neobert(folder: Path) -> dict[str, Tensor]:
 
 
 def logits(weights: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """The logits (L, V) of one text (L,), a head at a time."""
+    """Return the logits (L, V) of one text (L,), computed a head at a time."""
     x = weights["model.encoder.weight"][tokens]
     for layer in range(LAYERS):
         name = f"model.transformer_encoder.{layer}"
         projected = _normed(x, weights[f"{name}.attention_norm.weight"]) @ weights[f"{name}.qkv.weight"].t()
         size, found = WIDTH // HEADS, []
         for head in range(HEADS):
-            # Query, key and value of a head stand beside each other.
+            # The query, key and value of a head are next to each other.
             query, key, value = projected[:, 3 * size * head : 3 * size * (head + 1)].split(size, dim=1)
             scores = _rotated(query) @ _rotated(key).t() / math.sqrt(size)
             found.append(scores.softmax(dim=1) @ value)
@@ -63,7 +63,7 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor) -> Tensor:
-    """Neighbouring dimensions 2 i and 2 i + 1 of (L, d) as a complex number, times e to an imaginary power."""
+    """Apply rotary positions: dimensions 2 i and 2 i + 1 of (L, d) are a complex number, times e^(i * angle)."""
     numbers = torch.complex(x[:, 0::2], x[:, 1::2])
     angles = [[place * 10000.0 ** (-2 * i / x.size(1)) for i in range(x.size(1) // 2)] for place in range(len(x))]
     numbers = numbers * torch.exp(1j * torch.tensor(angles))

@@ -1,9 +1,9 @@
 """DeltaLM as its authors publish it, at a tiny size: ``deltalm-base.pt``, ``spm.model`` and ``dict.txt``.
 
-The file holds nothing but ``weights``: the tables of the target, those of the source, then the layers. Position tables
-have two rows more than positions. ``dict.txt`` has the pieces without SentencePiece's own three, and no mask. The token
-table has 103 rows more than fairseq makes symbols of ``dict.txt``: the mask of the encoder that it began with, two that
-belong to nothing, and 100 sentinels (microsoft/unilm, issues 392 and 881).
+The file only holds ``weights``: the tables of the target, those of the source, then the layers. Position tables have
+two rows more than there are positions. ``dict.txt`` has the pieces without SentencePiece's own three, and no mask. The
+token table has 103 rows more than fairseq makes symbols of ``dict.txt``: the mask of the encoder that it began with,
+two unused rows, and 100 sentinels (microsoft/unilm, issues 392 and 881).
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def pieces_of(folder: Path) -> list[str]:
 
 
 def layer(name: str, kinds: tuple[str, ...], networks: tuple[str, ...], norms: tuple[str, ...]) -> dict:
-    """The shapes of a layer, in the order of the file."""
+    """Return the shapes of a layer's weights, in the order of the file."""
     shapes: dict[str, tuple[int, ...]] = {}
     for kind in kinds:
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
@@ -38,7 +38,7 @@ def layer(name: str, kinds: tuple[str, ...], networks: tuple[str, ...], norms: t
 
 
 def official_weights(rows: int, embedding_norm: bool = True) -> dict[str, torch.Tensor]:
-    """Random weights by the names of the official files; the tables of source and target are equal."""
+    """Return random weights by the names of the official files; the tables of source and target are equal."""
     shapes: dict[str, tuple[int, ...]] = {}
     for side in ("tgt_embedding", "src_embedding"):
         shapes |= {f"{side}.embed_tokens.weight": (rows, WIDTH)}

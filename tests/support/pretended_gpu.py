@@ -1,11 +1,11 @@
 """A pretended GPU: tensors of CPU data that claim to be on another device.
 
-`upload` and `moved` put tensors and models there; `counting` counts what happens within a ``with`` statement. A tensor
-there refuses to meet tensors of the CPU, as CUDA's do, and computes real values, forward and backward.
+`upload` and `moved` put tensors and models there; `counting` counts what happens within a ``with`` statement. Like CUDA
+tensors, its tensors cannot be combined with CPU tensors. They compute real values, forward and backward.
 
-The device is of the type ``lazy``, which PyTorch declares and nothing here uses otherwise. A type of one's own
-(``privateuseone``) would have to be registered, which changes PyTorch for the whole process, and which no backward pass
-survives where another one has run before.
+The device type is ``lazy``, which PyTorch declares and nothing here uses otherwise. A custom type (``privateuseone``)
+would have to be registered. That changes PyTorch for the whole process, and backward passes on it fail if another
+backward pass has run before.
 """
 
 import copy
@@ -27,7 +27,7 @@ DEVICE = torch.device("lazy", 0)
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# They would have to change what the tensor says of itself, and not its data alone.
+# They would have to change the tensor's own metadata, not only its data.
 _UNSUPPORTED = {"resize_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "as_strided_"}
 _attend = nn.functional.scaled_dot_product_attention
 
@@ -38,10 +38,10 @@ def upload(tensor: Tensor) -> Tensor:
 
 
 def download(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor of the pretended GPU on the CPU; it is not counted.
+    """Return a CPU copy of a tensor of the pretended GPU; it is not counted.
 
     Raises:
-        TypeError: if the tensor is somewhere else.
+        TypeError: if the tensor is on another device.
     """
     if not isinstance(tensor, _GpuTensor):
         raise TypeError(f"expected a tensor on the pretended GPU, but got one on {tensor.device}")
@@ -49,15 +49,15 @@ def download(tensor: Tensor) -> Tensor:
 
 
 def moved(model: Model, dtype: torch.dtype | None = None) -> Model:
-    """Return a copy of a model on the pretended GPU; parameters that are shared stay shared, and keep their attributes.
+    """Return a copy of a model on the pretended GPU; shared parameters stay shared and keep their attributes.
 
     Args:
         model: on the CPU.
-        dtype: of its floating-point parameters and buffers; None: what they have.
+        dtype: of its floating-point parameters and buffers; None: unchanged.
     """
     original, model = model, copy.deepcopy(model).to(dtype=dtype)
     for parameter, copied in zip(original.parameters(), model.parameters(), strict=True):
-        vars(copied).update(vars(parameter))  # such as what marks those that do not decay
+        vars(copied).update(vars(parameter))  # such as the mark of parameters without weight decay
     parameters: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
@@ -73,7 +73,7 @@ def moved(model: Model, dtype: torch.dtype | None = None) -> Model:
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """Count what the pretended GPU is asked to do; of several nested ones the innermost counts.
+    """Count what the pretended GPU is asked to do; if nested, the innermost counts.
 
     Within it PyTorch's optimizers have fused kernels for the pretended GPU.
 
@@ -98,7 +98,7 @@ class _GpuTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "_GpuTensor":
-        # Where inference mode makes views of what is older than it, they are no inference tensors.
+        # In inference mode, views of tensors made before it are not inference tensors.
         with torch.inference_mode(held.is_inference()):
             made: _GpuTensor = torch.Tensor._make_wrapper_subclass(
                 cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=DEVICE
@@ -139,7 +139,7 @@ class _Operators(TorchDispatchMode):
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if _is_composite(func):
-            with self:  # inference mode does not take such an operator apart
+            with self:  # inference mode does not decompose such an operator
                 return func.decompose(*args, **kwargs)
         if name == "copy_":
             to_gpu = isinstance(args[0], _GpuTensor)
@@ -152,14 +152,14 @@ class _Operators(TorchDispatchMode):
             self._check(func, name, args, [tensor for tensor in tensors if not isinstance(tensor, _GpuTensor)])
             result = func(*held_args, **held_kwargs)
             self.counts.operator(func, held_args, held_kwargs, result)
-        # What an operator writes into stays the same tensor.
+        # The tensor that an operator writes into stays the same object.
         known = {id(tensor.held): tensor for tensor in ours}
         return _each(result, lambda leaf: _on_gpu(leaf, known)) if to_gpu else result
 
     def _check(self, func: Any, name: str, args: Any, theirs: Sequence[Tensor]) -> None:
         if name in _UNSUPPORTED:
             raise NotImplementedError(f"{func}: the pretended GPU cannot change the shape of a tensor in place")
-        if name in INDEXING:  # indices may be on the CPU, from where they are copied each time
+        if name in INDEXING:  # indices may be on the CPU; each call copies them
             indices = {id(index) for index in leaves(args[1])}
             for _ in (tensor for tensor in theirs if id(tensor) in indices):
                 self.counts.upload(name)
@@ -172,7 +172,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Does what PyTorch shows to no operator, and attention, which is one kernel on a GPU."""
+    """Handles what PyTorch hides from operators, and attention, which is one kernel on a GPU."""
 
     def __init__(self, counts: Counts) -> None:
         super().__init__()
@@ -239,19 +239,19 @@ class _Attention(torch.autograd.Function):
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return what is in an argument or a result of an operator, changed: a value, or lists of values."""
+    """Apply a function to the values in an argument or result of an operator, which is a value or nested lists."""
     return type(value)(_each(one, change) for one in value) if type(value) in (list, tuple) else change(value)
 
 
 def _held(leaf: Any) -> Any:
-    """Return the data of a tensor on the pretended GPU, the CPU in place of a device, and anything else as it is."""
+    """Return the data of a tensor on the pretended GPU, the CPU in place of a device, and anything else unchanged."""
     if isinstance(leaf, _GpuTensor):
         return leaf.held
     return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
 
 def _on_gpu(leaf: Any, known: dict[int, _GpuTensor]) -> Any:
-    """Return the tensor on the pretended GPU that holds some data, a new one if none of the known does."""
+    """Return the tensor on the pretended GPU that holds some data, a new one if no known tensor does."""
     if not isinstance(leaf, Tensor):
         return leaf
     return known[id(leaf)] if id(leaf) in known else _GpuTensor(leaf)
@@ -259,5 +259,5 @@ def _on_gpu(leaf: Any, known: dict[int, _GpuTensor]) -> Any:
 
 @functools.cache
 def _is_composite(func: Any) -> bool:
-    """Tell whether an operator is nothing but others."""
+    """Return whether an operator only calls other operators."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")

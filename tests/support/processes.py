@@ -1,4 +1,4 @@
-"""Processes that tests start: with this checkout's package and one thread; and which tests may start any."""
+"""Processes that tests start, with this checkout's package and one thread; and which tests may start any."""
 
 import functools
 import multiprocessing.process
@@ -15,7 +15,7 @@ S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment of a process that finds this checkout's package first, with `changes`."""
+    """Return the environment of a process that finds this checkout's package first, with `changes`."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
 
@@ -25,7 +25,7 @@ def run_in(
 ) -> subprocess.CompletedProcess:
     """Run a process in `folder`, with `changes` to its environment; the result has `stdout` and `stderr` as text.
 
-    Another exit status than `status` (None: any) fails the test and shows both.
+    An exit status other than `status` (None: any) fails the test and shows both.
     """
     done = subprocess.run(
         [str(word) for word in words],
@@ -43,13 +43,13 @@ def run_in(
 
 
 class Guard:
-    """Lets no test start a process unless it is marked `process`, so that those without the mark are quick."""
+    """Fails tests that start a process without the mark `process`, so that tests without it are quick."""
 
     def __init__(self) -> None:
-        self.test: pytest.Item | None = None  # the one that runs
+        self.test: pytest.Item | None = None  # the running test
 
     def install(self) -> None:
-        """Guard every way of starting a process that tests and the package take."""
+        """Guard every way in which tests and the package start processes."""
         for owner, name in (
             (subprocess.Popen, "__init__"),
             (os, "fork"),

@@ -15,13 +15,13 @@ WORDS = (
 
 
 def sentence(number: int, length: int = 8) -> str:
-    """A sentence of its own for each number."""
+    """Return a sentence that is different for each number."""
     chosen = [WORDS[(number * 5 + place * (1 + number % 3)) % len(WORDS)] for place in range(length)]
     return f"{' '.join(chosen)} {number} ."
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a file, compressed if its name ends in ``.gz``, in a folder that is made where it is missing."""
+    """Write a file, compressed if its name ends in ``.gz``; make its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
@@ -33,7 +33,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> Path:
 
 
 def squad_article(title: str, questions: int = 2) -> dict:
-    """An article with a paragraph of so many questions; the answer to the n-th is its n-th word."""
+    """Return an article with a paragraph and this many questions; the answer to the n-th is its n-th word."""
     context = f"{title.replace('_', ' ')} tells :\n{sentence(len(title))}"
     words = context.split()
     asked = [
@@ -69,7 +69,7 @@ def e2e(folder: Path) -> None:
 
 
 def line_aligned(pattern: str, *columns: str, valid: str = "valid", test: str = "test") -> Callable[[Path], None]:
-    """A writer of line-aligned files of these names."""
+    """Return a function that writes line-aligned files of these names."""
 
     def write_files(folder: Path) -> None:
         for split, name in {"train": "train", "valid": valid, "test": test}.items():
@@ -98,7 +98,7 @@ def multi30k(folder: Path) -> None:
 
 
 def story(number: int) -> str:
-    """A news story of two paragraphs and two highlights."""
+    """Return a news story of two paragraphs and two highlights."""
     highlights = [f"@highlight\n\n{sentence(number + shift, 5)}\n" for shift in (1, 2)]
     return f"{sentence(number, 20)}\n\nA picture of {sentence(number)[:-2]}\n\n" + "\n".join(highlights)
 
@@ -129,7 +129,7 @@ def xsum(folder: Path) -> None:
 
 
 def conversation(number: int, further: int = 0) -> dict:
-    """A CoQA conversation of three questions, each with so many further answers."""
+    """Return a CoQA conversation of three questions, each with this many further answers."""
 
     def turns(what: str) -> list[dict]:
         return [{"turn_id": turn, "input_text": f"{what} {turn} of {number}"} for turn in (1, 2, 3)]
@@ -164,7 +164,7 @@ def persona_chat(folder: Path) -> None:
 
 
 def webnlg_file(entries: int, first: int = 0) -> str:
-    """A file of the XML format, with two texts in English and one in Russian for each entry."""
+    """Return a file of the XML format, with two texts in English and one in Russian for each entry."""
     body = "".join(
         f"""<entry category="Airport" eid="Id{number}" shape="(X (X))" shape_type="NA" size="2">
       <originaltripleset><otriple>ignored | ignored | ignored</otriple></originaltripleset>
@@ -191,14 +191,14 @@ def webnlg(folder: Path) -> None:
 
 
 def chinese(folder: Path) -> None:
-    """XQG in Chinese."""
+    """Write XQG in Chinese."""
     for split, name in {"train": "train", "valid": "dev", "test": "test"}.items():
         for column, text in {"e": "塔 在 河 边 {} 。", "a": "河 边 {}", "q": "塔 在 哪 里 {} ？"}.items():
             write_lines(folder / f"{name}.{column}.zh.lc", (text.format(number) for number in range(SIZES[split])))
 
 
 def iwslt14(folder: Path) -> None:
-    """Training files of seven talks, of ten sentences each with the title, and test sets of two sentences."""
+    """Write training files of seven talks, each with a title and ten sentences, and test sets of two sentences."""
     for side, text in {"de": "Der Turm {} steht dort .", "en": "The tower {} is there ."}.items():
         lines = []
         for talk in range(7):
@@ -217,7 +217,7 @@ def iwslt14(folder: Path) -> None:
             )
 
 
-# The columns of GLUE's files with labels, and those of its test sets.
+# For each task, the columns of GLUE's labeled files and those of its test sets.
 GLUE_COLUMNS = {
     "CoLA": ("source label mark sentence", "index sentence"),
     "SST-2": ("sentence label", "index sentence"),
@@ -244,7 +244,7 @@ GLUE_LABELS = {
 
 
 def glue_file(path: Path, columns: str, labels: Iterable[str], header: bool = True) -> None:
-    """A file of GLUE: its n-th row has the sentences n and n + 100, with quotes that close nothing."""
+    """Write a file of GLUE: its n-th row has the sentences n and n + 100, with quotes that are never closed."""
     names = columns.split("," if "," in columns else " ")
     rows = ["\t".join(names)] if header else []
     for number, label in enumerate(labels):
@@ -263,7 +263,7 @@ def glue_file(path: Path, columns: str, labels: Iterable[str], header: bool = Tr
 
 
 def glue(folder: Path) -> None:
-    """All nine tasks: 12 examples to train on, 4 of each development set, 3 of each test set, 2 of the last."""
+    """Write all nine tasks: 12 training examples, 4 of each development set, 3 of each test set, 2 diagnostic ones."""
     for task, (labelled, test) in GLUE_COLUMNS.items():
         labels = GLUE_LABELS.get(task, ("1", "0"))
         kinds = ("_matched", "_mismatched") if task == "MNLI" else ("",)
@@ -277,7 +277,7 @@ def glue(folder: Path) -> None:
 
 
 def squad_with_impossible(title: str) -> dict:
-    """An article of SQuAD v2.0 whose last question has no answer."""
+    """Return an article of SQuAD v2.0 whose last question has no answer."""
     article = squad_article(title, 3)
     *asked, last = article["paragraphs"][0]["qas"]
     for question in asked:
@@ -287,7 +287,7 @@ def squad_with_impossible(title: str) -> dict:
 
 
 def squad_reading(folder: Path) -> None:
-    """SQuAD v1.1 and v2.0."""
+    """Write SQuAD v1.1 and v2.0."""
     squad(folder)
     for split, titles in (("train", ("Tower", "River_bank", "Boat")), ("dev", ("Harbour", "Old_town"))):
         data = [squad_with_impossible(title) for title in titles]
@@ -299,7 +299,7 @@ def wmt10(folder: Path) -> None:
         line_aligned(f"{{split}}.{language}-en.{{column}}", language, "en")(folder)
 
 
-# For each recipe of generation, what writes its raw files.
+# The writer of raw files for each recipe of generation.
 RAW: dict[str, Callable[[Path], None]] = {
     "squad_qg": squad,
     "e2e": e2e,
@@ -317,5 +317,5 @@ RAW: dict[str, Callable[[Path], None]] = {
     "xqg": chinese,
 }
 
-# The same of understanding.
+# The same for understanding.
 UNDERSTANDING: dict[str, Callable[[Path], None]] = {"glue": glue, "squad": squad_reading}

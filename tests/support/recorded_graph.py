@@ -1,7 +1,7 @@
-"""A stand-in for CUDA graphs: operators are recorded with their tensors, and run again on what these hold.
+"""A stand-in for CUDA graphs: it records operators with their tensors, and runs them again on the tensors' new data.
 
-As in a CUDA graph, nothing of Python runs in a replay: a number that Python computed while operators were recorded
-stays what it was, and so do all shapes and addresses.
+As in a CUDA graph, a replay runs no Python: a number that Python computed during recording keeps its value, and so do
+all shapes and addresses.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class RecordedGraph(TorchDispatchMode):
-    """Records what runs within it; `replay` runs it again."""
+    """Records the operators that run within it; `replay` runs them again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class RecordedGraph(TorchDispatchMode):
         return result
 
     def replay(self) -> None:
-        """Run the operators again. Each writes where it wrote before: results of operators that make a new tensor are
-        copied there, views and what is written in place are there already."""
+        """Run the operators again. Each writes where it wrote before: the result of an operator that makes a new tensor
+        is copied there; views and in-place results are already there."""
         for func, args, kwargs, result in self._operators:
             for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(old, Tensor) and _address(old) != _address(new):
@@ -36,15 +36,15 @@ class RecordedGraph(TorchDispatchMode):
 
 
 def _address(tensor: Tensor) -> int:
-    """Return where a tensor's data begins, on the CPU or on the pretended GPU."""
+    """Return the address of a tensor's data, on the CPU or on the pretended GPU."""
     held: Tensor = getattr(tensor, "held", tensor)
     return held.data_ptr()
 
 
 def record(compute: Callable[[], object]) -> RecordedGraph:
-    """Record a function, as `s2sft_fairseq.inference.step_graphs.Record` asks for.
+    """Record a function; this is a `s2sft_fairseq.inference.step_graphs.Record`.
 
-    A CUDA graph that is recorded computes nothing yet, so the result is filled with NaN until the first replay.
+    Recording a CUDA graph computes nothing, so the result is filled with NaN until the first replay.
     """
     with RecordedGraph() as graph:
         result = compute()

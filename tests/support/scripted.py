@@ -1,4 +1,4 @@
-"""Models that are tables of scores, with which thousands of searches take seconds."""
+"""Models that are tables of scores, so that thousands of searches take seconds."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 class RandomScript:
-    """Random scores (V,) of the token behind a prefix, the same whenever they are asked for.
+    """Random scores (V,) of the token after a prefix, the same in each call.
 
-    How far apart they are, and so how much one hypothesis is better than another, differs by the source.
+    The spread of the scores, and so the lead of one hypothesis over another, depends on the source.
     """
 
     def __init__(self, seed: int, vocab_size: int) -> None:
         self.rows = np.random.default_rng(seed).normal(size=(997, vocab_size))
 
     def __call__(self, source: Sequence[int], prefix: Sequence[int]) -> np.ndarray:
-        place = hash(tuple(source))  # of numbers, and so the same everywhere
+        place = hash(tuple(source))  # hashes of numbers are the same in every process
         return self.rows[hash((place, *prefix)) % len(self.rows)] * (0.5 + place % 8 / 2)
 
     def eval(self) -> None:
@@ -26,10 +26,10 @@ class RandomScript:
 
 
 class ScriptedDecoder:
-    """Stands in for `IncrementalDecoder`, with a script for a model."""
+    """Stands in for `IncrementalDecoder`, with a script as its model."""
 
     steps = 0
-    """Taken by all of them."""
+    """Number of steps that all instances have taken."""
 
     def __init__(self, model, form, source: Tensor, *, max_tokens: int, beams: int, graphs: None) -> None:
         self.model = model
@@ -65,7 +65,7 @@ def scripted_log_probs(
 
 
 def assert_same_hypotheses(found: list[dict], expected: list, case: object) -> None:
-    """What a generator found is what the naive search did, hypothesis by hypothesis."""
+    """Compare the hypotheses of a generator with those of the naive search, one by one."""
     assert [one["tokens"].tolist() for one in found] == [list(one.tokens) for one in expected], case
     # The logarithm of a probability near 1 is only as exact as the probability.
     scores = pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-5)

@@ -33,7 +33,7 @@ def search_options(**changes):
 
 
 def sources(form, lengths=LENGTHS):
-    """Laid-out random sources, padded to one tensor on the CPU."""
+    """Return laid-out random sources, padded to one tensor on the CPU."""
     rng = np.random.default_rng(3)
     return padded([form.source(words(rng, length)) for length in lengths])
 
@@ -43,7 +43,7 @@ def batch_of(source):
 
 
 def assert_same(found, expected):
-    """The same hypotheses of each sentence, and nearly the same scores."""
+    """Compare hypotheses: equal tokens for each sentence, nearly equal scores."""
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         assert [one["tokens"].tolist() for one in ours] == [one["tokens"].tolist() for one in theirs]
@@ -53,7 +53,7 @@ def assert_same(found, expected):
 
 
 def eager_model(seed, eos=1.0, **sizes):
-    """A random model whose texts end early, or with a negative ``eos`` late."""
+    """Return a random model whose texts end early, or late with a negative ``eos``."""
     model = tiny_model(seed, **sizes)
     with torch.no_grad():
         model.lm_head.bias[SEP] += eos
@@ -61,7 +61,7 @@ def eager_model(seed, eos=1.0, **sizes):
 
 
 def search(models, options, sources, method, prefixes=None):
-    """The hypotheses of sources, each ids without special symbols."""
+    """Return the hypotheses of sources, each ids without special symbols."""
     form = tiny_form(method)
     sample = batch_of(padded([form.source(source) for source in sources]))
     prefix_tokens = None if prefixes is None else padded([np.array(prefix, dtype=np.int64) for prefix in prefixes])

@@ -1,4 +1,4 @@
-"""A server of `s2sft serve` in a thread of its own, over a model that needs no weights."""
+"""A server of `s2sft serve` in a thread of its own, with a model without weights."""
 
 import contextlib
 import http.client
@@ -17,7 +17,7 @@ from s2sft_fairseq.serve.settings import Access, Limits
 
 
 class FakeModel:
-    """Returns the source upside down; remembers its batches, and waits for `go` in each."""
+    """Returns reversed sources; remembers its batches, and waits for `go` in each."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[list, dict]] = []
@@ -53,14 +53,14 @@ class FakeModel:
 
 
 class Served:
-    """Asks a server; `server` is uvicorn's."""
+    """A client of a server; `server` is uvicorn's."""
 
     def __init__(self, server: uvicorn.Server, model: FakeModel) -> None:
         self.server, self.model = server, model
         self.port = server.servers[0].sockets[0].getsockname()[1]
 
     def ask(self, path, body=None, *, method=None, headers=(), raw=None, timeout=20):
-        """Status, headers and JSON (or text) of an answer; `body` becomes JSON, `raw` is sent as it is."""
+        """Return status, headers and JSON (or text) of an answer; `body` becomes JSON, `raw` is sent unchanged."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         sent = raw if body is None else json.dumps(body)
         kind = {"Content-Type": "application/json"} if sent is not None else {}
@@ -78,12 +78,12 @@ class Served:
         return self.ask("/generate", {"source": source, **options})
 
     def metric(self, name: str) -> float:
-        """The value of a line of /metrics."""
+        """Return the value of a line of /metrics."""
         lines = dict(line.rsplit(" ", 1) for line in self.ask("/metrics").text.splitlines() if line[0] != "#")
         return float(lines.get(name, 0))
 
     def wait_until(self, condition) -> None:
-        """Wait for a condition that another thread fulfils."""
+        """Wait for a condition that another thread makes true."""
         end = time.monotonic() + 10
         while not condition():
             assert time.monotonic() < end, "not within 10 seconds"
@@ -92,7 +92,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(model=None, access: Access | None = None, **limits) -> Iterator[Served]:
-    """A server on a free port of this machine."""
+    """Run a server on a free port of this machine; yield its client."""
     model = model or FakeModel()
     app = create_app(model, Limits(**limits), access, name="fake")
     config = uvicorn.Config(

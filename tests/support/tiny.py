@@ -30,8 +30,8 @@ TINY_SIZES: dict[str, Any] = {
     "num_segments": 2,
 }
 
-# What a tiny model is given beyond its sizes, for each kind of encoder. ModernBERT's layers are global, local, local,
-# global, and the local ones see three positions to either side.
+# The settings of a tiny model, beyond its sizes, for each kind of encoder. ModernBERT's layers are global, local,
+# local, global, and the local ones see three positions to either side.
 ENCODERS: dict[str, dict[str, Any]] = {
     "absolute": {},
     "relative": {"relative": True},
@@ -53,7 +53,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "local_attention_window": 6,
         "global_attention_every": 3,
     },
-    # As EuroBERT, with heads that share keys and values, and as GTE.
+    # Like EuroBERT, whose heads share keys and values, and like GTE.
     "grouped": {
         "encoder_embed_dim": 32,
         "encoder_attention_heads": 4,
@@ -83,7 +83,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:
-    """The layout for a method, with BERT's special symbols first in the vocabulary."""
+    """Return the layout for a method, with BERT's special symbols first in the vocabulary."""
     settings = {
         "cls": CLS,
         "sep": SEP,
@@ -99,7 +99,7 @@ def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:
 
 
 def tiny_config(*, relative: bool = False, **sizes: Any) -> UnilmConfig:
-    """Complete options of a tiny model without dropout."""
+    """Return complete options of a tiny model without dropout."""
     bias = {"relative_position_bins": 8, "max_relative_position": 16} if relative else {}
     options = {**TINY_SIZES, **bias, "dropout": 0.0, "attention_dropout": 0.0, **sizes}
     cfg = UnilmConfig(**options)
@@ -108,7 +108,7 @@ def tiny_config(*, relative: bool = False, **sizes: Any) -> UnilmConfig:
 
 
 def tiny_model(seed: int = 0, *, vocab_size: int = VOCAB_SIZE, relative: bool = False, **sizes: Any) -> UnilmModel:
-    """A random model whose weights are large enough for its probabilities to be far from uniform."""
+    """Return a random model with weights large enough for its probabilities to be far from uniform."""
     model = UnilmModel(tiny_config(relative=relative, **sizes), vocab_size=vocab_size, pad=PAD)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -120,18 +120,18 @@ def tiny_model(seed: int = 0, *, vocab_size: int = VOCAB_SIZE, relative: bool = 
 
 
 def tiny_dictionary(size: int = VOCAB_SIZE) -> FairseqDictionary:
-    """A BERT-like dictionary: the five special symbols, then ``w5``, ``w6`` and so on."""
+    """Return a BERT-like dictionary: the five special symbols, then ``w5``, ``w6`` and so on."""
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(FIRST_WORD, size))]
     return FairseqDictionary([(symbol, 1) for symbol in symbols], BERT_SYMBOLS)
 
 
 def words(rng: np.random.Generator, length: int) -> np.ndarray:
-    """Random ids of ordinary words (length,)."""
+    """Return random ids (length,) of ordinary symbols."""
     return rng.integers(FIRST_WORD, VOCAB_SIZE, size=length)
 
 
 def laid_out(source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Ragged, Ragged]:
-    """What objectives take of one pair of ids without special symbols."""
+    """Return a pair of ids without special symbols as the arguments of objectives."""
     return Ragged.of([form.source(source)]), Ragged.of([form.target(target)])
 
 
@@ -149,25 +149,25 @@ def pack_example(
 
 
 def reference_example(source: np.ndarray, target: np.ndarray, form: SequenceForm) -> PackedExamples:
-    """Pack one pair for its probability, with nothing corrupted."""
+    """Pack one pair without corruption, to compute its probability."""
     return objective_of(form).reference(*laid_out(source, target, form), form)
 
 
 def objective_of(form: SequenceForm) -> Objective:
-    """An objective of this form; masked and pseudo-masked models share theirs, and their references too."""
+    """Return an objective of this form; masked and pseudo-masked models share one objective and its references."""
     return next(objective for objective in OBJECTIVES.values() if objective.starts_with == form.starts_with)
 
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
-    """The arguments that `UnilmModel.forward` takes from a packed batch."""
+    """Return the arguments of `UnilmModel.forward` for a packed batch."""
     return model_input(batch)
 
 
 def packed_columns(batch: PackedBatch) -> PackedColumns:
-    """The argument that `UnilmModel.encode` takes from a packed batch."""
+    """Return the argument of `UnilmModel.encode` for a packed batch."""
     return PackedColumns(**model_inputs(batch))
 
 
 def padded(rows: list[np.ndarray]) -> torch.Tensor:
-    """Rows of ids, padded on their right to one tensor."""
+    """Return rows of ids as one tensor, padded on the right."""
     return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=PAD)

@@ -37,7 +37,7 @@ def write_deltalm(
     seed: int = 1,
     **sizes: Any,
 ) -> Path:
-    """Write a model folder; its weights are large enough for hypotheses to differ from each other."""
+    """Write a model folder; its weights are large enough for its hypotheses to differ."""
     files = WRITERS[tokenizer](folder.with_name(f"{folder.name}-tokenizer"))
     symbols = [*read_vocabulary(files).symbols, *(f"__{language}__" for language in languages)]
     if languages:
@@ -62,7 +62,7 @@ def write_deltalm(
 
 
 def random_deltalm(dictionary: PretrainedDictionary, seed: int = 1, **sizes: Any) -> tuple[DeltaLMModel, DeltaLMConfig]:
-    """A model with random weights of any part, and its options with all sizes; a moment of training makes it end."""
+    """Return a random model and its options with all sizes; a short training makes its hypotheses end."""
     given = {
         **{"encoder_layers": 4, "decoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 48},
         **{"encoder_attention_heads": 4, "max_positions": 30, "dropout": 0.0},
@@ -73,14 +73,14 @@ def random_deltalm(dictionary: PretrainedDictionary, seed: int = 1, **sizes: Any
     model = DeltaLMModel.build_model(cfg, SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary))
     with torch.no_grad():
         for value in model.parameters():
-            if value.ndim == 1:  # biases and layer norms begin as 0 and 1
+            if value.ndim == 1:  # biases and layer norms start as 0 and 1
                 value += 0.1 * torch.randn_like(value)
     train(model, dictionary, updates=80)
     return model.eval(), cfg
 
 
 def train(model: DeltaLMModel, dictionary: PretrainedDictionary, updates: int) -> None:
-    """Let a model learn to write some tokens of its source and to end."""
+    """Train a model to write some tokens of its source and to end."""
     eos, pad, first = dictionary.eos(), dictionary.pad(), 5
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(updates):
@@ -103,11 +103,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no-norm": {"layernorm_embedding": "no", "activation_fn": "relu", "decoder_layers": 1},
     "languages": {"languages": ("de", "fr"), "search": {"beam": 3, "lenpen": 0.7}},
 }
-"""Options of `write_deltalm`, by names."""
+"""Options of `write_deltalm`, by name."""
 
 
 def exported_pairs(folder: Path, format_: str) -> Callable[..., tuple[Path, Path]]:
-    """A function from a name in `VARIANTS` to a model folder and what it was exported to, each made once."""
+    """Return a function that maps a name in `VARIANTS` to a model folder and its export, each made once."""
 
     def made(name: str = "plain") -> tuple[Path, Path]:
         model, exported = folder / name, folder / f"{name}-exported"

@@ -18,7 +18,7 @@ ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def random_texts(number: int) -> list[str]:
-    """Lines of any characters but line ends, and of such as are met more often: accents, emoji, runs of spaces."""
+    """Return lines of any characters but line ends, and of more usual ones: accents, emoji, runs of spaces."""
     draw = random.Random(1)
     frequent = [
         *"abc  e\u0301\t\u00a0\u2028\u3000\ufeff\u200d",
@@ -42,7 +42,7 @@ def random_texts(number: int) -> list[str]:
 
 
 def write_wordpiece(folder: Path) -> Path:
-    """A ``vocab.txt`` of letters and a few words, without capitals."""
+    """Write a ``vocab.txt`` of letters and a few words, without capitals."""
     folder.mkdir(parents=True, exist_ok=True)
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     tokens = [*SPECIAL, "the", "quick", "token", "##ization", *letters, *(f"##{letter}" for letter in letters), *".,'-"]
@@ -51,7 +51,7 @@ def write_wordpiece(folder: Path) -> Path:
 
 
 def write_byte_level(folder: Path) -> Path:
-    """``vocab.json`` and ``merges.txt`` of RoBERTa's kind."""
+    """Write ``vocab.json`` and ``merges.txt`` of RoBERTa's kind."""
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     trained = tokenizers.ByteLevelBPETokenizer()
@@ -61,7 +61,7 @@ def write_byte_level(folder: Path) -> Path:
 
 
 def write_gpt2(folder: Path) -> Path:
-    """``encoder.json``, ``vocab.bpe`` and fairseq's ``dict.txt`` of numbers, most frequent first."""
+    """Write ``encoder.json``, ``vocab.bpe`` and fairseq's ``dict.txt`` of numbers, most frequent first."""
     write_byte_level(folder)
     ids = json.loads((folder / "vocab.json").read_text())
     pieces = [piece for piece in ids if piece not in ROBERTA_SPECIAL]
@@ -74,7 +74,7 @@ def write_gpt2(folder: Path) -> Path:
 
 
 def write_sentencepiece(folder: Path, name: str = "sentencepiece.bpe", **options: object) -> Path:
-    """A Unigram model."""
+    """Write a Unigram model."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     sentencepiece.SentencePieceTrainer.train(
@@ -87,7 +87,7 @@ def write_sentencepiece(folder: Path, name: str = "sentencepiece.bpe", **options
 
 
 def write_fastbpe(folder: Path) -> Path:
-    """``codes``, as fastBPE writes them, and a ``dict.txt`` of the pieces that the sentences give."""
+    """Write ``codes``, in the format of fastBPE, and a ``dict.txt`` of the pieces of the sentences."""
     learn_bpe = pytest.importorskip("subword_nmt.learn_bpe", reason="subword-nmt is not installed")
     apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def write_fastbpe(folder: Path) -> Path:
 
 
 def write_modernbert(folder: Path) -> Path:
-    """A ``tokenizer.json`` of byte-level BPE, with runs of spaces as added tokens, as ModernBERT has."""
+    """Write a ``tokenizer.json`` of byte-level BPE, with runs of spaces as added tokens, as ModernBERT has."""
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -118,13 +118,13 @@ def write_modernbert(folder: Path) -> Path:
     )
     made.add_tokens([tokenizers.AddedToken(" " * length, normalized=False) for length in (4, 3, 2)])
     made.add_special_tokens([tokenizers.AddedToken(token, lstrip=token == "[MASK]") for token in SPECIAL])
-    made.enable_truncation(8)  # as the files of some sentence encoders ask for
+    made.enable_truncation(8)  # as in the files of some sentence encoders
     made.save(str(folder / "tokenizer.json"))
     return folder
 
 
 def write_gemma(folder: Path) -> Path:
-    """A ``tokenizer.json`` of mmBERT's kind: BPE that falls back to bytes, with line ends among its tokens."""
+    """Write a ``tokenizer.json`` of mmBERT's kind: BPE that falls back to bytes, with line ends among its tokens."""
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "\n", "\n\n", "\t"]

@@ -1,8 +1,8 @@
-"""Twenty updates of every objective and task, with losses and gradient norms as they were recorded.
+"""Twenty updates of every objective and task, with losses and gradient norms compared to recordings.
 
-A recording is a file of this folder. On a processor that rounds as the one that recorded it, curves are equal to the
-last bit. On others they may differ by 1e-5, relatively; with the settings of scripts/test_rounding.sh they differed by
-2e-7. Dropout is on: what it draws, and in what order, is part of the recording. To write all of them anew, after a
+A recording is a file of this folder. On a processor that rounds like the recording one, curves are equal to the last
+bit. On others they may differ by 1e-5, relatively; with the settings of scripts/test_rounding.sh they differed by
+2e-7. Dropout is on, so its draws and their order are part of the recording. To write all recordings again, after a
 change that is meant to change them::
 
     OMP_NUM_THREADS=1 python -m pytest tests/golden/curves --record
@@ -131,7 +131,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def curve(data: Path, words: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
-    """Train and return the loss of each update, a label or a text, and the norm of its gradient before clipping."""
+    """Train; return each update's loss per label or text, and the norm of its gradient before clipping."""
     found: dict[str, list[float]] = {"loss": [], "gradient_norm": []}
     log = Trainer._reduce_and_log_stats
 
@@ -158,13 +158,13 @@ def test_curve(name, data, monkeypatch, recording):
     assert found == expected
 
 
-def test_no_recording_without_its_curve():
+def test_every_recording_has_a_curve():
     assert {path.stem for path in FOLDER.glob("*.json")} == set(CURVES)
 
 
 @pytest.mark.parametrize("name", ["classification", "deltalm_mixture", "question_answering", "unilmv2"])
 def test_bfloat16_products(name, data, monkeypatch):
-    """With ``--amp`` the curve is near to that in float32, from equal draws, and not the same."""
+    """With ``--amp``, the curve is near the one in float32, from the same draws, but not equal."""
     curves = []
     for precision in ((), ("--amp",)):
         with monkeypatch.context() as patch:

@@ -1,15 +1,15 @@
-"""What trained models write for 500 sources in each mode of decoding, with its scores, as it was recorded.
+"""Hypotheses of trained models for 500 sources in each mode of decoding, with scores, compared to recordings.
 
-A recording is a text file of this folder: for each source the score and the letters of the best hypothesis, and above
-them a checksum of everything that was printed or written: all of the n best, and the scores of their tokens. On a
-processor that rounds as the one that recorded it, everything is equal to the last digit. On others a score may differ
-by 1e-5; and where two hypotheses are nearly equal a rounding decides, so that up to 1 % of the sources may have another
-one. To write the recordings anew, after a change that is meant to change them::
+A recording is a text file of this folder. It has the score and the letters of the best hypothesis of each source, and
+first a checksum of the whole output: all of the n best, and the scores of their tokens. On a processor that rounds like
+the recording one, everything is equal to the last digit. On others a score may differ by 1e-5; and if two hypotheses
+are nearly equal, rounding decides, so up to 1 % of the sources may have another hypothesis. To write the recordings
+again, after a change that is meant to change them::
 
     OMP_NUM_THREADS=1 python -m pytest tests/golden/hypotheses --record
 
-The models are checkpoints, ``NAME.pt.gz``, with their weights in 16 bits to be small. They have learned to write a few
-letters in reverse order, every fifth of them at random. One that is missing is trained by the same command.
+The models are checkpoints, ``NAME.pt.gz``, with 16-bit weights to be small. They have learned to write a few letters in
+reverse order, replacing every fifth at random. The same command trains a missing model.
 """
 
 import gzip
@@ -82,7 +82,7 @@ OTHER = {
 }
 RUNS = [f"{models}-{mode}" for models, modes in {"pseudo_masked": MODES, **OTHER}.items() for mode in modes]
 FROM_BINARIZED = ("exact", "prefix", "reference")
-"""Modes with binarized data, of which all digits of the scores are printed; the others are with raw text."""
+"""Modes with binarized data, which print all digits of the scores; the other modes use raw text."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, recording: bool) -> Path:
 
 
 def small(checkpoint: Path) -> bytes:
-    """A checkpoint file with weights in 16 bits, and without what is of no use in decoding."""
+    """Return a checkpoint file with 16-bit weights and without anything that decoding does not use."""
     state = load_checkpoint(checkpoint)
     state["model"] = {name: value.half() for name, value in state["model"].items()}
     state["extra_state"] = {"epoch": state["extra_state"]["train_iterator"]["epoch"]}
@@ -126,7 +126,7 @@ def small(checkpoint: Path) -> bytes:
 
 
 def generated(data: Path, name: str) -> tuple[str, list[str]]:
-    """Generate: a checksum of everything, and a line for the best hypothesis of each source."""
+    """Generate; return a checksum of everything, and a line for the best hypothesis of each source."""
     models, mode = name.split("-")
     path = ":".join(f"{model}.pt" for model in models.split(":"))
     words = ("--path", path, "--cpu", "--max-len-b", 8, "--batch-size", 250, "--num-workers", 0, *MODES[mode])
@@ -134,7 +134,7 @@ def generated(data: Path, name: str) -> tuple[str, list[str]]:
     if mode in FROM_BINARIZED:
         printed = s2sft(data, "generate", "data", "--gen-subset", "test", *words)
         found = re.findall(r"^[HP]-(\d+)\t(.*)$", printed, re.M)
-        found.sort(key=lambda line: int(line[0]))  # lines of one source stay in their order
+        found.sort(key=lambda line: int(line[0]))  # keeps the order of lines of one source
         best = dict(reversed([line for line in found if line[1].count("\t") == 1]))
         pairs = [best[str(number)].split("\t") for number in range(SOURCES)]
         return checksum("\n".join(map("\t".join, found))), [
@@ -148,7 +148,7 @@ def generated(data: Path, name: str) -> tuple[str, list[str]]:
 
 
 def line_of(score: float, tokens: Sequence[str]) -> str:
-    """A line of a recording; nine digits are all that a score in float32 has."""
+    """Return a line of a recording; nine digits are enough for a float32 score."""
     return f"{score:.9g}\t{''.join(tokens).replace('[SEP]', '.')}"
 
 
@@ -157,7 +157,7 @@ def checksum(text: str) -> str:
 
 
 def compare(name: str, found: tuple[str, list[str]], recording: bool) -> None:
-    """Compare with what is recorded, as closely as this processor allows."""
+    """Compare with the recording, as exactly as this processor allows."""
     path, (all_found, best) = FOLDER / f"{name.replace(':', '+')}.txt", found
     assert len(best) == SOURCES
     if recording:
@@ -184,5 +184,5 @@ def test_generated(name, data, recording):
     compare(name, generated(data, name), recording)
 
 
-def test_nothing_is_recorded_that_is_not_generated():
+def test_every_recording_has_a_run():
     assert {path.stem for path in FOLDER.glob("*.txt")} == {name.replace(":", "+") for name in RUNS}
