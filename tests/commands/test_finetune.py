@@ -81,4 +81,4 @@ def test_help(call_command):
     for words in ((), ("--help",)):
         printed = " ".join(call_command("finetune", *words).stdout.split())
         assert "--train FILE [FILE ...]" in printed and "--metric {rouge-l,rouge-1," in printed
-        assert "positions of a source, special symbols included (that of 99 %)" in printed
+        assert "(default: fits 99 % of them)" in printed

@@ -49,7 +49,7 @@ def test_all_problems_at_once_and_nothing_written(preprocess, tiny_corpus, tmp_p
         (["-s", "src"], "--source-lang and --target-lang are needed, the endings of the file names"),
         (["-s", "src", "-t", "src"], "--source-lang and --target-lang are both src"),
         (["-s", "a", "-t", "b", "--srcdict", "dict.txt", "--tgtdict", "dict.txt", "--joined-dictionary"], "not both"),
-        (["-s", "a", "-t", "b", "--joined-dictionary"], "--trainpref is needed where --srcdict or --tgtdict is not"),
+        (["-s", "a", "-t", "b", "--joined-dictionary"], "--trainpref is needed if --srcdict or --tgtdict is not given"),
         (["-s", "a", "-t", "b", "--alignfile", "no.align"], "--alignfile no.align: no such file"),
     ],
 )

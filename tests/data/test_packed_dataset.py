@@ -276,8 +276,8 @@ def test_the_batches_are_logged_once(caplog):
         data.batch_by_size(np.arange(4), max_tokens=32)
     # Padded: 2 * (10 + 8) + 2 * (8 + 6) = 64 in place of 58.
     assert [record.getMessage() for record in caplog.records] == [
-        "train: 2 batches of 29 positions on average, no of them padding; padded to the "
-        "longest of their batch 9.4% would be"
+        "train: 2 batches of 29 positions on average, no padding; if padded to the longest of a batch, 9.4% would be "
+        "padding"
     ]
 
 

@@ -84,7 +84,7 @@ def test_windows_line_ends(tmp_path):
 @pytest.mark.parametrize("allow_crlf", [False, True])
 def test_a_carriage_return_that_ends_no_line(tmp_path, content, allow_crlf):
     path = written(tmp_path, "x.src", content)
-    expected = r"1 line\(s\) (hold a carriage return that ends no line|end in .* alone is needed).*: line 2$"
+    expected = r"x\.src: 1 line\(s\) .*(carriage return|\\r).*: line 2$"
     with pytest.raises(UserError, match=expected):
         check_text(path, allow_crlf=allow_crlf)
 
@@ -128,7 +128,7 @@ def test_all_problems_of_all_files_at_once(tmp_path):
     with pytest.raises(UserError) as caught:
         check_texts([[source, target], [missing, tmp_path]])
     expected = [
-        f"{source}: 1 line(s) hold a carriage return",
+        f"{source}: 1 line(s) have a carriage return",
         f"{source}: 1 line(s) are not valid UTF-8: line 2",
         f"line-aligned files must have equally many lines, but {source} has 3, {target} has 2",
         f"{missing}: cannot be read: No such file or directory",
