@@ -20,6 +20,7 @@ COPIES = "repository"
 """The folder of the site for other files of the repository that pages link to."""
 
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[#)])")
+_TABLE_IN_A_LIST = re.compile(r"^  (?=\|)", re.M)
 _LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)")
 
 
@@ -31,7 +32,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Rewrite links that are right in the repository to those of the site."""
+    """Rewrite the links of the repository to those of the site, and indent tables in lists as Python-Markdown needs."""
     uri = page.file.src_uri
     name = {made: source for source, made in PAGES.items()}.get(uri, f"docs/{uri}")
 
@@ -46,7 +47,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
                 files.append(File.generated(config, target, abs_src_path=str(ROOT / path)))
         return posixpath.relpath(target, posixpath.dirname(uri) or ".")
 
-    return _LINK.sub(rewritten, markdown)
+    return _TABLE_IN_A_LIST.sub("    ", _LINK.sub(rewritten, markdown))
 
 
 def on_post_build(config: Any) -> None:

@@ -23,7 +23,7 @@ NESTED = {"--layout": "train", "--decoding": "generate", "--scoring": "evaluate"
 
 
 def known_options() -> dict[str, dict[str, str]]:
-    """Of each command (``recipe e2e``, ``train``) the values of each option, as ``tests/golden/options.txt`` has them."""
+    """Return the options of each command (``recipe e2e``, ``train``) in ``options.txt``, with their values."""
     known = {name: dict.fromkeys(FURTHER[""], "") for name in COMMANDS}
     for line in (ROOT / "tests" / "golden" / "options.txt").read_text(encoding="utf-8").splitlines():
         where, names, values = f"{line} | ".split(" | ")[:3]
@@ -43,7 +43,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
-    """The words behind ``s2sft`` or ``-m s2sft_fairseq``, up to the end of the command."""
+    """Yield the words after ``s2sft`` or ``-m s2sft_fairseq``, up to the end of each command."""
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(re.sub(r"(^|\s)#.*", "", line), posix=True, punctuation_chars=True)
         lexer.whitespace_split, lexer.commenters = True, ""
@@ -58,10 +58,10 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 
 def mistakes(command: str, words: list[str]) -> Iterator[str]:
-    """What a command does not have."""
+    """Yield each command, option and choice that does not exist."""
     below = f"{command} {words[0]}" if words else ""
     known = KNOWN[below if below in KNOWN else command]
-    if not known.keys() - FURTHER[""] and not command == "hydra-train" and words[:1] != ["--list"]:
+    if not known.keys() - FURTHER[""] and command != "hydra-train" and words[:1] != ["--list"]:
         yield f"s2sft {below}"
         return
     for place, word in enumerate(words):
@@ -107,7 +107,7 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of headings, as GitHub makes them."""
+    """Return the anchors of the headings, as GitHub makes them."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.*?) *$", prose(path), re.M):
         text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower()
