@@ -65,7 +65,7 @@ def metadata(wheel):
 
 @pytest.fixture(scope="module")
 def requirements(metadata) -> list[Requirement]:
-    """What the package requires, with every extra."""
+    """The requirements of the package with all extras."""
     return [Requirement(line) for line in metadata.get_all("Requires-Dist")]
 
 

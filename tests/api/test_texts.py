@@ -1,4 +1,4 @@
-"""Which values are one text, and which are several."""
+"""Values that are one text, and values that are several."""
 
 import pytest
 

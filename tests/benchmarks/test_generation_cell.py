@@ -1,4 +1,4 @@
-"""What is timed, and how skipped steps are interpolated."""
+"""The timed parts of decoding, and the interpolation of skipped steps."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What conversion refuses, leaves out and lists; test_live_models.py compares the weights themselves."""
+"""Parts that conversion refuses, leaves out and lists; test_live_models.py compares the weights themselves."""
 
 import pytest
 import torch

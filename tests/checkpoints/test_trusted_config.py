@@ -1,4 +1,4 @@
-"""What a checkpoint's configuration may ask for; tests/attacks/test_checkpoint_code.py has what it may not."""
+"""Classes that a checkpoint's configuration may name; tests/attacks/test_checkpoint_code.py has forbidden ones."""
 
 from argparse import Namespace
 

@@ -225,7 +225,7 @@ def test_hypotheses_come_in_the_form_of_fairseq(models, sources):
 
 
 def test_specials_are_never_emitted(sources):
-    """Not even by a model that assigns high scores to nothing else."""
+    """Not even by a model that gives high scores to specials only."""
     model = eager_model(7)
     with torch.no_grad():
         model.lm_head.bias[list(SPECIALS)] += 30

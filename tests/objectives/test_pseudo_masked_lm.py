@@ -114,7 +114,7 @@ def test_statistics():
 
 
 def test_every_arrangement_is_equally_likely():
-    """Of six tokens a block of two and one of one, or any other lengths that reach three."""
+    """Half of six tokens are to be masked, which takes two blocks of two."""
     masking = BlockwiseMasking(0.5, 1.0, (2, 2))
     found = [tuple(steps) for steps in drawn([6] * TEXTS, masking)]
     # Two blocks of two among four units, in either order.

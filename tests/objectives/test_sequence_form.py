@@ -251,7 +251,7 @@ def test_segments_of_padded_rows(method):
 
 
 def test_shorter_fields_stay_whole():
-    """Whatever the room, the longest field is cut."""
+    """Only the longest field is cut, whatever the number of positions."""
     text = "abcdefgh/ij/klmno"
     kept = []
     for room in range(17, 1, -1):

@@ -1,4 +1,4 @@
-"""Single settings of benchmarks: how they score, and what a long source loses."""
+"""Single settings of benchmarks: their scoring, and the truncation of a long source."""
 
 import shlex
 import sys
@@ -13,7 +13,7 @@ from s2sft_fairseq.tasks.layout import parse_source_fields
 
 
 def setting(name, task, *words):
-    """A setting of a recipe that is options of a command."""
+    """Return a recipe's setting that holds the options of a command."""
     return shlex.split(getattr(open_recipe(task, words).settings, name))
 
 
@@ -31,8 +31,8 @@ def option(words, name):
         (("--preset", "unilmv2/cnndm"), None),
     ],
 )
-def test_words_that_are_scored_of_a_summary(words, kept):
-    """ERNIE-GEN's evaluation keeps 100, that of s2s-ft 160, which the task has."""
+def test_number_of_scored_words_of_a_summary(words, kept):
+    """ERNIE-GEN's evaluation keeps 100; that of s2s-ft keeps 160, the default of the task."""
     assert option(setting("evaluation", "cnn_dailymail", *words), "--truncate") == kept
 
 
@@ -63,7 +63,7 @@ def test_a_long_passage_leaves_the_answer_whole(task):
 
 
 def test_russian_is_split_as_the_challenge_does(tmp_path, monkeypatch):
-    """With a package that is no dependency: a recipe asks for it before it begins."""
+    """It needs a package that is not required: a recipe asks for it before it starts."""
     words = ("--lang", "ru", "--dry-run")
     assert option(setting("evaluation", "webnlg", *words), "--pretokenize") == "razdel"
     assert "nltk" in TASKS["webnlg"].pretokenize and "--pretokenize" not in setting("evaluation", "webnlg")

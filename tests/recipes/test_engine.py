@@ -1,6 +1,6 @@
-"""Stages: done once, resumed after what stops them, one process at a time, and with settings that stay.
+"""Stages: run once, resumed after interruptions, by one process at a time, with unchanged settings.
 
-What a command leaves behind in its process the next one does not see.
+A command sees nothing that an earlier command left in its process.
 """
 
 import gc
@@ -23,7 +23,7 @@ from s2sft_fairseq.recipes.engine import Stages, like_a_process, options
 
 @pytest.fixture
 def stages(tmp_path):
-    """Their commands write what they are called with to the standard output."""
+    """Stages whose commands print their arguments to the standard output."""
     return Stages("test", tmp_path / "commands.jsonl", lambda name, words: print(name, *words))
 
 
@@ -48,7 +48,7 @@ def test_a_stage_is_done_once(stages, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("wrong")])
-def test_a_stage_that_was_stopped_begins_anew(stages, tmp_path, error):
+def test_an_interrupted_stage_starts_again(stages, tmp_path, error):
     def stop(partial):
         partial.mkdir()
         (partial / "half").touch()
@@ -109,7 +109,7 @@ def test_commands_are_measured(stages, tmp_path, capsys):
     assert all(0 < record["peak_memory_gb"] < 100 and record["seconds"] >= 0 for record in records)
 
 
-def test_an_encoder_that_is_converted_is_linked_to(stages, tmp_path, capsys):
+def test_a_converted_encoder_is_linked(stages, tmp_path, capsys):
     (tmp_path / "encoder").mkdir()
     stages.convert(tmp_path / "encoder", tmp_path / "made", "--sentinels", 100)
     assert capsys.readouterr().out == f"convert {tmp_path}/encoder --to {tmp_path}/made --sentinels 100\n"
@@ -126,13 +126,13 @@ def test_a_training_without_matplotlib(stages, tmp_path, monkeypatch, capsys):
 
 
 class Cycle:
-    """What only the garbage collector frees."""
+    """An object that only the garbage collector frees."""
 
     def __init__(self):
         self.itself = self
 
 
-def test_nothing_is_left(tmp_path, monkeypatch):
+def test_state_of_the_process_is_restored(tmp_path, monkeypatch):
     monkeypatch.setenv("BEFORE", "1")
     monkeypatch.setattr(sys, "argv", ["before"])
     logger = logging.getLogger("fairseq_cli.train")
@@ -155,7 +155,7 @@ def test_nothing_is_left(tmp_path, monkeypatch):
     assert freed() is None
 
 
-def test_a_training_knows_nothing_of_one_before():
+def test_a_training_does_not_depend_on_an_earlier_one():
     drawn = []
     for _ in range(2):
         checkpoint_utils.save_checkpoint.best = train.should_stop_early.best = 1.0

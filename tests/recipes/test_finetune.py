@@ -1,4 +1,4 @@
-"""``s2sft finetune`` with a tiny encoder: its stages, what stops them, and which checkpoint is chosen."""
+"""``s2sft finetune`` with a tiny encoder: its stages, interruptions, and the choice of a checkpoint."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ STAGES = ["read the pairs", "convert the encoder", "tokenize", "compute the head
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """Without looking for memory to free after each command."""
+    """Do not free memory after each command."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_free_memory", lambda: None)
         yield
@@ -39,7 +39,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny encoder without a head, and 60 pairs of words and the same words backwards."""
+    """A tiny encoder without a head, and 60 pairs of words and the same words reversed."""
     folder = tmp_path_factory.mktemp("finetune")
     save("bert-no-head", initial_model("bert-no-head"), folder / "encoder")
     draw = random.Random(0)
@@ -60,7 +60,7 @@ def started(folder: Path, output: Path, run=cli.call, **settings: object) -> Fin
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> tuple[Path, str]:
-    """The output of the command line, which nothing stopped, and what it printed."""
+    """The output of an uninterrupted command line, and what it printed."""
     options = [word for name, value in SHORT.items() for word in (f"--{name}", *([value] if value is not True else []))]
     words = ("--encoder", "encoder", "--train", "pairs.tsv", "--output", "whole", *options)
     done = call(folder, "finetune", *words, "--", "--log-interval", 1)
@@ -96,7 +96,7 @@ def test_stages(whole):
     assert not (output / "candidates").exists() and not (output / "checkpoints").exists()
 
 
-def test_done_is_done(folder, whole, capsys):
+def test_finished_stages_are_not_repeated(folder, whole, capsys):
     """Nothing is called; other settings, options and pairs are refused."""
     output, _ = whole
 
@@ -117,8 +117,8 @@ def test_done_is_done(folder, whole, capsys):
         other.run()
 
 
-def test_a_run_that_is_stopped_again_and_again(folder, whole, monkeypatch):
-    """After each command, before what it made has its name, and within an update: the model is the same."""
+def test_a_run_that_is_interrupted_many_times(folder, whole, monkeypatch):
+    """After each command, before its result has its name, and within an update: the model is the same."""
     output, done = folder / "stopped", set()
     monkeypatch.setattr(finetune_trials, "SAVED_AFTER", 1)
     step, steps = Trainer.train_step, []
@@ -156,7 +156,7 @@ LOSSES = {3: 1.5, 6: 1.25}
 
 @pytest.fixture
 def chosen(folder, tmp_path, monkeypatch):
-    """Return what is noted where texts have these scores, by their names; nothing is trained or generated."""
+    """Return the recorded choice for texts with these scores, given by name; nothing is trained or generated."""
 
     def choose(scores, **settings):
         monkeypatch.setattr(finetune_trials, "held_out_losses", lambda log: LOSSES)
@@ -214,7 +214,7 @@ def test_by_the_held_out_loss_alone(chosen, monkeypatch, losses, best):
     assert record["search"] == {"beam": 5}
 
 
-def test_a_beam_that_is_given_is_taken(chosen):
+def test_a_given_beam_is_used(chosen):
     scores = {"update-3": 9.0, "update-6": 8.0, "average": 8.0, "scored": 1.0}
     scores |= {f"update-3-beam2-lenpen{value}": value for value in (1.0, 0.6, 1.6)}
     scores |= {f"update-3-beam2-lenpen1.6-{name}": 1.0 for name in ("no_repeat_ngram_size3", "min_len3")}
@@ -223,7 +223,7 @@ def test_a_beam_that_is_given_is_taken(chosen):
 
 
 def test_python(folder, tmp_path, monkeypatch):
-    """Pairs of a generator become a file; all else is as on the command line, and the model is loaded."""
+    """Pairs of a generator become a file; everything else is as on the command line, and the model is loaded."""
     monkeypatch.setattr(s2sft_fairseq, "Seq2Seq", SimpleNamespace(from_pretrained=str), raising=False)
     ran = []
     monkeypatch.setattr(Finetuning, "run", lambda self: ran.append(self))
@@ -243,7 +243,7 @@ def test_python(folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["made by another program", "converted", "a model"])
 def test_encoders(folder, tmp_path, monkeypatch, name):
-    """What is converted, or a model, is linked to."""
+    """A converted encoder or a model is linked."""
     encoder = tmp_path / "encoder"
     encoder.mkdir()
     (encoder / "config.json").write_text('{"format": "s2sft_fairseq model"}' if name == "a model" else "{}")
@@ -259,7 +259,7 @@ def test_encoders(folder, tmp_path, monkeypatch, name):
 
 
 def test_outputs_that_are_refused(folder, tmp_path):
-    """Checkpoints of another training would be gone on with, and removed at the end."""
+    """Checkpoints of another training would be resumed, and removed at the end."""
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match=r"--output must be new, empty or of this command, but .* holds checkpoints$"):
         started(folder, tmp_path)
@@ -268,13 +268,13 @@ def test_outputs_that_are_refused(folder, tmp_path):
         started(folder, tmp_path / "file")
 
 
-def test_zero_is_given_too(folder, tmp_path):
+def test_zero_counts_as_given(folder, tmp_path):
     settings = started(folder, tmp_path, seed=0, warmup=0).settings
     assert (settings.seed, settings.warmup) == (0, 0) and {"seed", "warmup"} <= settings.given
 
 
 def test_a_converted_encoder_without_a_head(folder, whole, tmp_path, capsys):
-    """It is told that the folder that it was converted from would be better."""
+    """It prints that the encoder's original folder would be better."""
     stages = started(folder, tmp_path, encoder=whole[0] / "encoder")
     stages.make_encoder(stages.encoder)
     stages.complete_head()
@@ -297,7 +297,7 @@ def test_a_checkpoint_as_encoder(folder, tmp_path):
 
 @pytest.mark.parametrize(("further", "amp"), [([], True), (["--float32"], False)])
 def test_float32_of_the_user(folder, tmp_path, further, amp):
-    """It takes the place of ``--amp``, which it would contradict."""
+    """It replaces ``--amp``, which it would contradict."""
     stages = started(folder, tmp_path, amp="on")
     stages.further = further
     assert ("--amp" in stages.training()) == amp

@@ -23,7 +23,7 @@ def test_metrics():
     assert list(metric_problems("bleu")) == []
 
 
-def test_a_package_that_is_missing_is_told_before_the_training(monkeypatch):
+def test_a_missing_package_is_reported_before_the_training(monkeypatch):
     def missing(examples, settings):
         raise UserError("needs a package")
 
@@ -64,7 +64,7 @@ def test_scripts(tmp_path, text, words):
     (tmp_path / "valid.tgt").write_text(f"{text}\n")
     (tmp_path / "dict.txt").write_text("[CLS] 1\nword 1\nWord 1\n")
     assert evaluation_options(tmp_path / "valid.tgt", tmp_path / "dict.txt") == ["--task", "rouge", *words]
-    # As BERT's lower-cased vocabulary, which has a capital that no text loses: the sign of the real numbers.
+    # Like BERT's lower-cased vocabulary, which has a capital that no text loses: the sign of the real numbers.
     (tmp_path / "dict.txt").write_text("[CLS] 1\n<Name> 1\nword 1\nℝ 1\n##ℝ 1\n", encoding="utf-8")
     uncased = evaluation_options(tmp_path / "valid.tgt", tmp_path / "dict.txt")
     assert uncased == ["--task", "rouge", "--lowercase", *words]

@@ -12,7 +12,7 @@ PAIRS = [("a", "b"), ("c", "d")]
 
 
 class Dataset:
-    """As in the package datasets: no list, but its rows are dicts, with further columns."""
+    """As in the package datasets: not a list, but its rows are dicts, with further columns."""
 
     def __iter__(self):
         return iter([{"src": source, "tgt": target, "label": object()} for source, target in PAIRS])
@@ -40,7 +40,7 @@ def test_fields(tmp_path):
     assert json.loads(path.read_text()) == {"question": "q", "passage": "p", "answer": "a"}
 
 
-def test_what_is_no_pair(tmp_path):
+def test_values_that_are_not_pairs(tmp_path):
     wrong = [("a", "b"), "text", ("a",), *range(10)]
     with pytest.raises(UserError) as error:
         to_files({"train": wrong, "valid": 7}, tmp_path, USUAL)

@@ -1,4 +1,4 @@
-"""What ``s2sft finetune`` chooses: lengths by a table made by hand, updates, batches and learning rates."""
+"""The choices of ``s2sft finetune``: lengths by a hand-made table, updates, batches and learning rates."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_quantile(lengths, expected):
 
 
 # 100 sources: 98 of 30 tokens, one of 60, one of 90. 100 targets: 99 of 10 tokens, one of 40. [CLS] source [SEP] and
-# target [SEP] take two positions and one; a position is left for the start of infilling.
+# target [SEP] take two positions and one; one position is reserved for the start of infilling.
 SOURCES, TARGETS = {30: 98, 60: 1, 90: 1}, {10: 99, 40: 1}
 
 
@@ -46,7 +46,7 @@ def test_lengths(positions, max_source, max_target, expected):
     assert choose_lengths(SOURCES, TARGETS, positions, max_source, max_target) == expected
 
 
-def test_long_targets_get_what_sources_leave():
+def test_long_targets_get_the_positions_left_by_sources():
     assert choose_lengths({10: 1}, {100: 1}, 65) == Lengths(12, 52, 0.0, 1.0)
     assert choose_lengths({100: 1}, {100: 1}, 65) == Lengths(32, 32, 1.0, 1.0)
 
@@ -58,7 +58,7 @@ def test_lengths_that_do_not_fit():
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
-    """Return the values and the reasons that are chosen for a number of pairs."""
+    """Return the values and reasons chosen for a number of pairs."""
 
     def planned(pairs, width=384, device=CPU, **given):
         for side in ("src", "tgt"):

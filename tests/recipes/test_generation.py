@@ -1,4 +1,4 @@
-"""The recipes of generation from raw files to scores, with a tiny random model; what they refuse and continue."""
+"""The recipes of generation from raw files to scores, with a tiny random model; errors and resuming."""
 
 import json
 from collections.abc import Callable
@@ -20,14 +20,14 @@ OPTIONS = {
     "gigaword": ("--preset", "base/gigaword-10k", "--lr", "1e-3"),
     "wmt10": ("--langs", "fr,cs"),
 }
-# These two have presets by themselves.
+# Presets that a recipe uses by default.
 METHOD = {"gigaword": "infilling", "persona_chat": "infilling", "coqa": "infilling"}
 METHOD |= {"webnlg": "deltalm", "wikilingua": "deltalm", "iwslt14": "deltalm"}
-# What is run by default has their stages and options too; that their raw files are read is tested in tests/preprocess.
+# The recipes run by default have the same stages and options; tests/preprocess tests that their raw files are read.
 SLOW = {"cnn_dailymail", "xsum", "xqg", "xgiga", "wikilingua", "iwslt14", "persona_chat"}
 TESTED = {"coqa": "dev", "webnlg": "dev", "wikilingua": "dev"}
 SMOKE = ("--smoke", "--cpu", "--workers", 1, "--held-out", 3, "--output", "out")
-# Their own metrics, which take Java and a large package, are tested with `s2sft evaluate`.
+# Tests of `s2sft evaluate` cover their own metrics, which need Java and a large package.
 METRICS = {"squad_qg": "--metrics rouge", "xqg": "--metrics rouge sacrebleu"}
 SCORES = {
     "e2e": "BLEU",
@@ -82,7 +82,7 @@ def test_smoke(smoke, task):
 
 
 def test_a_second_training_of_a_process_is_the_same(smoke):
-    """Nothing that the first one left behind changes a bit of it."""
+    """Nothing left by the first training changes a bit of it."""
     out, _ = smoke("e2e")
     again = call(out.parent, "recipe", "e2e", "--raw", "raw", *SMOKE, "--run", "again")
     assert again.returncode == 0, again.stderr
@@ -97,7 +97,7 @@ def test_a_second_training_of_a_process_is_the_same(smoke):
 
 
 def test_several_directions(smoke):
-    """One model, the average of its last checkpoints, which each direction is generated and scored with."""
+    """One model, the average of its last checkpoints, is used to generate and score each direction."""
     out, printed = smoke("wmt10")
     directions = ("fr-en", "en-fr", "cs-en", "en-cs")
     stages = [line for line in printed.splitlines() if line.startswith("wmt10: ") and line.endswith(" ...")]
@@ -125,11 +125,11 @@ def test_several_directions(smoke):
         assert done.returncode == 2
         return done.stderr
 
-    # A model that was trained for some directions is not taken for others.
+    # A model trained for some directions is not used for others.
     errors = run(*SMOKE, "--langs", "fr,cs", "--direction", "to-english")
     assert "now --lang-pairs fr-en,cs-en --language-token '__{}__'" in errors
     assert "  epochs: before 10, now 7" in run(*SMOKE, "--langs", "fr,cs", "--epochs", 7)
-    # Nor is a converted encoder without the symbols of the languages.
+    # Neither is a converted encoder without the symbols of the languages.
     (out.parent / "bare").mkdir()
     for name in ("model.pt", "config.json", "dict.txt"):
         (out.parent / "bare" / name).write_text("__en__ 1\n__de__ 1\n")
@@ -143,10 +143,10 @@ def test_several_directions(smoke):
     assert "--method must be deltalm, but is causal" in run(*SMOKE, "--method", "causal")
 
 
-@pytest.mark.slow  # what it adds to tests/end_to_end/test_deltalm.py is the recipe's way of calling the same commands
+@pytest.mark.slow  # in addition to tests/end_to_end/test_deltalm.py, it only tests how the recipe calls the commands
 @pytest.mark.process
 def test_the_official_files_of_deltalm(tmp_path):
-    """They are an ``--encoder`` as any other, to which the recipe adds the tokens of its languages."""
+    """They are an ``--encoder`` like any other; the recipe adds the tokens of its languages."""
     RAW["wmt10"](tmp_path / "raw")
     write_official(tmp_path / "official")
     words = ("--raw", "raw", *SMOKE, "--encoder", "official", "--langs", "fr", "--direction", "to-english")
@@ -200,7 +200,7 @@ def test_every_recipe_is_tested():
     assert set(GENERATION) == set(RAW)
 
 
-def test_stages_that_are_done_are_not_done_again(smoke):
+def test_finished_stages_are_not_repeated(smoke):
     out, _ = smoke("e2e")
 
     def run(*words: object, status: int = 2):
@@ -224,7 +224,7 @@ def test_stages_that_are_done_are_not_done_again(smoke):
 
 
 def test_settings_of_a_stage_that_failed_are_forgotten(tmp_path):
-    """The encoder that could not be converted does not stand in the way of another one."""
+    """After an encoder that could not be converted, another one can be given."""
     RAW["e2e"](tmp_path / "raw")
     for name, files in {"wrong": (), "converted": ("model.pt", "config.json", "dict.txt"), "other": ()}.items():
         (tmp_path / name).mkdir()
@@ -241,7 +241,7 @@ def test_settings_of_a_stage_that_failed_are_forgotten(tmp_path):
     assert f"  encoder: before {tmp_path}/converted, now {tmp_path}/other\n" in run("other")
 
 
-def test_two_recipes_do_not_make_the_same_file(tmp_path, lock_elsewhere):
+def test_two_recipes_cannot_write_the_same_file(tmp_path, lock_elsewhere):
     RAW["e2e"](tmp_path / "raw")
     (tmp_path / "out").mkdir()
     lock_elsewhere(tmp_path / "out" / ".stage-corpus.lock")

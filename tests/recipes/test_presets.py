@@ -1,4 +1,4 @@
-"""The presets of ERNIE-GEN and UniLMv2: against tables and documentation, and that they reach the command lines."""
+"""The presets of ERNIE-GEN and UniLMv2, compared with tables and documentation; they reach the command lines."""
 
 import shlex
 from pathlib import Path
@@ -14,14 +14,14 @@ ALL = read_presets()
 ROWS = [row for row in ALL if row["method"] == "infilling"]
 UNILMV2 = [row for row in ALL if row["method"] == "pseudo_masked"]
 NAMES = [row["preset"] for row in ROWS]
-# One of each recipe, with a noise symbol and without.
+# One preset of each recipe, with a noise symbol and without.
 EACH = list({(row["recipe"], row["noise_symbol"] == "-"): row for row in ROWS}.values())
 
 CONFIGURATIONS = {
     *(f"{size}/{task}" for size in ("base", "large", "large_430g") for task in ("cnndm", "gigaword", "squad-qg")),
     *("base/gigaword-10k", "large/gigaword-10k", "large_430g/gigaword-10k", "large/coqa", "large/persona-chat"),
 }
-# Of the paper: epochs, learning rate, noise, dropout, batch, label smoothing, beam; Table 11 warm-up and penalty too.
+# From the paper: epochs, learning rate, noise, dropout, batch, label smoothing, beam; Table 11: also warm-up, penalty.
 TABLE_1 = {
     "base/squad-qg": (10, 2.5e-5, 0.7, 0.1, 32, 0.1, 1),
     "large/squad-qg": (10, 1.5e-5, 0.7, 0.2, 32, 0.1, 1),
@@ -49,7 +49,7 @@ def test_every_configuration_and_table_has_its_preset():
     sources = {row["preset"]: row["source"].split(", ") for row in ROWS}
     files = {source.removesuffix("_conf") for found in sources.values() for source in found if "/" in source}
     assert files == CONFIGURATIONS
-    # A configuration is what its file says; the paper has a preset of its own where it differs.
+    # A configuration has the settings of its file; where the paper differs, it has its own preset.
     assert {name for name in NAMES if not name.startswith("paper/")} == CONFIGURATIONS
     assert all(f"{name}_conf" in found for name, found in sources.items() if not name.startswith("paper/"))
     of_table = {source: [] for source in ("Table 1", "Table 11")}
@@ -66,13 +66,13 @@ def test_against_the_paper(row):
     name, sources = row["preset"].removeprefix("paper/"), row["source"].split(", ")
     if "Table 1" in sources:
         assert values(row, IN_TABLE) == TABLE_1[name]
-    elif name in TABLE_1:  # the configuration of a task where the paper says something else
+    elif name in TABLE_1:  # the configuration of a task for which the paper differs
         assert values(row, IN_TABLE) != TABLE_1[name]
         assert f"paper/{name}" in NAMES
     if "Table 11" in sources:
         assert values(row, (*IN_TABLE, "warmup_proportion", "length_penalty")) == TABLE_11[name]
     if row["preset"].startswith("paper/"):
-        # Of what the table does not tell.
+        # Settings that are not in the table.
         (configuration,) = (other for other in ROWS if other["preset"] == name)
         rest = set(row) - {"preset", "source", *IN_TABLE}
         assert {key: row[key] for key in rest} == {key: configuration[key] for key in rest}
@@ -87,7 +87,7 @@ TABLE_10 = {
 
 
 @pytest.mark.parametrize("row", UNILMV2, ids=lambda row: row["preset"])
-def test_what_a_preset_of_unilmv2_sets(tmp_path, row):
+def test_settings_of_a_preset_of_unilmv2(tmp_path, row):
     assert {row["preset"] for row in UNILMV2} == set(TABLE_10) and len(ALL) == len(ROWS) + len(UNILMV2)
     lr, batch, decay, epochs, warmup, smoothing, source, target, penalty, beam = TABLE_10[row["preset"]]
     corpus = tmp_path / "out" / "corpus"
@@ -109,7 +109,7 @@ def test_what_a_preset_of_unilmv2_sets(tmp_path, row):
 
 
 def test_the_share_of_the_target_that_is_masked(tmp_path):
-    """Appendix A of s2s-ft: 40 to 70 %, searched for each task; the program names CNN/DailyMail's."""
+    """Appendix A of s2s-ft: 40 to 70 %, searched for each task; the program gives that of CNN/DailyMail."""
     for task, share in (("cnn_dailymail", "0.7"), ("xsum", "0.5"), ("squad_qg", "0.5")):
         for method in ("pseudo_masked", "masked"):
             train, _ = commands(tmp_path, task, "--updates", 9, "--method", method)
@@ -130,13 +130,13 @@ def test_the_learning_rate_of_large_encoders(tmp_path, config):
         train, _ = commands(tmp_path, "squad_qg", *words)
         assert train["--lr"] == expected
         assert commands(tmp_path, "squad_qg", *words, "--lr", "5e-5")[0]["--lr"] == "5e-5"
-        assert commands(tmp_path, "gigaword", *words)[0]["--lr"] == "3e-5"  # is within the range
+        assert commands(tmp_path, "gigaword", *words)[0]["--lr"] == "3e-5"  # within the range
         assert commands(tmp_path, "xgiga", *words, "--method", "deltalm")[0]["--lr"] == "3e-4"
         assert commands(tmp_path, "squad_qg", *words, "--preset", "unilmv2/squad-qg")[0]["--lr"] == "2e-5"
 
 
 def commands(folder, task, *words, status=0):
-    """The options of ``s2sft train`` and ``s2sft generate`` that a recipe shows."""
+    """Return the options of ``s2sft train`` and ``s2sft generate`` that a recipe shows."""
     done = call(folder, "recipe", task, "--dry-run", *words)
     assert done.returncode == status, done.stderr
     if status:
@@ -147,7 +147,7 @@ def commands(folder, task, *words, status=0):
 
 
 def options_of(words):
-    """Options by name; the last one counts."""
+    """Return options by name; the last one counts."""
     found = {}
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         if word.startswith("--"):
@@ -156,7 +156,7 @@ def options_of(words):
 
 
 @pytest.mark.parametrize("row", EACH, ids=lambda row: row["preset"])
-def test_what_a_preset_sets(tmp_path, row):
+def test_settings_of_a_preset(tmp_path, row):
     corpus = tmp_path / "out" / "corpus"
     corpus.mkdir(parents=True)
     (corpus / "train.src").write_text("a\n" * 1001)
@@ -211,7 +211,7 @@ def test_the_command_line_wins(tmp_path):
 
 
 def test_the_task_of_a_preset(tmp_path):
-    """The size of Gigaword goes with it; and what the recipes of the dialogues take by themselves can be changed."""
+    """It sets the size of Gigaword; the defaults of the dialogue recipes can be changed."""
     train, _ = commands(tmp_path, "gigaword", "--preset", "large/gigaword-10k", "--updates", 9)
     assert train["--lr"] == "1e-5"
     train, _ = commands(tmp_path, "persona_chat", "--updates", 9)
@@ -233,7 +233,7 @@ def test_infilling_without_a_preset(tmp_path, task):
 
 @pytest.mark.parametrize("task", ["wmt10", "wikilingua", "webnlg", "xgiga", "xqg", "multi30k"])
 def test_the_settings_of_deltalm(tmp_path, task):
-    """Those of section 3.1 of its paper, in whichever recipe."""
+    """Those of section 3.1 of the paper, in each recipe."""
     method = ("--method", "deltalm", *(("--langs", "fr", "--direction", "to-english") if task == "wmt10" else ()))
     train, generate = commands(tmp_path, task, *method, "--updates", 60000)
     assert (train["--task"], train["--arch"], train["--lr-scheduler"]) == ("deltalm_seq2seq", "deltalm", "inverse_sqrt")
@@ -264,7 +264,7 @@ def test_the_settings_of_deltalm(tmp_path, task):
     ],
 )
 def test_the_lengths_of_deltalm(tmp_path, task, limits):
-    """What its paper says, or else all positions: the limits of the other methods are for source and target in one."""
+    """The lengths of the paper, or else all positions: other methods' limits are for source and target together."""
     train, *_ = commands(tmp_path, task, "--method", "deltalm", "--updates", 9)
     assert (train["--max-source-positions"], train["--max-target-positions"]) == limits
     train, *_ = commands(tmp_path, task, "--method", "deltalm", "--updates", 9, "--max-target", 48)
@@ -272,7 +272,7 @@ def test_the_lengths_of_deltalm(tmp_path, task, limits):
 
 
 def test_the_languages_of_zero_shot_transfer(tmp_path):
-    """All that the paper trains and tests on (section 3.3), unless some are named."""
+    """All languages of the paper's training and tests (section 3.3), unless some are named."""
     words = ("--method", "deltalm", "--train-lang", "en", "--updates", 9)
     train, generate = commands(tmp_path, "xgiga", *words, "--lang", "zh")
     assert (train["--lang-pairs"], train["--text-languages"], generate["--target-lang"]) == (
@@ -306,7 +306,7 @@ def test_a_batch_is_that_of_all_gpus(tmp_path, monkeypatch, devices, words, expe
 
 
 def test_deltalm_on_fewer_pairs_than_the_papers(tmp_path):
-    """Smaller batches, so that an epoch has a hundred updates, and a tenth of all for the warm-up."""
+    """Batches are smaller, so that an epoch has a hundred updates, and a tenth of all updates is the warm-up."""
     corpus = tmp_path / "out" / "corpus"
     corpus.mkdir(parents=True)
     (corpus / "train.src").write_text("a" * 39 + "\n")
@@ -323,7 +323,7 @@ def test_deltalm_on_fewer_pairs_than_the_papers(tmp_path):
         words = ("--langs", "fr", "--direction", direction, "--output", "out", "--epochs", 3)
         train, *_ = commands(tmp_path, "wmt10", *words)
         assert train["--update-freq"] == str(times * 2_000_000 // 409_600)
-        assert train["--keep-last-epochs"] == "3"  # the average is of as many as there are
+        assert train["--keep-last-epochs"] == "3"  # the average of all existing ones
 
 
 def test_the_table_of_the_documentation():
@@ -331,7 +331,7 @@ def test_the_table_of_the_documentation():
     start = next(number for number, line in enumerate(lines) if line.startswith("| preset | follows | lengths |"))
     expected = []
     for row in ROWS:
-        assert row["weight_decay"] == "0.01"  # which the page says of all
+        assert row["weight_decay"] == "0.01"  # the page says so for all presets
         lengths = "/".join(row[f"max_{part}_len"] for part in ("src", "tgt", "dec"))
         noise = row["noise_prob"] if row["noise_symbol"] == "-" else f"{row['noise_prob']} `{row['noise_symbol']}`"
         cells = (

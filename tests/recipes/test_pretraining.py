@@ -1,4 +1,4 @@
-"""Pre-training from plain text to an encoder, as ``s2sft pretrain`` runs it; what it refuses."""
+"""Pre-training from plain text to an encoder, as ``s2sft pretrain`` runs it, and what it refuses."""
 
 import random
 from argparse import Namespace
@@ -24,7 +24,7 @@ def pretrain(folder, *words):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Text of a few documents, and BERT's tokenizer with a letter a word."""
+    """Text of a few documents, and BERT's tokenizer with one letter per word."""
     folder = tmp_path_factory.mktemp("pretrain")
     rng = random.Random(0)
     (folder / "text").mkdir()
@@ -56,7 +56,7 @@ def test_from_text_to_encoder(folder):
         name: value.shape for name, value in trained["model"].items()
     }
 
-    # Killed before its last stage, the training is not gone on with: its four updates are done.
+    # A run that was killed before its last stage does not resume the training, whose four updates are done.
     (run / "encoder").rename(run / "encoder.before")
     last = (run / "checkpoints" / "checkpoint_last.pt").read_bytes()
     done = pretrain(folder, *words, "--", *TINY)
@@ -65,12 +65,12 @@ def test_from_text_to_encoder(folder):
     assert (run / "checkpoints" / "checkpoint_last.pt").read_bytes() == last
     assert (run / "encoder" / "model.pt").exists()
 
-    # From another folder, which names the same files in another way.
+    # From another folder, in which the same files have other names.
     words = ("ernie-gen-base", "--text", ".", "--tokenizer-dir", "../vocab", "--output", "../out", "--updates", 4)
     again = pretrain(folder / "text", *words, "--", *TINY)
     assert again.returncode == 0
     assert again.stdout.count("done before") == 4
-    # A second training shares the text, and begins with what the first one made.
+    # A second training shares the text, and starts from the encoder of the first.
     words = ("ernie-gen-base", "--text", "text", "--output", "further", "--updates", 2, "--word-flow-only")
     done = pretrain(folder, *words, "--encoder", run / "encoder", "--", *TINY[2:])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +82,7 @@ def test_from_text_to_encoder(folder):
 
 
 def test_the_preset_of_unilmv2():
-    """Table 7 of its paper, and section 4.1."""
+    """Table 7 of the paper, and section 4.1."""
     preset = PRESETS["unilmv2-base"]
     assert (preset.lr, preset.updates, preset.warmup) == ("6e-4", 500_000, 24_000)
     options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
@@ -92,7 +92,7 @@ def test_the_preset_of_unilmv2():
 
 
 def test_deltalm_from_texts_and_pairs(folder, tmp_path):
-    """From an encoder as it is published to a folder that a translation begins with."""
+    """From a published encoder to a folder from which a translation starts."""
     save("xlm-roberta", their_model("xlm-roberta", num_hidden_layers=4), tmp_path / "encoder")
     words = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
     rng = random.Random(0)
@@ -124,7 +124,7 @@ def test_deltalm_from_texts_and_pairs(folder, tmp_path):
 
 
 def test_the_preset_of_deltalm(tmp_path, monkeypatch):
-    """Section 2.3 of its paper: batches of 2,048 texts on however many GPUs, and the rest."""
+    """Section 2.3 of the paper: batches of 2,048 texts on any number of GPUs, and the other settings."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     preset = PRESETS["deltalm-base"]
     assert (preset.task, preset.updates, preset.warmup, preset.texts) == ("deltalm_pretraining", 600_000, 10_000, 2048)

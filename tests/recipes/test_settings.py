@@ -1,4 +1,4 @@
-"""Configuration files of recipes: what --dump-config writes --config reads, and what stands in it may be changed."""
+"""Configuration files of recipes: --config reads what --dump-config writes, and their values can be changed."""
 
 import shlex
 import tomllib
@@ -29,7 +29,7 @@ def run(folder, task, *words):
 
 @pytest.fixture
 def folder(tmp_path):
-    """With an encoder that is a large one."""
+    """A folder with a large encoder."""
     (tmp_path / "large").mkdir()
     (tmp_path / "large" / "config.json").write_text('{"hidden_size": 1024}')
     return tmp_path
@@ -45,7 +45,7 @@ def test_a_file_is_read_as_it_was_written(folder, task, words):
     assert tomllib.loads(again) == tomllib.loads((folder / "file.toml").read_text())
 
 
-def test_each_value_stands_below_its_source(folder):
+def test_each_value_follows_its_source(folder):
     text = run(folder, "cnn_dailymail", "--preset", "base/cnndm", "--seed", 3, "--dump-config")
     head, *groups = text.split("\n\n")
     assert head.startswith("# CNN/DailyMail: from a news article to its highlights.\n#\n# Raw files: ")
@@ -57,7 +57,7 @@ def test_each_value_stands_below_its_source(folder):
 
 
 def test_a_changed_value_wins(folder):
-    """Over a preset and what would follow from other settings, and the command line over it."""
+    """It overrides a preset and values derived from other settings; the command line overrides it."""
 
     def options(task, *words):
         train, *generate = run(folder, task, "--config", "file.toml", "--dry-run", *words).splitlines()
@@ -69,13 +69,13 @@ def test_a_changed_value_wins(folder):
     assert (found["--lr"], found["--warmup-updates"], found["--max-source-positions"]) == ("1", "500", "640")
     assert "--separator ' | '" in found["generate"][0]
     assert options("cnn_dailymail", "--updates", 1000, "--lr", 2)["--lr"] == "2"
-    # The usual learning rate gives way to a large encoder, another one does not.
+    # The usual learning rate changes for a large encoder, another one does not.
     (folder / "file.toml").write_text('lr = "7e-5"\nmax_source = 100')
     found = options("squad_qg", "--updates", 9, "--encoder", "large")
     assert (found["--lr"], found["--max-source-positions"]) == ("2e-5", "100")
     (folder / "file.toml").write_text('lr = "6e-5"')
     assert options("squad_qg", "--updates", 9, "--encoder", "large")["--lr"] == "6e-5"
-    # The score of another language goes with it, where the file has the usual one.
+    # With another language its score is used, if the file has the usual one.
     (folder / "file.toml").write_text(run(folder, "xgiga", "--lang", "fr", "--dump-config"))
     words = ("--config", "file.toml", "--lang", "zh", "--dump-config")
     assert tomllib.loads(run(folder, "xgiga", *words))["evaluation"] == "--task zh --metrics rouge"

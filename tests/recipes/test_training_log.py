@@ -37,8 +37,8 @@ def test_progress():
 
 
 @pytest.mark.process
-def test_what_several_processes_print(capfd):
-    """As ranks of a training do; one that lives on does not stop the training."""
+def test_output_of_several_processes(capfd):
+    """Like the ranks of a training; a process that continues to run does not stop the training."""
     code = "import os, time; os.write(1, b'child\\n'); time.sleep(30)"
     printed = []
     with pytest.raises(KeyboardInterrupt), shortened(lambda line: printed.append(line) or f"({line.strip()})\n"):

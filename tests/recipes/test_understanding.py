@@ -63,7 +63,7 @@ def test_smoke(tmp_path, task, words, expected, files, metric):
     ],
 )
 def test_settings(tmp_path, task, words, expected):
-    """Those of UniLMv2's Table 9."""
+    """The settings of UniLMv2's Table 9."""
     done = call(tmp_path, "recipe", task, "--dry-run", "--updates", 1000, *words)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout

@@ -1,4 +1,4 @@
-"""Checkpoints are loaded without trust, a bad one is named, and a training saves whole ones, alone in its folder."""
+"""Checkpoints are loaded without trust, bad ones are named, and a training saves complete ones, alone in its folder."""
 
 import argparse
 import collections
@@ -22,7 +22,7 @@ from torch import nn
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import checkpoints
 
-# Which of a checkpoint's classes are looked at follows from who builds them.
+# Which of a checkpoint's classes are checked depends on what is built.
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_pytorch_itself_is_left_alone(saved):
     assert torch.load(saved, weights_only=True)["cfg"]["model"]["_name"] == "fconv"
 
 
-# fairseq's own loading reports a bad checkpoint by name.
+# fairseq's own loading reports bad checkpoints by name.
 
 
 def checkpoint(**entries):
@@ -127,7 +127,7 @@ def test_refuses_weights_alone(tmp_path):
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
-def test_other_errors_of_a_good_file_stay_what_they_are(tmp_path):
+def test_other_errors_of_a_good_file_are_unchanged(tmp_path):
     path = save(tmp_path / "unfinished.pt", checkpoint(optimizer_history=[]))
     with pytest.raises(IndexError):
         checkpoint_utils.load_checkpoint_to_cpu(path)
@@ -142,14 +142,14 @@ RESTORING = ["restore_file", "finetune_from_model", "continue_once"]
 
 
 def restore(tmp_path, **options):
-    """Look for the checkpoint of a training, as fairseq does at its beginning."""
+    """Look for the checkpoint of a training, as fairseq does at its start."""
     defaults = {"restore_file": "checkpoint_last.pt", "finetune_from_model": None, "continue_once": None}
     cfg = SimpleNamespace(**defaults | {"save_dir": str(tmp_path / "saved")} | options)
     checkpoint_utils.load_checkpoint(cfg, SimpleNamespace(checkpoint_suffix=""))
 
 
 @pytest.mark.parametrize("option", RESTORING)
-def test_a_checkpoint_that_was_asked_for_must_exist(tmp_path, option):
+def test_a_requested_checkpoint_must_exist(tmp_path, option):
     message = rf"--{option.replace('_', '-')} nothing\.pt: no such checkpoint file"
     with pytest.raises(UserError, match=message):
         restore(tmp_path, **{option: "nothing.pt"})
@@ -168,14 +168,14 @@ def test_the_last_checkpoint_is_no_folder(tmp_path):
         restore(tmp_path)
 
 
-# A training with nothing to begin with is refused, unless random weights are asked for; by every door.
+# A training without initial weights is refused unless random weights are requested, by every interface.
 
 
 REFUSED = r"--pretrained is needed: .*\(last\.pt does not exist\), 6 random weights would be trained; .*--random-init"
 
 
 def begin(loaded=None, *, random=True, **options):
-    """Begin a training whose checkpoint is `loaded`; returns what fairseq's trainer would."""
+    """Start a training whose checkpoint is `loaded`; return what fairseq's trainer would."""
     model = nn.Linear(2, 2)
     model.has_random_weights = random
     task = SimpleNamespace(may_begin_at_random=options.pop("pretraining", False))
@@ -190,14 +190,14 @@ def test_refuses_random_weights():
         begin(random_init=False)
 
 
-def test_random_weights_that_are_asked_for(caplog):
+def test_requested_random_weights(caplog):
     caplog.set_level("INFO")
     assert begin(random_init=True) is None
     assert begin(pretraining=True) is None
     assert caplog.text.count("the training begins with 6 random weights") == 2
 
 
-def test_weights_to_begin_with(caplog):
+def test_initial_weights(caplog):
     caplog.set_level("INFO")
     state = {"epoch": 2}
     assert begin(state) is state  # resumed, or of --restore-file and the like
@@ -207,7 +207,7 @@ def test_weights_to_begin_with(caplog):
 
 @pytest.fixture
 def fairseq_train(run_process):
-    """What ``fairseq-train`` with the plugin as ``--user-dir`` prints as it fails."""
+    """Run a failing ``fairseq-train`` with the plugin as ``--user-dir``, and return what it prints."""
     plugin = Path(__file__).resolve().parents[2] / "s2sft_fairseq"
 
     def run(*words):
@@ -217,7 +217,7 @@ def fairseq_train(run_process):
     return run
 
 
-def test_every_door(call_command, tiny_data, tiny_options, fairseq_train, tmp_path):
+def test_every_interface(call_command, tiny_data, tiny_options, fairseq_train, tmp_path):
     words = [word for word in tiny_options.training if word != "--random-init"]
     words = (tiny_data, *words, "--max-update", 1, "--save-dir", tmp_path / "saved")
     error = call_command("train", *words, status=2).stderr
@@ -231,7 +231,7 @@ def test_every_door(call_command, tiny_data, tiny_options, fairseq_train, tmp_pa
     assert not list(tmp_path.glob("saved/*.pt"))
 
 
-def test_a_training_that_goes_on_needs_neither(call_command, tiny_data, tiny_options, tmp_path):
+def test_a_resumed_training_needs_neither(call_command, tiny_data, tiny_options, tmp_path):
     words = (tiny_data, *tiny_options.training, "--save-dir", tmp_path / "saved")
     call_command("train", *words, "--max-update", 1)
     plain = [word for word in words if word != "--random-init"]
@@ -242,12 +242,12 @@ def test_a_training_that_goes_on_needs_neither(call_command, tiny_data, tiny_opt
     call_command("train", *begin[:-4], "--save-dir", tmp_path / "third", "--max-update", 3, "--restore-file", last)
 
 
-# A task is told its saved state when a training is resumed, and only then.
+# A task gets its saved state when a training is resumed, and only then.
 
 
 @pytest.fixture
 def told(monkeypatch):
-    """What a task is told; the checkpoint is `told.checkpoint`."""
+    """The states that a task gets; the checkpoint is `told.checkpoint`."""
     told = SimpleNamespace(states=[], checkpoint={"task_state": {"classes": ["no", "yes"]}})
     told.task = SimpleNamespace(load_state_dict=told.states.append)
     monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", lambda path, **_: told.checkpoint)
@@ -280,7 +280,7 @@ def test_the_trainer_has_it():
     assert Trainer.load_checkpoint.__wrapped__.__module__ == "fairseq.trainer"
 
 
-# Options that a model settles end up where checkpoints keep them, unless it comes from a checkpoint itself.
+# Options that a model determines are stored where checkpoints keep them, unless the model comes from a checkpoint.
 
 
 def test_options_are_kept_in_training_only():
@@ -299,7 +299,7 @@ def test_models_that_settle_nothing():
     assert vars(cfg) == {"dropout": 0.5}
 
 
-# A training saves each checkpoint whole, alone in its folder.
+# A training saves each checkpoint completely, alone in its folder.
 
 
 STATE = {"weight": torch.ones(3)}
@@ -376,7 +376,7 @@ def test_saving_in_threads_is_refused(configuration):
 
 @pytest.mark.parametrize(("rank", "written"), [(0, ["saved"]), (8, [])])
 def test_the_model_folder_of_a_training_in_several_processes(configuration, monkeypatch, rank, written):
-    """What starts a process for each GPU has no rank itself afterwards; of several machines the first one writes."""
+    """The process that starts one per GPU has no rank afterwards; on several machines, the first one writes."""
     found = []
     folders = SimpleNamespace(export_after_training=lambda folder, *others: found.append(folder.name))
     monkeypatch.setitem(sys.modules, "s2sft_fairseq.models.model_folder", folders)

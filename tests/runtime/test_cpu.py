@@ -1,4 +1,4 @@
-"""On the CPU, several processes train together, every precision works, and freed memory is used again."""
+"""On the CPU, several processes train together, all precisions work, and freed memory is reused."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import cpu
 
-# Several processes train together and resume, or fail with a clear text; none trains nothing or races.
+# Several processes train together and resume, or fail with a clear text; no process trains nothing or races.
 
 
 def options(**changes):
@@ -56,7 +56,7 @@ def test_one_process_is_left_alone():
 
 
 @pytest.mark.parametrize("method", [None, "tcp://localhost:29500"])
-def test_refuses_what_would_train_nothing(method):
+def test_refuses_options_that_would_train_nothing(method):
     with pytest.raises(UserError, match=r"--distributed-world-size 2 on the CPU: .*torchrun --nproc_per_node 2"):
         configured(distributed_world_size=2, distributed_init_method=method)
 
@@ -98,7 +98,7 @@ def test_a_gpu_is_left_to_fairseq(monkeypatch):
     assert vars(cfg.distributed_training) == vars(options(distributed_world_size=2).distributed_training)
 
 
-# Every precision that fairseq offers trains, resumes, validates and generates.
+# All precisions that fairseq offers train, resume, validate and generate.
 
 
 def test_the_flat_copy_has_every_parameter_once():
@@ -115,7 +115,7 @@ def losses(output):
 
 @pytest.fixture
 def train(call_command, tiny_data, tiny_options):
-    """Train to an update in a given precision; returns what is printed."""
+    """Train up to an update in a given precision; return the output."""
 
     def run(precision, update):
         options = (*tiny_options.training, "--save-dir", "saved", "--disable-validation", precision)
@@ -144,7 +144,7 @@ def test_trains(train, monkeypatch, precision, warning):
 
 
 def test_amp_multiplies_in_bfloat16(train, monkeypatch):
-    """Losses are near to those in float32, and not the same; a CPU that is slow at it is named."""
+    """Losses are near those in float32, but not equal; a warning names a CPU that is slow at it."""
     monkeypatch.setattr(cpu, "multiplies_bf16", lambda: False)
     output = train("--amp", 5)
     shutil.rmtree("saved")
@@ -168,8 +168,8 @@ def test_resumes_validates_and_generates(train, call_command, tiny_data, precisi
 
 @pytest.mark.parametrize("optimizer", ["adam", "fused_adamw"])
 @pytest.mark.parametrize("precision", ["--fp16", "--memory-efficient-fp16"])
-def test_a_gradient_that_overflows_is_left_out(call_command, tiny_data, tiny_options, optimizer, precision):
-    """On the CPU too, where fairseq would ask for a GPU; the loss scale falls until the updates go on."""
+def test_a_gradient_that_overflows_is_skipped(call_command, tiny_data, tiny_options, optimizer, precision):
+    """Also on the CPU, where fairseq would need a GPU; the loss scale falls until updates continue."""
     options = (*tiny_options.training, "--optimizer", optimizer, "--save-dir", "saved", "--disable-validation")
     output = call_command("train", tiny_data, *options, precision, "--fp16-init-scale", 2**30, "--max-update", 3).stdout
     assert output.count("gradient overflow detected") >= 5
@@ -188,11 +188,11 @@ def test_a_training_on_a_gpu_is_left_alone():
     assert seen[0] is own and seen[1] is not own and torch.Tensor.cuda is own
 
 
-# Freed memory is used again without the kernel: counted in page faults of a process of its own. What lies between
-# blocks that stay is given back.
+# Freed memory is reused without the kernel: counted in page faults of a process of its own. Free memory between blocks
+# in use is returned.
 
 
-# A page of 4 KiB that is touched for the first time is a fault: 28 MiB are 7,168 of them, or 14 huge pages.
+# The first access to a page of 4 KiB is a fault: 28 MiB are 7,168 pages, or 14 huge pages.
 PROGRAM = """
 import resource, torch
 import s2sft_fairseq.plugin
@@ -206,7 +206,7 @@ print(faults)
 
 
 def run_program(program, **variables):
-    """What a program prints with these variables, and no others for the allocator."""
+    """Return the output of a program with these variables, and no others for the allocator."""
     names = (*cpu._OF_THE_USER, "GLIBC_TUNABLES", "LD_PRELOAD")
     clean = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, "-c", program]
@@ -219,13 +219,13 @@ def page_faults(**variables):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.process
-def test_large_blocks_are_used_again():
+def test_large_blocks_are_reused():
     assert page_faults() < 20
-    # The control: glibc left as it is asks the kernel for each of the four blocks.
+    # The control: by default, glibc asks the kernel for each of the four blocks.
     assert page_faults(MALLOC_TRIM_THRESHOLD_="131072") >= 4 * 14
 
 
-# Large blocks are freed and small ones between them stay, which glibc's own trimming of the heap's end leaves as it is.
+# Large blocks are freed and small ones between them stay; glibc's own trimming of the heap's end does not return these.
 HOLES = """
 import ctypes
 import s2sft_fairseq.plugin
@@ -254,21 +254,21 @@ for blocks in (1, 10, 100):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.process
-def test_holes_are_given_back():
+def test_holes_are_returned():
     first, _, last = (int(line) for line in run_program(HOLES).split())
     assert last < first + 50
-    # The control: nothing is given back where the user has settings of the allocator.
+    # The control: nothing is returned if the user has settings for the allocator.
     of_the_user = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
     first, _, last = (int(line) for line in run_program(HOLES, **of_the_user).split())
     assert last > first + 150
 
 
-def test_when_memory_is_given_back():
-    """Where each step leaves behind what it needs: first at once, then whenever it is more than half as much again."""
+def test_when_memory_is_returned():
+    """If each step leaves its memory behind: first at once, then whenever it has grown by more than half."""
     resident = [100]
 
     def steps(count, growth):
-        """Which of so many steps give memory back, each of which leaves so much behind."""
+        """Return which steps give memory back, if each leaves this much behind."""
         given_back = []
         for step in range(count):
             resident[0] += growth
@@ -282,9 +282,9 @@ def test_when_memory_is_given_back():
 
     holes = cpu.Holes(lambda: resident[0], give_back)
     assert steps(7, 10) == [0, 2, 4, 6]
-    # The step behind it needs more, and so does each from then on.
+    # The next step needs more, and so does each one after it.
     assert steps(5, 30) == [1, 3]
-    # Smaller ones leave as much behind as the largest one may.
+    # Smaller steps leave as much behind as the largest one may.
     assert steps(6, 10) == [1]
 
 

@@ -1,4 +1,4 @@
-"""fairseq's data sets work with NumPy 2, fail once where they are damaged, and end their workers with an epoch."""
+"""fairseq's datasets work with NumPy 2, fail once if they are damaged, and end their workers with an epoch."""
 
 import gc
 import io
@@ -17,14 +17,14 @@ from omegaconf import OmegaConf
 
 from s2sft_fairseq.errors import UserError
 
-# What a `__del__` raises reaches pytest as the first of these warnings.
+# pytest turns an exception in a `__del__` into the first of these warnings.
 pytestmark = [
     pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set"),
 ]
 
 
-# What NumPy 2 breaks in fairseq's data sets works again.
+# Parts of fairseq's datasets that NumPy 2 breaks work again.
 
 
 def make_pairs():
@@ -63,7 +63,7 @@ def test_span_masks():
     assert mask.any(axis=1).all()
 
 
-# A damaged data set fails when it is opened, and not once more when it is deleted.
+# A damaged dataset fails when it is opened, and not again when it is deleted.
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_whole(prefix):
     assert file.closed and index.closed
 
 
-# Data loading workers do not outlive the epoch that they were made for.
+# Data loading workers end with the epoch for which they were started.
 
 
 class Numbers(FairseqDataset):
@@ -118,7 +118,7 @@ class Numbers(FairseqDataset):
 
 
 def workers_after_an_epoch(reusable):
-    """Processes that are alive after an epoch in which everything was read, with no help by the garbage collector."""
+    """Return the processes alive after a fully read epoch, without the help of the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -134,12 +134,12 @@ def workers_after_an_epoch(reusable):
 
 
 @pytest.mark.process
-def test_workers_end_with_an_epoch_whose_batches_are_not_used_again():
+def test_workers_end_with_an_epoch_whose_batches_are_not_reused():
     assert workers_after_an_epoch(reusable=False) == []
 
 
 @pytest.mark.process
-def test_workers_stay_where_the_next_epoch_uses_them():
+def test_workers_stay_if_the_next_epoch_uses_them():
     (worker,) = workers_after_an_epoch(reusable=True)
     worker.terminate()
 

@@ -1,4 +1,4 @@
-"""Which precision a command computes in on a GPU."""
+"""The precision of a command on a GPU."""
 
 import logging
 
@@ -15,7 +15,7 @@ PRECISIONS = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16", 
 
 
 def options(task=None, **common):
-    """The part of fairseq's configuration that is read."""
+    """Return the part of fairseq's configuration that is used."""
     defaults = dict.fromkeys((*PRECISIONS, "cpu", "tpu"), False)
     task = {"_name": "unilm_seq2seq", "float32": False, **(task or {})}
     return OmegaConf.create({"task": task, "common": {**defaults, **common}})
@@ -33,8 +33,8 @@ def with_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(("capability", "chosen"), [((7, 5), False), ((8, 0), True), ((9, 0), True), ((12, 1), True)])
-def test_what_is_chosen(with_gpu, caplog, capability, chosen):
-    """It is logged, with the way out; the Python API's auto is the same."""
+def test_the_chosen_precision(with_gpu, caplog, capability, chosen):
+    """It is logged with the option against it; the Python API's auto is the same."""
     with_gpu(*capability)
     cfg = options()
     with caplog.at_level(logging.INFO):
@@ -55,7 +55,7 @@ def test_what_is_chosen(with_gpu, caplog, capability, chosen):
         OmegaConf.create({"task": None, "common": options().common}),
     ],
 )
-def test_what_is_left_alone(with_gpu, cfg):
+def test_configurations_that_are_not_changed(with_gpu, cfg):
     """Another precision, another device, another package's task."""
     with_gpu(9, 0)
     before = OmegaConf.to_container(cfg)
@@ -78,7 +78,7 @@ def test_two_precisions(name):
 
 
 def test_a_training(with_gpu):
-    """Before the trainer is made."""
+    """It is chosen before the trainer is made."""
     with_gpu(8, 6)
     found = []
     gpu._make_trainer(lambda trainer, cfg, *parts: found.append((cfg.common.bf16, *parts)), None, options(), "task")
@@ -86,7 +86,7 @@ def test_a_training(with_gpu):
 
 
 def test_decoding(with_gpu):
-    """In the Python API too float32 is on request."""
+    """In the Python API, too, float32 must be requested."""
     with_gpu(8, 6)
     for changes, dtype in (({}, torch.bfloat16), ({"float32": True}, torch.float32)):
         model = tiny_model()
@@ -95,13 +95,13 @@ def test_decoding(with_gpu):
 
 
 def test_attention_of_cudnn_is_off():
-    """Without CUDA being started."""
+    """CUDA is not started for this."""
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert not torch.cuda.is_initialized()
 
 
 def test_commands_know_the_option(call_command, tiny_data, tiny_options):
-    """It is taken where there is no GPU too, and refused beside another precision."""
+    """It is accepted without a GPU too, and refused together with another precision."""
     training = (tiny_data, *tiny_options.training, "--save-dir", "saved", "--max-update", 1, "--float32")
     assert "bf16': False" in call_command("train", *training).stdout
     read = (tiny_data, "--path", "saved/checkpoint_last.pt", "--batch-size", 8, "--cpu", "--float32")

@@ -1,4 +1,4 @@
-"""A rank is killed or stands still: the others end soon, and name it."""
+"""If a rank is killed or stopped, the others end soon and name it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import lost_ranks
 
-# The ranks of one training, forked once everything is imported; one of them has a fault before its third update.
+# The ranks of one training, forked after all imports; one of them has a fault before its third update.
 RANKS = """
 import contextlib, json, os, signal, sys, time
 sys.path.append(sys.argv[1])
@@ -57,12 +57,12 @@ def test_the_other_rank_ends(lost, signal, tiny_data, tiny_options, tmp_path):
     assert status == 2
     state = "has ended" if signal == "SIGKILL" else "is stopped"
     assert f"rank {lost} (process {process} on {socket.gethostname()}) {state}" in done.stderr
-    # What it waits for: nothing, an exchange, and for a store that stands still too.
+    # It waits for nothing or for an exchange, and also for a store that is stopped.
     assert seconds < (10 if signal == "SIGKILL" else SECONDS + 2 * lost_ranks._ANSWER + 10)
     assert (tmp_path / "run/checkpoint_1_2.pt").exists()
 
 
-# A rank of torchrun, which is killed once.
+# A rank of torchrun that is killed once.
 KILLED_ONCE = """
 import contextlib, json, os, sys
 sys.path.append(sys.argv[1])
@@ -77,7 +77,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 @pytest.mark.process
 def test_torchrun_starts_again(tiny_data, tiny_options, tmp_path):
-    """A training that goes on by itself ends as one on two nodes whose ranks all live."""
+    """A training that restarts by itself ends like one on two nodes without a fault."""
     (tmp_path / "rank.py").write_text(KILLED_ONCE, encoding="utf-8")
 
     def rank(fault, folder):
@@ -114,7 +114,7 @@ class Store:
 
 
 GONE = 2**22 + 1
-"""More than a process id may be."""
+"""Larger than any process id."""
 
 
 @pytest.fixture
@@ -189,13 +189,13 @@ class Endless:
         return True
 
 
-def test_errors_of_its_own_stay_as_they_are(three_ranks):
+def test_its_own_errors_are_unchanged(three_ranks):
     three_ranks(Store(), (None, os.getpid()), (None, GONE))
     with pytest.raises(RuntimeError, match="shapes"):
         fail(RuntimeError("shapes do not match"))()
 
 
 def test_a_process_that_fairseq_starts_installs_the_patches():
-    """It is sent what it runs, and then meets the other ranks."""
+    """It is pickled with its function, and joins the other ranks there."""
     restore, arguments = lost_ranks._Rank(print).__reduce__()
     assert restore(*arguments).main is print

@@ -1,4 +1,4 @@
-"""What the command line says is understood, or its mistakes are named."""
+"""The command line is understood, or its mistakes are named."""
 
 import re
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from fairseq_cli import train
 
 from s2sft_fairseq.errors import UserError
 
-# --help shows the options of the task, the model and the criterion that are given.
+# --help shows the options of the given task, model and criterion.
 
 
 def help_text(capsys, *words):
@@ -47,7 +47,7 @@ def test_a_missing_arch_is_named_with_our_architectures():
         options.parse_args_and_arch(parser, ["data"])
 
 
-# --bf16 does not ask for a TPU.
+# --bf16 does not request a TPU.
 
 
 OPTIONS = ["data", "--arch", "unilm_tiny"]
@@ -65,7 +65,7 @@ def test_bf16_alone(option):
 
 
 @pytest.mark.parametrize("words", [["--tpu"], ["--tpu", "--bf16"]])
-def test_a_tpu_that_was_asked_for(words):
+def test_a_requested_tpu(words):
     assert parse(*words).tpu
 
 
@@ -99,14 +99,14 @@ def test_numbers_that_are_out_of_range(call_command, tiny_data, tiny_options, wo
     assert stated in call_command("train", tiny_data, *words, status=2).stderr
 
 
-def test_options_that_are_returned_apart():
+def test_options_that_are_returned_separately():
     parser = options.get_training_parser(default_task="unilm_seq2seq")
     parsed, unknown = options.parse_args_and_arch(parser, [*OPTIONS, "--bf16", "--foo"], parse_known=True)
     assert unknown == ["--foo"]
     assert not parsed.tpu
 
 
-# The linear schedule ends with training, as far as its length is known.
+# The linear schedule ends with training, if its length is known.
 
 
 WARMUP = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", "2")
@@ -114,7 +114,7 @@ WARMUP = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", "2")
 
 @pytest.fixture
 def rates(call_command, tiny_data, tiny_options):
-    """Train, and return the learning rate of each update, or with another status what is said of the options."""
+    """Train, and return the learning rate of each update, or, with another status, the message about the options."""
 
     def run(*words, status=0):
         training = (*tiny_options.training, "--save-dir", "saved", "--disable-validation", "--no-save")
@@ -128,7 +128,7 @@ def rates(call_command, tiny_data, tiny_options):
 
 
 def test_rises_and_falls_until_the_last_update(rates):
-    # Of an update is logged the rate of the next one.
+    # The log of an update has the learning rate of the next one.
     assert rates("--max-update", 6) == pytest.approx([0.004, 0.008, 0.006, 0.004, 0.002, 0])
 
 
@@ -146,10 +146,10 @@ def test_a_warm_up_that_is_longer(rates):
     assert "error: --warmup-updates (2) must be at most --total-num-update (1)" in rates("--max-update", 1, status=2)
 
 
-# What a training does at the end of an epoch, and before one.
+# The end of an epoch, and of a training within one.
 
 
-def test_the_best_metric_must_be_one_that_is_measured():
+def test_the_best_metric_must_be_measured():
     cfg = SimpleNamespace(
         checkpoint=SimpleNamespace(best_checkpoint_metric="pearson", maximize_best_checkpoint_metric=True)
     )

@@ -1,4 +1,4 @@
-"""Signals where fairseq starts a process for each GPU; `tests/end_to_end/test_resume.py` has those of one process."""
+"""Signals where fairseq starts a process per GPU; tests/end_to_end/test_resume.py covers a single process."""
 
 import signal
 import threading
@@ -13,7 +13,7 @@ from s2sft_fairseq.signals import handled
 
 
 def test_signals_reach_the_processes_of_gpus(monkeypatch):
-    """Not those that load data; and Ctrl-C reaches all by itself."""
+    """Processes that load data get none, and Ctrl-C reaches all processes by itself."""
     sent = []
     children = [SimpleNamespace(pid=7, daemon=False), SimpleNamespace(pid=8, daemon=True)]
     monkeypatch.setattr(preemption.multiprocessing, "active_children", lambda: children)

@@ -1,4 +1,4 @@
-"""What importing the plugin must not do."""
+"""Side effects that importing the plugin must not have."""
 
 import subprocess
 import sys
@@ -23,6 +23,6 @@ def printed(before=""):
 
 
 @pytest.mark.process
-def test_the_log_stays_as_it_is():
+def test_the_log_is_not_changed():
     assert printed() == "30 0\n"
     assert printed("logging.basicConfig(level=logging.ERROR)") == "40 1\n"

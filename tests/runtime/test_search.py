@@ -1,4 +1,4 @@
-"""fairseq's own search: n-gram blocking without its CUDA extension, and models that are told the beam."""
+"""fairseq's own search: n-gram blocking without its CUDA extension, and models that know the beam size."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from s2sft_fairseq.runtime import search
 PAD = 1
 
 
-def test_forbids_what_completes_a_repeated_ngram():
+def test_forbids_tokens_that_complete_a_repeated_ngram():
     tokens = torch.full((2, 12), PAD)
     tokens[0, :6] = torch.tensor([2, 5, 6, 7, 5, 6])  # 5 6 was followed by 7
     tokens[1, :6] = torch.tensor([2, 5, 6, 7, 6, 5])
@@ -26,7 +26,7 @@ def test_forbids_nothing_while_there_is_no_ngram():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_beam_is_known_during_the_search(fails):
-    """However it ends."""
+    """However the search ends."""
     beams = []
     model = SimpleNamespace(share_source_keys=beams.append)
     generator = SimpleNamespace(model=SimpleNamespace(models=[model, SimpleNamespace()]), beam_size=4)

@@ -1,7 +1,7 @@
-"""Two and four ranks train as one process does that takes as many batches for an update, replicated or sharded.
+"""Two and four ranks train like one process with as many batches per update, replicated or sharded.
 
-Rounding is all that may differ. An update moves a weight by at most the learning rate times the rounding of its
-gradient over `--adam-eps`: about the rounding itself with what `SETTINGS` say.
+Only rounding may differ. An update moves a weight by at most the learning rate times the rounding of its gradient over
+`--adam-eps`: with `SETTINGS`, about the rounding itself.
 """
 
 import json
@@ -19,8 +19,8 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.runtime import sharding
 
-# What torchrun starts, for one job after the other, in processes forked once everything is imported: that takes most of
-# the time. A job is a command, or a program.
+# Run the processes of torchrun for one job after the other, forked after all imports, which take most of the time. A
+# job is a command or a program.
 RANKS = """
 import json, os, signal, sys
 import torch._dynamo, torch.distributed.fsdp  # which PyTorch's optimizers and sharding import
@@ -55,7 +55,7 @@ for port, size, job in json.loads(sys.argv[1]):
     print("=== next job", flush=True)
 """
 
-# Of a model of layers that are tied, frozen, and smaller than there are ranks.
+# A model with tied and frozen layers, and layers smaller than the number of ranks.
 PARTS = """
 import torch
 from torch import nn
@@ -89,7 +89,7 @@ else:
 torch.distributed.destroy_process_group()
 """
 
-# An error of one rank: it must not wait for an answer of the other, to save what is sharded.
+# An error of one rank: it must not wait for an answer of the other before sharded parameters are saved.
 FAILING = """
 import os, sys
 from s2sft_fairseq import cli
@@ -104,7 +104,7 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 assert cli.main({words!r}) != 0
 """
 
-# One rank is asked to end, as SLURM may do: both end behind the same update.
+# One rank gets a signal to end, as from SLURM: both end after the same update.
 SIGNALLED = """
 import contextlib, os, signal, sys
 sys.path.append({support!r})
@@ -146,18 +146,18 @@ WAYS = {
     "classification": ((), 2, CLASSIFICATION),
     "four": ((), 1, ()),
     "four_sharded": (SHARDED, 1, ()),
-    # 13 batches: the last update is of one batch, and the second rank has none.
+    # 13 batches: the last update has one batch, and none for the second rank.
     "empty": ((), 1, ("--max-update", "7")),
     "empty_sharded": (SHARDED, 1, ("--max-update", "7")),
     "empty_deltalm": ((), 1, (*DELTALM, "--max-update", "7")),
-    # 13 batches for four ranks: of the last update three have none.
+    # 13 batches for four ranks: the last update has none for three of them.
     "four_empty": ((), 1, ("--max-update", "4")),
 }
-"""Options of the ranks, their `--update-freq`, and the options of one process too."""
+"""Options of the ranks, their `--update-freq`, and further options of the single process."""
 
 
 def ranks_of(name):
-    """The number of ranks of a job."""
+    """Return the number of ranks of a job."""
     return 4 if name.startswith("four") else 2
 
 
@@ -168,7 +168,7 @@ def free_port():
 
 
 def write_classified(folder, corpus):
-    """Binarize the sources of the tiny corpus with a class each: whether they begin as they end."""
+    """Binarize the tiny corpus's sources with a class each: whether the first and last symbols are equal."""
     prefixes = [f"--{name}pref={corpus}/{name}.src" for name in ("train", "valid")]
     words = ("--only-source", "--srcdict", corpus / "dict.txt", "--destdir", "classified")
     call(folder, "preprocess", *prefixes, *words).check_returncode()
@@ -182,7 +182,7 @@ def write_classified(folder, corpus):
 
 @pytest.fixture(scope="module")
 def trained(tiny_data, tiny_corpus, tiny_options, tmp_path_factory):
-    """The folder of all trainings, of one process and of several ranks, and what the ranks printed."""
+    """The folder of all trainings, by one process and by several ranks, and what the ranks printed."""
     folder = tmp_path_factory.mktemp("ranks")
     classified = write_classified(folder, tiny_corpus)
 
@@ -214,7 +214,7 @@ def trained(tiny_data, tiny_corpus, tiny_options, tmp_path_factory):
     jobs["parts"] = ("-c", PARTS)
     ports = json.dumps([(free_port(), ranks_of(name), job) for name, job in jobs.items()])
     done = run_in(folder, sys.executable, "-c", RANKS, ports)
-    # PyTorch says so wherever it looks for unused parameters and finds none.
+    # PyTorch prints this if it looks for unused parameters and finds none.
     assert [line for line in done.stderr.splitlines() if "find_unused_parameters=True was specified" not in line] == []
     *printed, _ = done.stdout.split("=== next job\n")
     return SimpleNamespace(folder=folder, printed=dict(zip(jobs, printed, strict=True)))
@@ -225,14 +225,14 @@ def saved(trained, name, file="checkpoint_last.pt"):
 
 
 def assert_near(found, expected):
-    """That two checkpoints have equal names, and numbers that rounding alone sets apart."""
+    """Check that two checkpoints have equal names, and values that only differ by rounding."""
     torch.testing.assert_close(dict(found["model"]), dict(expected["model"]), rtol=0, atol=1e-6)
     moments = [checkpoint["last_optimizer_state"]["state"] for checkpoint in (found, expected)]
     torch.testing.assert_close(*moments, rtol=1e-5, atol=1e-6)
 
 
 def losses(printed):
-    """Of updates in training, and of held-out data, as printed with three digits."""
+    """Return the losses of training updates and of held-out data, as printed with three digits."""
     return [
         [float(loss) for loss in re.findall(pattern, printed)]
         for pattern in (r"train_inner \| .* loss=([\d.]+)", r"valid on 'valid' subset \| loss ([\d.]+)")
@@ -254,7 +254,7 @@ def test_ranks_train_as_one_process(trained, name):
 
 @pytest.mark.process
 def test_a_signal_to_one_rank_ends_both(trained):
-    """The training that goes on ends as one without a signal does."""
+    """A resumed training ends like one without a signal."""
     assert "SIGTERM: the training ends after 2 updates" in trained.printed["signalled"]
     assert len(losses(trained.printed["signalled"])[0]) == len(losses(trained.printed["signalled_resumed"])[0]) == 2
     found, expected = saved(trained, "signalled"), saved(trained, "random")
@@ -272,8 +272,8 @@ def test_a_resumed_training_ends_where_it_would_have_ended(trained, name):
 
 
 @pytest.mark.process
-def test_two_ranks_go_on_from_one_and_one_from_two(trained, call_command, tiny_data, tiny_options):
-    """Behind the end of an epoch: fairseq keeps no place within one for another number of ranks."""
+def test_two_ranks_resume_from_one_and_one_from_two(trained, call_command, tiny_data, tiny_options):
+    """At the end of an epoch: within one, fairseq keeps no place for another number of ranks."""
     ends = [saved(trained, "sharded_from_one")]
     for start in ("sharded", "sharded_alone"):
         path = trained.folder / start / "checkpoint_last.pt"
@@ -295,7 +295,7 @@ def test_one_process_generates_from_a_sharded_checkpoint(trained, call_command, 
 
 @pytest.mark.process
 def test_sharded_in_bfloat16(trained):
-    """Computed in 16 bits, near to 32 bits and not the same; the weights that are saved have 32."""
+    """Losses in 16 bits are near those in 32 bits, but not equal; saved weights have 32 bits."""
     exact, found = (losses(trained.printed[name])[0] for name in ("sharded", "sharded_bf16"))
     assert found != exact and found == pytest.approx(exact, rel=0.02)
     weights = saved(trained, "sharded_bf16")["model"]
@@ -312,11 +312,11 @@ def test_an_error_of_one_rank_ends_a_sharded_training(trained):
 
 @pytest.mark.process
 def test_parts_of_a_model(trained):
-    """What each rank has of it; the program has its own assertions."""
+    """The part of it that each rank has; the program makes the assertions."""
     assert "sharded" not in trained.printed["parts"]
 
 
-# Options that need fairscale, or do not go with sharded parameters.
+# Options that need fairscale, or that do not work with sharded parameters.
 
 
 def options(training=(), common=(), **others):
@@ -354,6 +354,6 @@ def test_refused_by_name(given, named):
         sharding.check(options(**given))
 
 
-def test_what_is_not_refused():
+def test_options_that_are_accepted():
     for backend in ("c10d", "no_c10d", "legacy_ddp", "pytorch_ddp", "fully_sharded"):
         sharding.check(options({"ddp_backend": backend}))

@@ -1,4 +1,4 @@
-"""Threads that wait for a core: the warning, and the number of threads that fits what else runs."""
+"""Threads that wait for a core: the warning, and a number of threads that fits other programs' load."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from s2sft_fairseq.runtime.threads import INTERVAL, Contention, idle_seconds, wa
 
 
 def warnings_of(caplog, looks):
-    """What is said when the clock and the seconds waited until then are these, after each step."""
+    """Return the messages if the clock and the seconds waited have these values after each step."""
     caplog.set_level(logging.WARNING)
     clock, waited = (iter(column) for column in zip(*looks, strict=True))
     times = [next(clock) for _ in looks]
@@ -24,7 +24,7 @@ def warnings_of(caplog, looks):
 
 
 def test_threads_that_waited(caplog, monkeypatch):
-    """15 of 40 thread seconds; said once."""
+    """15 of 40 thread seconds; logged once."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     (message,) = warnings_of(caplog, [(100, 7), (100 + INTERVAL, 22), (100 + 2 * INTERVAL, 60)])
     assert "2 threads waited 38% of the last 20 s" in message and "--share-cores" in message
@@ -50,10 +50,10 @@ def test_no_look_within_the_interval(caplog):
     assert len(looks) == 1 and not caplog.records
 
 
-def test_as_many_threads_as_cores_are_free(caplog, monkeypatch):
-    """Of 3 threads one is given up at a time while they wait, none with 1 left, and all come back while cores are idle.
+def test_the_number_of_threads_follows_the_free_cores(caplog, monkeypatch):
+    """While 3 threads wait, one at a time is dropped, down to 1; while cores are idle, all return.
 
-    Seconds waited and idle by each look, 20 s apart, and the threads then.
+    The table has the seconds waited and idle at each look, 20 s apart, and the threads then.
     """
     caplog.set_level(logging.INFO)
     table = [
@@ -86,7 +86,7 @@ def test_as_many_threads_as_cores_are_free(caplog, monkeypatch):
     [({"share_cores": True}, False, [True]), ({}, False, [False]), ({"share_cores": True}, True, [])],
 )
 def test_option(options, cuda, seen, monkeypatch):
-    """An update on the CPU is looked at as the model's option says; one on a GPU is not."""
+    """An update on the CPU is checked as the model's option says; one on a GPU is not."""
     looks, patches = [], []
     monkeypatch.setattr(threads, "wrap", lambda owner, name, around: patches.append(around))
     monkeypatch.setattr(Contention, "after_step", lambda self, *, adapts: looks.append(adapts))
@@ -96,8 +96,8 @@ def test_option(options, cuda, seen, monkeypatch):
     assert looks == seen
 
 
-def test_what_linux_says():
-    """It never goes down while the same threads live, and needs no thread to be there still."""
+def test_waiting_time_on_linux():
+    """The value never decreases while the same threads live, and does not need any thread to exist still."""
     before = waited_seconds()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: sum(range(200_000)), range(8)))
@@ -105,7 +105,7 @@ def test_what_linux_says():
     assert 0 <= before <= during
 
 
-def test_elsewhere(monkeypatch, tmp_path):
+def test_waiting_time_on_other_systems(monkeypatch, tmp_path):
     monkeypatch.setattr(threads, "Path", lambda _: tmp_path)
     assert waited_seconds() == 0
     assert idle_seconds() == 0

@@ -1,4 +1,4 @@
-"""An update whose gradients are no numbers ends the training or is left out, and the parameters are named."""
+"""An update whose gradients are not finite ends the training or is skipped, and the parameters are named."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ SPOILED = [3]
 
 @pytest.fixture
 def spoiled(monkeypatch, request):
-    """The loss of some batches, the third one unless others are given, is NaN for the bias of the head alone."""
+    """Make the loss of some batches, by default the third, NaN for the bias of the head alone."""
     forward, calls = MaskAttentionCriterion.forward, []
     spoiled = getattr(request, "param", SPOILED)
 
@@ -36,8 +36,8 @@ def test_the_parameter_is_named(call_command, tiny_data, tiny_options, tmp_path,
 
 
 @pytest.mark.parametrize("spoiled", [[3], [3, 4]], indirect=True, ids=["one", "two in a row"])
-def test_left_out(call_command, tiny_data, tiny_options, tmp_path, spoiled):
-    """The update is not counted, and nothing of it is in the weights."""
+def test_skipped(call_command, tiny_data, tiny_options, tmp_path, spoiled):
+    """The update is not counted and does not change the weights."""
     words = (*tiny_options.training, "--max-update", 6, "--save-dir", "run", "--skip-nonfinite-updates", 2)
     done = call_command("train", tiny_data, *words)
     assert "lm_head.bias" in done.stdout and "1 of 2" in done.stdout
@@ -55,6 +55,6 @@ def test_too_many_in_a_row(call_command, tiny_data, tiny_options, spoiled):
 
 @pytest.mark.parametrize("spoiled", [[2, 4, 6]], indirect=True)
 def test_one_at_a_time(call_command, tiny_data, tiny_options, tmp_path, spoiled):
-    """Updates between them count anew."""
+    """Updates between them restart the count."""
     words = (*tiny_options.training, "--max-update", 6, "--save-dir", "run", "--skip-nonfinite-updates", 1)
     assert call_command("train", tiny_data, *words).stdout.count("1 of 1 in a row") == 3

@@ -1,4 +1,4 @@
-"""Only the warnings listed are silenced, and only where the user did not ask for warnings."""
+"""Only the listed warnings are silenced, and only if the user did not ask for warnings."""
 
 import sys
 import warnings
@@ -44,7 +44,7 @@ def test_keeps_every_other_message(monkeypatch, message):
     assert seen([message]) == [message, message]
 
 
-def test_fairseqs_own_setting_for_its_workers_is_no_such_request(monkeypatch):
+def test_fairseqs_own_setting_for_its_workers_does_not_count(monkeypatch):
     monkeypatch.setattr(sys, "warnoptions", ["ignore:semaphore_tracker:UserWarning"])
     assert seen(SILENCED) == []
 

@@ -1,4 +1,4 @@
-"""The ablations of pre-training from plain text to their tables, with tiny random models; what they refuse."""
+"""The ablations of pre-training, from plain text to tables, with tiny random models; what they refuse."""
 
 import re
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_objectives_of_unilmv2(folder):
 
 
 @pytest.mark.parametrize("name", ["ernie_gen", "unilmv2"])
-def test_refuses_what_it_cannot_read(folder, name):
+def test_refuses_unreadable_input(folder, name):
     refused = ablation(name, folder, *SETTINGS, "--raw", "e2e")
     assert refused.returncode == 2
     assert "--raw must be TASK=DIR, but is e2e" in refused.stderr

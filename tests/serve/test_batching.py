@@ -9,7 +9,7 @@ from s2sft_fairseq.serve.settings import Limits, Refused
 
 
 class Doubling:
-    """Work that doubles numbers; it remembers its batches, and waits for `go` in each."""
+    """Work that doubles numbers; it records its batches, and waits for `go` in each."""
 
     def __init__(self):
         self.batches = []
@@ -45,7 +45,7 @@ def make(work):
 
 
 def busy(batcher, work):
-    """Let the model work, so that what comes next must wait."""
+    """Keep the model busy, so that the next jobs must wait."""
     future = batcher.submit("first", work, [0])
     assert work.started.wait(10)
     return future
@@ -106,7 +106,7 @@ def test_a_full_queue(make, work):
     batcher.submit("a", work, [3])
 
 
-def test_what_is_cancelled_leaves_the_queue(make, work):
+def test_cancelled_jobs_leave_the_queue(make, work):
     batcher = make(max_queue=1)
     busy(batcher, work)
     assert batcher.submit("a", work, [1]).cancel()
@@ -117,12 +117,12 @@ def test_what_is_cancelled_leaves_the_queue(make, work):
     assert work.batches == [[0], [2]]
 
 
-def test_closing_finishes_what_waits_and_takes_no_more(make, work):
+def test_closing_finishes_waiting_jobs_and_accepts_no_more(make, work):
     batcher = make(max_wait_ms=60_000)
     first = busy_future = batcher.submit("a", work, [1])
     closing = threading.Thread(target=batcher.close)
     closing.start()
-    assert work.started.wait(10)  # without the minute
+    assert work.started.wait(10)  # without waiting for a minute
     with pytest.raises(Refused, match="shutting down") as refused:
         batcher.submit("a", work, [2])
     assert refused.value.status == 503

@@ -1,4 +1,4 @@
-"""Who may ask, how much and for how long."""
+"""Who may send requests, how many, and how long they may take."""
 
 import asyncio
 import http.client
@@ -16,7 +16,7 @@ KEY = "0123456789abcdef"
 
 
 def in_background(function, *args, **options):
-    """Call a function in a thread; the list gets its result."""
+    """Call a function in a thread; the returned list gets its result."""
     results = []
     thread = threading.Thread(target=lambda: results.append(function(*args, **options)))
     thread.start()
@@ -94,7 +94,7 @@ def test_a_large_body_in_chunks_without_a_length(serve):
 
 
 def test_an_endless_body_is_not_read_to_its_end():
-    """The gate alone, for there is no telling how much a socket has swallowed."""
+    """The gate alone is tested, because a socket may buffer any amount."""
     read, sent = [], []
 
     async def receive():
@@ -142,7 +142,7 @@ def test_no_answer_in_time(serve):
     assert [batch for batch, _ in served.model.batches] == [["a"], ["c"]]
 
 
-def test_a_body_that_does_not_come(serve):
+def test_a_body_that_does_not_arrive(serve):
     served = serve(timeout=0.2)
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
     connection.putrequest("POST", "/generate")
@@ -187,7 +187,7 @@ def test_metrics_name_no_path_that_a_client_makes_up(serve):
     assert "made-up" not in served.ask("/metrics").text
 
 
-def test_shutdown_finishes_what_runs_and_refuses_what_comes(serve):
+def test_shutdown_finishes_running_requests_and_refuses_new_ones(serve):
     served = serve(max_batch=1)
     served.model.go.clear()
     asked = [in_background(served.generate, source) for source in ("running", "waiting")]

@@ -1,4 +1,4 @@
-"""The page: what its files say, and, where there is a Chromium, what it does."""
+"""The page: its files, and, if there is a Chromium, its behavior."""
 
 import re
 from html.parser import HTMLParser
@@ -44,7 +44,7 @@ def test_names_of_the_options_are_those_of_requests(elements):
     assert names == set(schemas.GenerateRequest.model_fields) - {"source"}
 
 
-def test_nothing_inline_and_nothing_from_elsewhere(elements):
+def test_no_inline_code_and_no_external_resources(elements):
     for tag, attributes in elements:
         assert not [name for name in attributes if name == "style" or name.startswith("on")], (tag, attributes)
         assert tag != "style"
@@ -55,7 +55,7 @@ def test_nothing_inline_and_nothing_from_elsewhere(elements):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", script)
 
 
-def test_ids_are_unique_and_those_that_the_script_asks_for(elements):
+def test_ids_are_unique_and_match_the_script(elements):
     ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     asked = set(re.findall(r'byId\("([\w-]+)"\)', (STATIC / "page.js").read_text()))
@@ -129,7 +129,7 @@ def test_likely_tokens_have_another_colour(opened, serve):
 
 
 @pytest.mark.process
-def test_an_error_is_told(opened, serve):
+def test_an_error_is_shown(opened, serve):
     page = opened(serve())
     page.evaluate("document.getElementById('source').value = 'wrong'")
     page.evaluate("document.getElementById('generate').click()")

@@ -7,14 +7,14 @@ KEY = "a key of 20 letters!".replace(" ", "-")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000", "[::1]"])
-def test_a_local_server_answers_to_its_names(host):
+def test_host_names_of_a_local_server(host):
     assert Access.of("127.0.0.1", None).allows_host(host)
 
 
 @pytest.mark.parametrize(
     "host", ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[::2]:80"]
 )
-def test_a_local_server_answers_to_no_other(host):
+def test_other_host_names_of_a_local_server(host):
     assert not Access.of("localhost", None).allows_host(host)
     assert Access.of("0.0.0.0", KEY).allows_host(host)
 

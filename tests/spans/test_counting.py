@@ -27,7 +27,7 @@ def dictionary() -> PretrainedDictionary:
 
 
 def random_lines(seed: int, number: int) -> list[str]:
-    """Lines of words of one to five pieces, some frequent and many rare, and a special symbol here and there."""
+    """Return lines of words of one to five pieces, some frequent and many rare, and a few special symbols."""
     draw = random.Random(seed)
     words = [
         " ##".join(draw.choices(LETTERS, weights=range(10, 0, -1), k=draw.choice((1, 1, 1, 2, 3, 5))))
@@ -44,7 +44,7 @@ def rule_of(dictionary: PretrainedDictionary) -> WordRule:
 
 
 def find(paths, dictionary, folder, *, workers=1, max_memory=1 << 30, wanted=ALL, min_count=1):
-    """The totals, and of each order the n-grams as tuples of words of symbols, with their counts and t-statistics."""
+    """Return the totals, and for each order the n-grams as tuples of words, with their counts and t-statistics."""
     folder.mkdir()
     found = find_collocations(
         paths,
@@ -71,7 +71,7 @@ def find(paths, dictionary, folder, *, workers=1, max_memory=1 << 30, wanted=ALL
 
 
 def expected(lines, dictionary, *, wanted=ALL, min_count=1):
-    """The same, computed directly."""
+    """Return the same, computed directly."""
     counts = naive_counts(lines)
     totals = {order: counter.total() for order, counter in counts.items()}
     ngrams = {}
@@ -118,7 +118,7 @@ def test_t_equals_the_one_in_fractions(dictionary, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, *(pytest.param(number, marks=pytest.mark.process) for number in (2, 3))])
-def test_the_same_whatever_the_workers_the_memory_and_the_files(dictionary, tmp_path, workers):
+def test_workers_memory_and_files_do_not_change_the_result(dictionary, tmp_path, workers):
     lines = random_lines(7, 1500)
     whole = find([write(tmp_path / "whole", lines)], dictionary, tmp_path / "1", min_count=2)
     assert whole == expected(lines, dictionary, min_count=2)
@@ -130,7 +130,7 @@ def test_the_same_whatever_the_workers_the_memory_and_the_files(dictionary, tmp_
     max_memory = 16_000 * workers
     found = find(parts, dictionary, tmp_path / "2", workers=workers, max_memory=max_memory, min_count=2)
     assert found == whole
-    # So little memory that everything was divided.
+    # So little memory that all work was divided.
     assert len(list((tmp_path / "2").glob("2-*.npy"))) > 20
     assert len(list((tmp_path / "2").glob("words-*.txt"))) > 1
 
@@ -171,7 +171,7 @@ def test_all_ngrams_the_same(dictionary, tmp_path):
     _, ngrams = find([write(tmp_path / "text", ["a b"] * 3)], dictionary, tmp_path / "1")
     assert ngrams == {2: [((("a",), ("b",)), 3, float("inf"))], 3: []}
     _, ngrams = find([write(tmp_path / "text", ["a a a"] * 3)], dictionary, tmp_path / "2")
-    assert ngrams == {2: [], 3: []}  # just what chance gives
+    assert ngrams == {2: [], 3: []}  # exactly the frequency expected by chance
 
 
 @pytest.mark.parametrize("lines", [["[SEP] [UNK]", ""], ["", " "], ["a", "b ##c"]])
@@ -208,7 +208,7 @@ def test_line_numbers_of_later_chunks(dictionary, tmp_path):
         find([tmp_path / "bad"], dictionary, tmp_path / "folder", max_memory=16_000)
 
 
-def test_more_words_than_can_be_told_apart(dictionary, tmp_path, monkeypatch):
+def test_too_many_different_words(dictionary, tmp_path, monkeypatch):
     monkeypatch.setattr(counting, "MAX_WORDS", 3)
     path = write(tmp_path / "text", ["a b a b", "c c d d", "d"])
     with pytest.raises(UserError) as caught:

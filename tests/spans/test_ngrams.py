@@ -20,7 +20,7 @@ from s2sft_fairseq.spans.ngrams import (
 
 @pytest.fixture
 def make_runs(tmp_path):
-    """Write runs of keys that are drawn from few and many, and count them all."""
+    """Write runs of keys drawn from few and many, and count all keys."""
 
     def make(number, seed=0):
         rng = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ def test_all_keys_are_summed_range_by_range(make_runs, number, size):
     assert dict(zip(keys, counts, strict=True)) == total
 
 
-def test_nothing(tmp_path):
+def test_no_runs(tmp_path):
     assert write_run(tmp_path / "a.npy", np.array([-1, -5])) is None
     assert list(tmp_path.iterdir()) == []
     assert key_ranges([], 10) == []
@@ -64,7 +64,7 @@ def test_a_range_without_keys(tmp_path):
     assert (keys.tolist(), counts.tolist()) == ([3, 5], [1, 2])
 
 
-def test_keys_tell_their_words_and_sort_like_them():
+def test_keys_encode_their_words_and_sort_like_them():
     rng = np.random.default_rng(1)
     numbers = np.concatenate([rng.integers(0, MAX_WORDS, 500), rng.integers(0, 3, 500), [MAX_WORDS - 1] * 3])
     bigrams = bigram_keys(numbers)
@@ -76,7 +76,7 @@ def test_keys_tell_their_words_and_sort_like_them():
     assert trigrams.min() >= 0 and trigrams.max() < np.iinfo(np.int64).max
 
 
-def test_no_key_with_a_word_without_a_number():
+def test_words_without_a_number_have_no_key():
     numbers = np.array([5, MAX_WORDS - 1, -1, 0, 1, 2, -1, -1, 7])
     bigrams = bigram_keys(numbers)
     assert (bigrams >= 0).tolist() == [True, False, False, True, True, False, False, False]
@@ -92,13 +92,13 @@ def test_few_words(words):
 
 
 def test_t_statistic_by_hand():
-    # "new companies" of Manning and Schütze (section 5.3.1), who take p for its variance p (1 - p): t = 0.999932.
+    # "new companies" of Manning and Schütze (section 5.3.1), who use p for the variance p (1 - p): t = 0.999932.
     total = 14_307_668
     t = t_statistic(np.array([8]), total, np.array([15828 / total * 4675 / total]))
     assert t.tolist() == pytest.approx([0.999932], abs=1e-6)
     # p = 6 / 10, by chance 0.16: 0.44 / sqrt(0.24 / 10)
     assert t_statistic(np.array([6]), 10, np.array([0.16])).tolist() == pytest.approx([2.840188])
-    # less than by chance: (0.1 - 0.5) / sqrt(0.09 / 10)
+    # less frequent than by chance: (0.1 - 0.5) / sqrt(0.09 / 10)
     assert t_statistic(np.array([1]), 10, np.array([0.5])).tolist() == pytest.approx([-4.216370])
 
 
@@ -106,7 +106,7 @@ def test_all_ngrams_the_same():
     assert t_statistic(np.array([7, 7]), 7, np.array([0.25, 1.0])).tolist() == [np.inf, 0.0]
 
 
-def test_the_best_of_equals_and_of_those_by_chance():
+def test_the_best_ngrams():
     some = Collocations(np.array([7, 3, 9, 1, 5]), np.arange(5), np.array([2.0, np.inf, 2.0, 0.0, -1.0]))
     best = some.best(2)
     assert (best.keys.tolist(), best.counts.tolist(), best.t.tolist()) == ([3, 7], [1, 0], [np.inf, 2.0])

@@ -1,4 +1,4 @@
-"""The spans of rows of tokens, compared with a search word by word; the file of a vocabulary, and mistakes in one."""
+"""The spans of rows of tokens, compared with a search word by word; the file of a vocabulary, and its errors."""
 
 import math
 import pickle
@@ -37,7 +37,7 @@ def test_by_hand():
         vocabulary,
         "a b ##c d a [SEP]",  # the trigram, not the bigrams in it
         "a b ##c e [SEP]",
-        "a b ##c ##c d [SEP]",  # another word begins like one of the bigram's
+        "a b ##c ##c d [SEP]",  # another word begins like that of the bigram
         "b ##c d d d d d [SEP]",
         "a",
         "a [UNK] b ##c [MASK] d [SEP]",
@@ -99,7 +99,7 @@ def test_no_rows():
 
 
 @pytest.mark.parametrize("ngram", ["a", "a ##b", "", "a b c d", "a [SEP]", "[UNK] b c"])
-def test_what_is_no_bigram_and_no_trigram(ngram):
+def test_ngrams_of_other_orders(ngram):
     with pytest.raises(ValueError, match="need two or three words, none of them special"):
         SpanVocabulary(RULE, rows("a b", ngram))
 
@@ -155,13 +155,13 @@ def test_written_and_loaded(tmp_path):
     ]
 
 
-def test_of_no_ngrams(write):
+def test_an_empty_vocabulary(write):
     path = write(FIRST.replace("2", "0").replace('s": 1', 's": 0'), "continuing\t")
     path.write_text(path.read_text().replace("s0sft", "s2sft"))
     assert spans_of(load_spans(path, DICTIONARY_OF_FILE), "a ##c b") == [0, 1, 2]
 
 
-def test_ids_are_those_of_the_dictionary_that_is_given(write):
+def test_ids_are_those_of_the_given_dictionary(write):
     other = PretrainedDictionary.of([*SYMBOLS_OF_FILE[:5], "more", *reversed(SYMBOLS_OF_FILE[5:])])
     vocabulary = load_spans(write(*CONTENT), other)
     ids = np.array([other.indices[symbol] for symbol in ["more", "a", "b", "##c", "b", "a"]])
@@ -174,7 +174,7 @@ def error(path) -> list[str]:
     return str(caught.value).replace(f"{path}", "FILE").splitlines()
 
 
-def test_what_cannot_be_read(tmp_path):
+def test_unreadable_files(tmp_path):
     assert error(tmp_path / "no") == ["FILE: cannot be read: No such file or directory"]
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
     assert error(tmp_path / "latin") == ["FILE must be a file of s2sft span-vocab, but is not UTF-8"]
@@ -216,7 +216,7 @@ def test_all_mistakes_are_named(write):
     ]
 
 
-def test_ngrams_that_are_none(write):
+def test_invalid_ngrams(write):
     what = "needs two or three words, none of them a special symbol, found"
     lines = [FIRST, "a ##c\t3\t1.0", "a b a b\t3\t1.0", "a [SEP]\t3\t1.0", "continuing\t##c ##d"]
     assert error(write(*lines)) == [

@@ -1,4 +1,4 @@
-"""Whole words of token ids, and where they begin for every kind of tokenizer."""
+"""Whole words of token ids, and where they begin for each kind of tokenizer."""
 
 import pickle
 
@@ -42,7 +42,7 @@ def test_words_of_rows(rule):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_words_as_one_would_write_them_down(rule, seed):
+def test_words_equal_the_naive_ones(rule, seed):
     tokens = np.random.default_rng(seed).integers(0, len(SYMBOLS), 200)
     assert spelled(rule.split(tokens, np.array([0]))) == naive_words([SYMBOLS[token] for token in tokens])
 
@@ -52,7 +52,7 @@ def test_no_tokens(rule):
     assert words.spellings() == words.first.tolist() == words.lengths.tolist() == []
 
 
-def test_a_special_symbol_goes_on_no_word():
+def test_a_special_symbol_does_not_continue_a_word():
     rule = WordRule.of(PretrainedDictionary.of(SYMBOLS), range(len(SYMBOLS)))
     assert np.flatnonzero(rule.continues).tolist() == [5, 6, 7, 8]
     assert np.flatnonzero(rule.special).tolist() == [0, 1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_spellings_sort_like_their_ids():
 
 
 def decoded_words(folder, text: str) -> list[str]:
-    """The words of a text, each decoded."""
+    """Return the words of a text, each decoded."""
     tokenizer = open_tokenizer(folder)
     dictionary = tokenizer.dictionary
     ids = np.array([dictionary.index(symbol) for symbol in tokenizer.encode(text).split()])
@@ -89,11 +89,11 @@ def decoded_words(folder, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["byte_level", "gpt2", "sentencepiece", "modernbert"])
 @pytest.mark.parametrize("sentence", SENTENCES[:4])
-def test_words_are_what_stands_between_spaces(tmp_path, name, sentence):
+def test_words_are_separated_by_spaces(tmp_path, name, sentence):
     assert decoded_words(WRITERS[name](tmp_path), sentence) == sentence.split()
 
 
-def test_bpe_with_bytes_to_fall_back_to(tmp_path):
+def test_bpe_with_byte_fallback(tmp_path):
     assert decoded_words(WRITERS["gemma"](tmp_path), "ab a jab ß") == ["ab", "a", "jab", "ß"]
 
 

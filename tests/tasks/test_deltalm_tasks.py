@@ -1,4 +1,4 @@
-"""The tasks of DeltaLM: what they read, how it is laid out, sampled and batched, and what they refuse."""
+"""The tasks of DeltaLM: their data, its layout, sampling and batches, and what they refuse."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -134,14 +134,14 @@ def test_every_example_is_validated_once(data):
 
 @pytest.mark.parametrize("epoch", [1, 3, 6])
 def test_shares_of_an_epoch(data, epoch):
-    """Whole numbers nearest to the formula; every example of a direction as often as any other, but for one."""
+    """Counts are the integers nearest to the formula; the examples of a direction occur equally often, within one."""
     task = seq2seq(data, lang_pairs="en-de,en-fr")
     task.load_dataset("train", epoch)
     indices = task.dataset("train").ordered_indices()
     counts = np.bincount(task.dataset("train").part_of(indices))
     shares = TemperatureSchedule().shares(np.array([90, 10]), epoch)
     assert counts.sum() == 100 and np.abs(counts - 100 * shares).max() < 1
-    assert len(np.unique(indices)) == 100  # copies have indices of their own
+    assert len(np.unique(indices)) == 100  # copies have their own indices
     for part, size in ((0, 90), (1, 10)):
         mine = indices[task.dataset("train").part_of(indices) == part]
         times = np.bincount(mine % 100 - (0, 90)[part], minlength=size)
@@ -151,7 +151,7 @@ def test_shares_of_an_epoch(data, epoch):
 @pytest.mark.parametrize(("workers", "shards"), [(1, 1), (2, 1), (4, 1), (1, 2), (1, 4)])
 @pytest.mark.process
 def test_shares_with_workers_and_after_a_resume(data, workers, shards):
-    """What an epoch is made of: by worker processes of one GPU, over several GPUs, and in a run that was stopped."""
+    """The examples of an epoch: with worker processes of one GPU, over several GPUs, and in a resumed run."""
     options = {"lang_pairs": "en-de,en-fr", "epoch_examples": 400, "temperature_epochs": 2}
     seen = {epoch: [] for epoch in (1, 2, 3)}
     for shard in range(shards):
@@ -167,15 +167,15 @@ def test_shares_with_workers_and_after_a_resume(data, workers, shards):
         french = (examples % 100 >= 90).mean()
         share = TemperatureSchedule(1, 5, 2).shares(np.array([90, 10]), epoch)[1]
         assert abs(french - share) < 3 * np.sqrt(share * (1 - share) / 400)
-    # A run that goes on in the third epoch has the same examples.
+    # A run that is resumed in the third epoch has the same examples.
     resumed = train_iterator(task, 3, 0, 1, 0)
     assert sorted(torch.cat([batch["id"] for batch in resumed.next_epoch_itr()]).tolist()) == sorted(
         torch.cat(seen[3]).tolist()
     )
 
 
-def test_an_epoch_goes_on_where_it_was_left(data):
-    """The batches behind those that were seen, by the state that a checkpoint keeps of the iterator."""
+def test_an_epoch_resumes_where_it_was_left(data):
+    """It continues with the batches after those seen, by the iterator's state in a checkpoint."""
     options = {"lang_pairs": "en-de,en-fr", "epoch_examples": 400, "temperature_epochs": 2}
     whole = [batch["id"].tolist() for batch in train_iterator(seq2seq(data, **options), 2, 0, 1, 0).next_epoch_itr()]
     stopped = train_iterator(seq2seq(data, **options), 2, 0, 1, 0)
@@ -186,11 +186,11 @@ def test_an_epoch_goes_on_where_it_was_left(data):
     assert seen + [batch["id"].tolist() for batch in going_on.next_epoch_itr()] == whole
 
 
-def test_another_set_is_trained_on(data):
+def test_training_on_another_set(data):
     task = seq2seq(data, lang_pairs="en-de", train_subset="valid")
     task.load_dataset("valid")
     assert task.datasets["valid"].schedule is not None
-    task.begin_epoch(1, None)  # logs what it is made of
+    task.begin_epoch(1, None)  # logs the composition of the epoch
     task.load_dataset("train")
     assert task.datasets["train"].schedule is None
 
@@ -207,14 +207,14 @@ def train_iterator(task, epoch, workers, shards, shard):
         shard_id=shard,
         num_workers=workers,
         epoch=epoch,
-        data_buffer_size=1,  # as in training: whose thread reads to the end, with which the workers end
+        data_buffer_size=1,  # as in training; the iterator's thread reads to the end, which ends the workers
     )
     iterator.task = task
     return iterator
 
 
 def test_zero_shot_batches(data):
-    """Half of the batches are texts, whose targets have no sentinels; a batch is all pairs or all texts."""
+    """Half of the batches are texts, whose targets have no sentinels; a batch has only pairs or only texts."""
     task = seq2seq(data, lang_pairs="en-de", text_languages="fr,de", language_token="__{}__", tokens_per_sample=30)
     task.load_dataset("train")
     dataset = task.dataset("train")
@@ -289,8 +289,8 @@ def test_a_checkpoint_remembers_the_layout(data):
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "not given"), ("it", "it")])
-def test_which_languages_a_checkpoint_writes(data, given, found):
-    """Decoding needs to be told one of them."""
+def test_the_target_languages_of_a_checkpoint(data, given, found):
+    """Decoding must be told one of them."""
     task = seq2seq(data, lang_pairs="en-de,fr-en", text_languages="fr", language_token="__{}__")
     cfg = DeltaLMSeq2SeqConfig(data=str(data), target_lang=given, seed=1, dataset_impl=None, train_subset="train")
     cfg._name = "deltalm_seq2seq"
@@ -299,13 +299,13 @@ def test_which_languages_a_checkpoint_writes(data, given, found):
     with pytest.raises(UserError) as error:
         other.build_model(model_options(), from_checkpoint=True)
     assert str(error.value) == f"--target-lang must be a language of the checkpoint, de, en, fr; it is {found}"
-    del state["layout"]["languages"]  # as in checkpoints before this was kept
+    del state["layout"]["languages"]  # as in checkpoints before this was saved
     with pytest.raises(UserError, match=f"^--target-lang must be a language of the checkpoint; it is {found}$"):
         other.build_model(model_options(), from_checkpoint=True)
 
 
 def test_bleu_of_summed_counts():
-    """That of the whole, from the counts of two batches; 0 of a model that generates nothing."""
+    """BLEU of the whole, from the counts of two batches; 0 for a model that generates nothing."""
     hypotheses, references = ["the old town has a tower", "a b c d e"], ["the old town has one tower", "a b c d f"]
     parts = [sacrebleu.corpus_bleu([one], [[other]]) for one, other in zip(hypotheses, references, strict=True)]
     meters = {
@@ -320,13 +320,13 @@ def test_bleu_of_summed_counts():
 
 
 def test_bleu_of_each_direction(data):
-    """Over all batches of a validation: of each direction by itself, and the mean of them."""
+    """Over all batches of a validation: for each direction, and their mean."""
     task = seq2seq(data, lang_pairs="en-de,fr-en", eval_bleu=True)
     task.load_dataset("valid")
     dataset = task.dataset("valid")
 
     def write_worse(ids, number):
-        """Half of the hypotheses of one direction are the references, the others lack their second word."""
+        """Return a reference or, for half of the hypotheses of one direction, the reference without its second word."""
         return ids if number % 2 or number >= 7 else torch.cat([ids[:1], ids[2:]])
 
     def inference_step(generator, models, sample, prefix_tokens=None):
@@ -366,7 +366,7 @@ def test_bleu_of_each_direction(data):
     assert found["bleu"] == pytest.approx(sum(expected.values()) / 2, abs=0.011)
 
 
-def test_what_an_epoch_is_made_of_is_logged(data, caplog):
+def test_the_composition_of_an_epoch_is_logged(data, caplog):
     task = seq2seq(data, lang_pairs="en-de,en-fr")
     task.load_dataset("train", 6)
     caplog.set_level("INFO")
@@ -429,7 +429,7 @@ def test_problems_with_the_data(data, tmp_path):
 
 
 def test_pairs_without_targets(data, tmp_path):
-    """There is something to generate, but nothing to pre-train on."""
+    """They can be used to generate, but not to pre-train."""
     for language in ("en", "de"):
         (tmp_path / f"dict.{language}.txt").write_bytes((data / f"dict.{language}.txt").read_bytes())
     write(tmp_path / "test.en-de.en", [[5, 6], [7]])

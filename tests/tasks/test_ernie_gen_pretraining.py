@@ -1,4 +1,4 @@
-"""The pre-training task of ERNIE-GEN: its options, its data sets, an update."""
+"""The pre-training task of ERNIE-GEN: its options, its datasets, an update."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def spans(tmp_path):
-    """A span vocabulary that has one bigram."""
+    """A span vocabulary with one bigram."""
     path = tmp_path / "spans.txt"
     symbols = " ".join(tiny_dictionary().symbols[:0])
     path.write_text(
@@ -93,20 +93,20 @@ def test_typical_generation(data):
     assert torch.equal(batches[0.0]["labels"], batches[1.0]["labels"])
     labelled = batches[0.0]["net_input"]["labelled"]
     assert (clean == CLS).sum() == 3 and (clean == MASK).sum() == 0 and (clean == SEP).sum() == 3
-    # Begin with [SEP], then the labels but the last one.
+    # The tokens are [SEP], then the labels except the last one.
     first, labels = clean[labelled][:9], batches[0.0]["labels"][:9]
     assert first[0] == SEP and torch.equal(first[1:], labels[:-1]) and labels[-1] == SEP
     assert (noised[labelled] == 7).sum() == 25 - 3 and (clean != noised)[labelled].sum() == (clean != noised).sum()
 
 
 def test_the_noise_of_the_paper(data, spans):
-    """0.05 in section 4.1; 0.2 where there is no span flow, says the caption of Table 7."""
+    """0.05 in section 4.1; 0.2 without a span flow, according to the caption of Table 7."""
     assert make_task(data, span_vocab=spans).corruption.noise_prob == 0.05
     assert make_task(data).corruption.noise_prob == 0.2
     assert make_task(data, noise_prob=0.0).corruption.noise_prob == 0
 
 
-def test_what_typical_generation_has_no_use_for(data, spans):
+def test_options_without_effect_on_typical_generation(data, spans):
     with pytest.raises(UserError) as error:
         make_task(data, generation="typical", span_vocab=spans, placeholder="w7")
     assert "--span-vocab does nothing with --generation typical" in str(error.value)
@@ -114,7 +114,7 @@ def test_what_typical_generation_has_no_use_for(data, spans):
 
 
 def test_no_text_is_too_long_for_its_placeholders(data, spans):
-    """They have the positions of what they predict, so that the longest text fills the model, and more is packed."""
+    """They have the positions of the tokens that they predict, so the longest text fills the model."""
     task = make_task(data, tokens_per_sample=32 - 4, min_tokens_per_sample=2, span_vocab=spans)
     model, _ = built(task, max_positions=32)
     task.load_dataset("train")
@@ -182,7 +182,7 @@ def test_mistakes(data, options, problems):
     assert raised.value.problems == problems
 
 
-def test_what_the_model_has_no_room_for(data):
+def test_texts_and_segments_that_the_model_has_no_room_for(data):
     with pytest.raises(UserError) as raised:
         built(make_task(data, tokens_per_sample=61, target_segment=2))
     assert raised.value.problems == [

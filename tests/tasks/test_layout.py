@@ -1,4 +1,4 @@
-"""What a fine-tuned checkpoint remembers of its layout, and layouts that do not fit."""
+"""The layout that a fine-tuned checkpoint stores, and layouts that do not fit."""
 
 from types import SimpleNamespace
 
@@ -50,7 +50,7 @@ def test_the_pretrained_encoder_comes_between_checkpoint_and_defaults(caplog):
     assert not caplog.records
 
 
-def test_a_checkpoint_that_does_not_say_how_it_was_fine_tuned():
+def test_a_checkpoint_without_its_layout():
     with pytest.raises(UserError) as raised:
         resolve_layout(options(max_target_positions=30), None, {}, from_checkpoint=True)
     assert str(raised.value) == (
@@ -111,7 +111,7 @@ def test_fields(options, fields):
 
 
 @pytest.mark.parametrize("text", ["", "0,", "a", "0.5", "...", "0...", "0,...,1", ",..."])
-def test_segments_that_are_none(text):
+def test_invalid_segments(text):
     with pytest.raises(UserError) as raised:
         parse_source_fields(layout(source_segments=text), num_segments=2)
     assert raised.value.problems == [
@@ -121,7 +121,7 @@ def test_segments_that_are_none(text):
 
 
 @pytest.mark.parametrize("text", ["", "middle", "left,", "right,Left"])
-def test_sides_that_are_none(text):
+def test_invalid_sides(text):
     with pytest.raises(UserError) as raised:
         parse_source_fields(layout(source_truncation=text), num_segments=2)
     assert raised.value.problems == [
@@ -143,7 +143,7 @@ ROLES = {"num_segments": 0, "num_roles": 3, "num_turns": 16}
 
 
 def test_a_dialogue():
-    """The response is turn 0 of role 0, whatever segments the encoder speaks of."""
+    """The response is turn 0 of role 0, whatever segments the encoder suggests."""
     suggested = {"source_segments": "4", "target_segment": 5}
     settled = resolve_layout(options(source_segments="dialogue"), None, suggested, from_checkpoint=False)
     expected = {**DEFAULTS, "source_segments": "dialogue", "source_truncation": "right,left", "target_segment": 0}
@@ -209,7 +209,7 @@ def with_attn():
 
 
 def test_the_placeholder_of_infilling():
-    """[ATTN] where there is one and nothing else is asked for; and of infilling alone."""
+    """[ATTN] if the dictionary has it and no other is given; only for infilling."""
 
     def placeholder(method, dictionary, **given):
         return make_form(layout(finetune_method=method, **given), dictionary, tiny_config(max_positions=65)).placeholder

@@ -1,4 +1,4 @@
-"""How texts are laid out for models with and without segments."""
+"""The layout of texts for models with and without segments."""
 
 import pytest
 from tiny import CLS, MASK, PAD, SEP, tiny_config, tiny_dictionary

@@ -1,4 +1,4 @@
-"""The pre-training task of UniLMv2: its options, its data sets, an update."""
+"""The pre-training task of UniLMv2: its options, its datasets, an update."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_an_update(data, language_model, flows, bins):
     batch = dataset.collater([dataset[0], dataset[1]])
     inputs = batch["net_input"]
     masked = batch["ntokens"] // len(flows)
-    # 15 % of 40 words, and what the last block has more.
+    # 15 % of 40 words, and the excess of the last block.
     assert 12 <= masked <= 22
     copies = 0 if language_model == "ae" else 2
     assert len(inputs["tokens"]) == 2 * 43 + copies * masked <= dataset.sizes.sum()
@@ -105,7 +105,7 @@ def test_mistakes(data, options, problems):
     assert raised.value.problems == problems
 
 
-def test_what_the_model_has_no_room_for(data):
+def test_texts_that_the_model_has_no_room_for(data):
     with pytest.raises(UserError) as raised:
         built(make_task(data, tokens_per_sample=62))
     assert raised.value.problems == [
@@ -114,7 +114,7 @@ def test_what_the_model_has_no_room_for(data):
     ]
 
 
-def test_the_set_that_is_trained_on_is_shuffled(data):
+def test_the_training_set_is_shuffled(data):
     for subset, shuffled in (("train", True), ("other", False)):
         task = make_task(data, train_subset=subset)
         built(task)

@@ -1,4 +1,4 @@
-"""The task: what is settled when the model is built, what checkpoints keep, how data is loaded."""
+"""The task: settings determined when the model is built, contents of checkpoints, loading of data."""
 
 import os
 from typing import Any
@@ -27,7 +27,7 @@ from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
 
 def write_data(folder, counts, targets=True, source_words=(4,)):
-    """Write splits of so many pairs; the numbers of words of the sources repeat, targets have 4."""
+    """Write splits with these numbers of pairs; the lengths of sources in words repeat, targets have 4."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for split, count in counts.items():
@@ -62,7 +62,7 @@ def built(data, **options: Any) -> UnilmSeq2SeqTask:
     return task
 
 
-def test_languages_and_dictionary_are_read_off_the_data(data):
+def test_languages_and_dictionary_come_from_the_data(data):
     task = make_task(data)
     assert (task.cfg.source_lang, task.cfg.target_lang) == ("body", "title")
     assert task.source_dictionary is task.target_dictionary
@@ -70,8 +70,8 @@ def test_languages_and_dictionary_are_read_off_the_data(data):
     assert make_task(data, source_lang="body", target_lang="title").dictionary.symbols == tiny_dictionary().symbols
 
 
-def test_a_checkpoint_needs_the_pretrained_encoder_no_more(data, tmp_path):
-    """fairseq saves the options that it was given, not the copy that the model gets."""
+def test_a_checkpoint_no_longer_needs_the_pretrained_encoder(data, tmp_path):
+    """fairseq saves its original options, not the copy that the model gets."""
     encoder = tiny_model(1)
     sizes = {name: getattr(encoder.cfg, name) for name in SIZES}
     write_pretrained(tmp_path / "encoder", Conversion("BERT", encoder.state_dict(), sizes))
@@ -105,7 +105,7 @@ def test_a_checkpoint_knows_its_layout(data):
 
 
 def test_a_checkpoint_of_other_symbols(data):
-    """Of more, of as many, or of the same ones in another order."""
+    """More symbols, other symbols of the same number, or the same ones in another order."""
     state = built(data).state_dict()
     longer = {**state, "symbols": "x", "num_symbols": 99}
     with pytest.raises(UserError, match="the dictionary has 50 symbols, but the checkpoint was made with 99"):
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_other_symbols(data):
 
 
 def test_the_pretrained_encoder_suggests_a_layout(data, monkeypatch):
-    """UniLM's segments, for example; it is known once the model is built."""
+    """UniLM's segments, for example; the layout is known once the model is built."""
     suggested = {"source_segments": "4", "target_segment": 5}
     build_model = UnilmModel.build_model
 
@@ -148,7 +148,7 @@ def test_a_resumed_run_keeps_the_layout_it_was_given(data):
     assert now.form.max_target == now.state_dict()["layout"]["max_target_positions"] == 12
 
 
-def test_the_set_that_is_trained_on_is_shuffled(data):
+def test_the_training_set_is_shuffled(data):
     task = built(data, train_subset="valid")
     for split in ("train", "valid"):
         task.load_dataset(split)
@@ -169,7 +169,7 @@ def test_models_of_an_ensemble_must_be_alike(data):
 
 @pytest.mark.parametrize("preset", CORRUPTIONS)
 @pytest.mark.parametrize("method", list(OBJECTIVES))
-def test_corruption_is_the_presets_but_for_what_is_given(data, method, preset):
+def test_given_options_override_the_presets_corruption(data, method, preset):
     options = {"finetune_method": method, "corruption": preset, "max_target_positions": 20}
     assert built(data, **options).corruption == OBJECTIVES[method].corruption[preset]
     given = {"random_prob": 0.0, "keep_prob": 0.5, "source_mask_prob": 0.1}
@@ -248,7 +248,7 @@ def test_sources_for_interactive_generation(data):
     assert batch["net_input"]["src_tokens"].tolist() == [[CLS, SEP, 0, 0], [CLS, 9, 8, SEP]]
 
 
-def test_a_dictionary_is_never_built_anew():
+def test_a_dictionary_is_never_built():
     with pytest.raises(
         UserError, match=r"^--srcdict and --joined-dictionary are needed: the dict\.txt of the pretrained encoder$"
     ):
@@ -271,7 +271,7 @@ def batches(task, split="valid", **limits):
 
 
 def decoding(data, **options: Any) -> UnilmSeq2SeqTask:
-    """A task that has loaded a checkpoint."""
+    """Return a task that has loaded a checkpoint."""
     layout = {"finetune_method": "masked", "beam": 2, "score_reference": False, **options}
     task = make_task(data, **layout)
     task.build_model(model_options(**TINY_SIZES), from_checkpoint=True)
@@ -302,13 +302,13 @@ def test_max_tokens_counts_packed_positions_in_decoding_too(long_and_short):
     assert [len(batch) for batch in batches(task, max_tokens=3 * longest + 1)][:4] == [3, 3, 3, 3]
 
 
-def test_on_the_cpu_a_batch_has_no_more_sentences_than_help(tmp_path):
+def test_on_the_cpu_the_number_of_sentences_in_a_batch_is_limited(tmp_path):
     data = write_data(tmp_path / "many", {"valid": 40})
     useful = useful_sentences(torch.device("cpu"), beam=8)
     assert [len(batch) for batch in batches(decoding(data, beam=8), max_tokens=1_000_000)] == [useful, 40 - useful]
 
 
-def test_training_validating_and_scoring_references_go_on_as_they_were(long_and_short):
+def test_batches_of_training_validation_and_scoring_are_unchanged(long_and_short):
     validating = decoding(long_and_short)
     validating.build_criterion(MaskAttentionConfig(_name="mask_attention"))
     scoring = decoding(long_and_short, score_reference=True)

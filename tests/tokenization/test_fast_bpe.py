@@ -1,4 +1,4 @@
-"""fastBPE's codes, applied by subword-nmt as by fastBPE itself."""
+"""fastBPE's codes, applied by subword-nmt with the result of fastBPE itself."""
 
 import io
 import sys
@@ -11,7 +11,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.fast_bpe import load_codes
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
-# Codes, words and what fastBPE 0.1.0 made of them.
+# Codes, words and the output of fastBPE 0.1.0.
 CODES = ["t h 9", "e r</w> 8", "th e</w> 7", "o th 6", "l o 5", "lo w 4", "a a 3", "b c</w> 2", "é s</w> 1"]
 RECORDED = {
     "the": "the",
@@ -40,7 +40,7 @@ def test_pieces_are_those_of_fastbpe(codes):
     assert {word: " ".join(pieces_of(word)) for word in RECORDED} == RECORDED
 
 
-def test_fastbpe_is_used_where_it_is_installed(codes, monkeypatch):
+def test_fastbpe_is_used_if_it_is_installed(codes, monkeypatch):
     class FastBPE:
         def __init__(self, codes_path: str, vocabulary_path: str) -> None:
             assert (codes_path, vocabulary_path) == (str(codes), "")
@@ -69,7 +69,7 @@ def test_lines_are_those_of_subword_nmt(tokenizer_folder):
         assert ours.decode(ours.encode(line)) == line
 
 
-def test_what_the_dictionary_lacks_is_unknown(tokenizer_folder):
+def test_pieces_missing_from_the_dictionary_are_unknown(tokenizer_folder):
     tokenizer = open_tokenizer(tokenizer_folder("fastbpe"))
     assert tokenizer.encode("  the\u2028dog 中\t") == "the do@@ g <unk>"
     assert tokenizer.encode("the<mask> </s>dog") == "the <mask> </s> do@@ g"

@@ -1,4 +1,4 @@
-"""A tokenizer written as ``tokenizer.json``: the ids that ours gives."""
+"""A tokenizer written as ``tokenizer.json`` gives our ids."""
 
 import pytest
 from tokenizer_folders import (
@@ -23,7 +23,7 @@ ADDED = "__de__"
 
 
 def written(source, destination, prefix=(), max_source=1000):
-    """What is written, opened by transformers, and the ids that our tokenizer gives."""
+    """Return the written tokenizer, opened by transformers, and our tokenizer's ids."""
     destination.mkdir()
     vocabulary = read_vocabulary(source)
     write_fast_tokenizer(source, vocabulary, destination, prefix, max_source)
@@ -50,14 +50,14 @@ def test_ids(write, tmp_path):
 
 @pytest.mark.parametrize("write", [write_sentencepiece, write_wordpiece])
 def test_any_text(write, tmp_path):
-    """Of printable characters; the programs drop others or not."""
+    """Only printable characters: programs differ in whether they drop others."""
     theirs, _, ids = written(write(tmp_path / "source"), tmp_path / "fast")
     texts = ["".join(filter(str.isprintable, text)) for text in random_texts(300)]
     for text in texts:
         assert theirs(text)["input_ids"][:-1] == ids(text), text
 
 
-def test_long_texts_and_what_is_read_back(tmp_path):
+def test_long_texts_and_reading_the_file(tmp_path):
     theirs, dictionary, ids = written(write_sentencepiece(tmp_path / "source"), tmp_path / "fast", max_source=6)
     long = theirs(SENTENCES[0], truncation=True)["input_ids"]
     assert long == [*ids(SENTENCES[0])[:5], dictionary.eos()]
@@ -65,7 +65,7 @@ def test_long_texts_and_what_is_read_back(tmp_path):
     assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_no_such_file_for_these(tmp_path):
+def test_schemes_without_a_tokenizer_json(tmp_path):
     for number, (write, reason) in enumerate(
         [
             (write_gpt2, "ids are not those of the model"),

