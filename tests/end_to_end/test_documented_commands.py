@@ -1,0 +1,189 @@
+"""The commands of the README and the pages, run as they are printed, with tiny encoders and texts.
+
+Bash reads a block and passes the words of each command on. They then run in order, in this process. What takes long is
+made short by options that are added at the end; see `SHORT`. `NOT_RUN` lists what cannot run here, with the reason.
+"""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import raw_corpora
+from called import call
+from hugging_face import save, their_model
+from official_deltalm import write_official
+from processes import ROOT
+
+pytest.importorskip("transformers", reason="makes the tiny encoders")
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TRAINED = ("--cpu", "--max-update", "2", "--update-freq", "1", "--max-tokens", "2000", "--max-epoch", "1")
+SHORT = {
+    "train": TRAINED,
+    "finetune": ("--updates", "2", "--batch", "4", "--cpu"),
+    "generate": ("--cpu", "--overwrite"),
+    "predict": ("--cpu",),
+    "recipe": ("--smoke", "--cpu"),
+    "pretrain": ("--smoke", "--cpu"),
+}
+NOT_RUN = {
+    "pip": "would change the environment",
+    "curl": "needs the server, which tests/serve run",
+    "s2sft serve": "does not end; tests/serve run it",
+    "torchrun": "needs several GPUs or machines; tests/runtime/test_several_ranks.py starts ranks",
+    "srun": "needs SLURM",
+    "scontrol": "needs SLURM",
+    "ray": "needs a cluster",
+    "bash": "the scripts of the README run in CI",
+    "python": "experiments of hours",
+    "s2sft generate --engine ray": "starts Ray, as tests/end_to_end/test_generate_ray.py does",
+}
+BERTS = ("bert-base-uncased", "MINILM", "path/to/bert-base-uncased", "path/to/unilm1.2-base-uncased", "ernie-gen-large")
+ENCODERS = {
+    **dict.fromkeys((*BERTS, "path/to/ernie-gen-base", "path/to/ernie-gen-large"), "bert"),
+    **dict.fromkeys(("xlm-roberta-base", "infoxlm-base", "path/to/infoxlm-base"), "xlm-roberta"),
+    "path/to/roberta-base": "roberta",
+    "ModernBERT-base": "modernbert",
+}
+CORPORA = {
+    **{name: getattr(raw_corpora, name) for name in ("squad", "coqa", "xsum", "iwslt14", "gigaword", "multi30k")},
+    **{"cnndm": raw_corpora.cnn_dailymail, "personachat": raw_corpora.persona_chat, "GLUE": raw_corpora.glue},
+    "SQuAD": raw_corpora.squad_reading,
+}
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def commands(block: str, folder: Path) -> list[list[str]]:
+    """Return the words of each command of a block, as bash passes them on."""
+    names = ["s2sft", "cp", "ls", "cat", "chmod", "export", *(name for name in NOT_RUN if " " not in name)]
+    record = r"""{ printf '%%s\0' %s "$@"; printf '\n\0'; } >> "$CALLS" """
+    functions = "".join(f"{name}() {record % name}\n" for name in names if name != "cat")
+    # With words it joins files that do not exist yet; without any it writes an example, which stays.
+    functions += f"cat() {{ if [ $# = 0 ]; then command cat; else {record % 'cat'}; fi; }}\n"
+    calls = folder / "calls"
+    calls.write_bytes(b"")
+    text = re.sub(r"^\[ \$\? = 75.*|^grep -q .*", "", block, flags=re.M)
+    done = subprocess.run(
+        ["bash", "-c", functions + text],
+        cwd=folder,
+        env={**os.environ, "CALLS": str(calls), "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [words.split("\0")[:-1] for words in calls.read_text(encoding="utf-8").split("\n\0")[:-1]]
+
+
+def is_run(words: list[str]) -> bool:
+    """Return whether no entry of `NOT_RUN` names this command."""
+    return not any(
+        words[: len(name.split())] == name.split() or (" --" in name and name in " ".join(words)) for name in NOT_RUN
+    )
+
+
+def run(words: list[str], folder: Path) -> None:
+    """Run a command; it must succeed."""
+    if words[0] != "s2sft":
+        if words[0] == "cp":
+            subprocess.run(words, cwd=folder, check=True)
+        return
+    command, *options = (word for word in words[1:] if word != "...")
+    short = list(SHORT.get(command, ()))
+    if command == "generate" and "--input" not in options:
+        short = ["--cpu", "--num-workers", "0"]
+    remove_written(command, options, folder)
+    if command == "finetune" and "--" in options:
+        place = options.index("--")
+        options[place:place] = short
+    elif not (command == "recipe" and "--dump-config" in options):
+        options += [word for word in short if word not in options or not word.startswith("--")]
+    done = call(folder, command, *options)
+    assert done.returncode == 0, f"s2sft {command} {' '.join(options)}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+
+
+def remove_written(command: str, options: list[str], folder: Path) -> None:
+    """Remove what another page has written under the name that a command writes to."""
+    option = {"train": "--save-dir", "convert": "--to", "export": "--to"}.get(command, "--output")
+    if command in ("train", "convert", "export", "finetune", "recipe", "pretrain", "prepare"):
+        written = options[options.index(option) + 1] if option in options else "checkpoints"
+        shutil.rmtree(folder / written, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the encoders, texts and corpora that the pages name."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, family in ENCODERS.items():
+        save(family, their_model(family, max_position_embeddings=600), folder / name)
+    for name in ("deltalm", "path/to/deltalm"):
+        (folder / name).mkdir(parents=True)
+        write_official(folder / name)
+    for name, writer in CORPORA.items():
+        writer(folder / name)
+    texts = [f"w{number % 40 + 5} w{number % 7 + 5} w{number % 11 + 5} ." for number in range(40)]
+    targets = [f"w{number % 7 + 5} ." for number in range(40)]
+    rows = [{"src": a, "tgt": b, "passage": a, "answer": b, "question": b} for a, b in zip(texts, targets, strict=True)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    for split in ("train", "valid", "test", "new", "pairs"):
+        for place in (folder, folder / "raw"):
+            raw_corpora.write(place / f"{split}.jsonl", lines)
+    for split in ("train", "valid", "test"):
+        for side, text in (("src", texts), ("tgt", targets), ("en", texts), ("de", targets), ("fr", targets)):
+            for place in (folder, folder / "raw"):
+                raw_corpora.write_lines(place / f"{split}.{side}", text)
+        for side in ("txt", "passage", "answer", "question"):
+            raw_corpora.write_lines(folder / "raw" / f"{split}.{side}", texts)
+        for pair in ("en-de", "en-fr"):
+            for side in pair.split("-"):
+                raw_corpora.write_lines(folder / "raw" / f"{split}.{pair}.{side}", texts)
+        raw_corpora.write_lines(folder / f"{split}.target", targets)
+        raw_corpora.write_lines(folder / f"src-{split}.txt", texts)
+        raw_corpora.write_lines(folder / f"tgt-{split}.txt", targets)
+    for name in ("train", "test"):
+        (folder / "raw" / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for name in ("sources", "histories", "all", "texts/a", "books/a"):
+        raw_corpora.write_lines(folder / f"{name}.txt", texts)
+    raw_corpora.write_lines(
+        folder / "dialogues.tsv", [f"{a} [SEP] {a}\t{b}" for a, b in zip(texts, targets, strict=True)]
+    )
+    for block in blocks(ROOT / "README.md"):
+        for words in commands(block, folder):
+            if is_run(words):
+                run(words, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(world: Path, tmp_path: Path) -> Iterator[Path]:
+    """Return a copy of the world."""
+    shutil.copytree(world, tmp_path / "world", symlinks=True)
+    return tmp_path / "world"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name_of)
+def test_the_commands_of_a_page(page, folder):
+    if any("s2sft preprocess" in block for block in blocks(page)):
+        for name in ("data", "tokens"):  # of the README
+            shutil.rmtree(folder / name)
+    run_here = 0
+    for block in blocks(page):
+        for words in commands(block, folder):
+            if is_run(words):
+                run(words, folder)
+                run_here += words[0] == "s2sft"
+    if not run_here:
+        pytest.skip("no command of this page can run here")
