@@ -90,6 +90,8 @@ def _check_numbers(namespace: argparse.Namespace) -> None:
         if wrong:
             between = f"between {least:g} and {greatest:g}" if math.isfinite(greatest) else "a number from 0 on"
             problems.append(f"{as_option(name)} must be {between}, but is {', '.join(f'{value:g}' for value in wrong)}")
+    if getattr(namespace, "lr_scheduler", None) == "inverse_sqrt" and namespace.warmup_updates == 0:
+        problems.append("--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, but is 0")
     if problems:
         raise UserError.of(problems)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import raw_corpora
+import torch
 from called import call
 from hugging_face import save, their_model
 from official_deltalm import write_official
@@ -24,7 +25,7 @@ pytest.importorskip("transformers", reason="makes the tiny encoders")
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TRAINED = ("--cpu", "--max-update", "2", "--update-freq", "1", "--max-tokens", "2000", "--max-epoch", "1")
+TRAINED = ("--cpu", "--max-update", "2", "--warmup-updates", "1", "--update-freq", "1", "--max-tokens", "2000")
 SHORT = {
     "train": TRAINED,
     "finetune": ("--updates", "2", "--batch", "4", "--cpu"),
@@ -45,6 +46,24 @@ NOT_RUN = {
     "python": "experiments of hours",
     "s2sft generate --engine ray": "starts Ray, as tests/end_to_end/test_generate_ray.py does",
 }
+ENCODER_DECODER = """
+    s2sft convert deltalm --to pretrained
+    s2sft tokenize --tokenizer-dir pretrained --output-dir tokens --input raw/train.en raw/train.de
+    s2sft preprocess -s en -t de --srcdict pretrained/dict.txt --joined-dictionary --destdir pairs \\
+        --trainpref tokens/train
+    s2sft train pairs --arch deltalm --pretrained pretrained --disable-validation
+    """
+PREPARED = [
+    ("docs/howto/exports.md", "--format ctranslate2", ENCODER_DECODER),
+    ("docs/exports.md", "--to bart", ENCODER_DECODER),
+    (
+        "docs/howto/multilingual.md",
+        "--text-languages",
+        "for l in en fr; do for part in $l.txt $l.valid.txt; do cp tokens/train.en-fr.$l tokens/$part; done; done",
+    ),
+    ("docs/howto/lora.md", "moved/encoder", "mkdir moved; cp -r encoder moved/encoder"),
+]
+"""Page, part of a block, and commands that run before this block."""
 BERTS = ("bert-base-uncased", "MINILM", "path/to/bert-base-uncased", "path/to/unilm1.2-base-uncased", "ernie-gen-large")
 ENCODERS = {
     **dict.fromkeys((*BERTS, "path/to/ernie-gen-base", "path/to/ernie-gen-large"), "bert"),
@@ -106,7 +125,7 @@ def run(words: list[str], folder: Path) -> None:
         place = options.index("--")
         options[place:place] = short
     elif not (command == "recipe" and "--dump-config" in options):
-        options += [word for word in short if word not in options or not word.startswith("--")]
+        options += short  # the last one of an option counts
     done = call(folder, command, *options)
     assert done.returncode == 0, f"s2sft {command} {' '.join(options)}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
 
@@ -125,6 +144,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     for name, family in ENCODERS.items():
         save(family, their_model(family, max_position_embeddings=600), folder / name)
+        if family == "bert":  # whose tokenizer has no full stop
+            vocabulary = (folder / name / "vocab.txt").read_text(encoding="utf-8").splitlines()
+            raw_corpora.write_lines(folder / name / "vocab.txt", [*vocabulary[:-1], "."])
+    for name in ("path/to/ckpt-30000", "path/to/ckpt-32000"):  # as the program of s2s-ft saves a model
+        (folder / name).mkdir(parents=True)
+        bert = their_model("bert", max_position_embeddings=600)
+        weights = bert.state_dict()
+        weights["cls.predictions.decoder_weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+        weights["crit_mask_lm_smoothed.one_hot"] = torch.zeros(1, bert.config.vocab_size)
+        torch.save(weights, folder / name / "pytorch_model.bin")
+        bert.config.save_pretrained(folder / name)
     for name in ("deltalm", "path/to/deltalm"):
         (folder / name).mkdir(parents=True)
         write_official(folder / name)
@@ -175,13 +205,16 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name_of)
-def test_the_commands_of_a_page(page, folder):
+def test_the_commands_of_a_page(page, folder, world):
     if any("s2sft preprocess" in block for block in blocks(page)):
         for name in ("data", "tokens"):  # of the README
             shutil.rmtree(folder / name)
     run_here = 0
     for block in blocks(page):
-        for words in commands(block, folder):
+        before = [lines for name, part, lines in PREPARED if name == name_of(page) and part in block]
+        found = commands("\n".join([*before, block]), folder)
+        shutil.copy(world / "pairs.jsonl", folder)  # an example in a page has fewer pairs than are needed
+        for words in found:
             if is_run(words):
                 run(words, folder)
                 run_here += words[0] == "s2sft"

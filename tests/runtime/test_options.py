@@ -87,6 +87,10 @@ def test_neither_precision():
     [
         (("--lr", "nan"), "argument --lr: invalid <lambda> value: 'nan'"),  # fairseq's own
         (("--weight-decay", "inf"), "--weight-decay must be a number from 0 on, but is inf"),
+        (
+            ("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "0"),
+            "--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, but is 0",
+        ),
         (("--lr", "-1"), "--lr must be a number from 0 on, but is -1"),
         (("--lr", "0.1,-2"), "--lr must be a number from 0 on, but is -2"),
         (("--clip-norm", "-0.5"), "--clip-norm must be a number from 0 on, but is -0.5"),
