@@ -42,9 +42,10 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
     )
     problems += corruption.problems()
     weight = options.word_flow_weight
-    if weight is not None and not 0 <= weight <= 1:
+    takes_weight = objective.cut is None  # `make_blocks` checks that of blocks
+    if takes_weight and weight is not None and not 0 <= weight <= 1:
         problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
-    if options.span_vocab is None and objective.cut is None and weight not in (None, 1):
+    if takes_weight and options.span_vocab is None and weight not in (None, 1):
         problems.append(f"--word-flow-weight {weight:g} needs --span-vocab: without it there is only one flow")
     if options.span_vocab is not None and not objective.takes_spans:
         takers = [other for other in OBJECTIVES if OBJECTIVES[other].takes_spans]

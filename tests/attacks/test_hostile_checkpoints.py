@@ -47,7 +47,7 @@ def test_a_member_that_inflates(tmp_path, member):
     assert path.stat().st_size < 10**6
     before = most_memory()
     for load in (load_checkpoint, lambda path: checkpoint_utils.load_checkpoint_to_cpu(str(path)), open_source):
-        with pytest.raises(UserError, match=rf"pytorch_model\.bin: refused, its .*/{member}' to 300,000,\d\d\d bytes"):
+        with pytest.raises(UserError, match=rf"pytorch_model\.bin: refused, .*.*/{member}' to 300,000,\d\d\d bytes"):
             load(path)
     assert most_memory() - before < 10**8
 

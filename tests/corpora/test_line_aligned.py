@@ -75,7 +75,7 @@ def test_no_known_layout(tmp_path, malformed):
     names = "train.x.fr, train.y.fr, dev.x.fr, dev.y.fr, test.x.fr, test.y.fr"
     assert str(raised.value) == (
         f"--raw {tmp_path} holds the files of no known layout (plain or .gz):\n"
-        f"  - one layout has {names}, of which the folder lacks {names.removeprefix('train.x.fr, ')}"
+        f"  - one layout needs {names}, but the folder lacks {names.removeprefix('train.x.fr, ')}"
     )
 
 

@@ -137,7 +137,7 @@ def test_complete_windows_are_kept(fault, disk, words, call_command, tmp_path):
     )
     kept = parts.read_text().splitlines()
     assert len(kept) > 100 and kept[:-1] == expected.splitlines()[: len(kept) - 1]
-    assert "goes on behind" in call_command(*words).stderr
+    assert f"{parts}: resumes after " in call_command(*words).stderr
     assert (disk / "out" / "long.txt").read_text() == expected
     assert len(sources.read_text().splitlines()) == len(expected.splitlines())
 

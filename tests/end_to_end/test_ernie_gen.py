@@ -99,7 +99,7 @@ def test_mistakes(pretrain, call_command, toy):
     done = call_command("train", toy.data, *MODEL, *toy.layout, *TRAINING, *words, "--save-dir", "x", status=2)
     for problem in (
         "--noise-prob is for --finetune-method infilling, but that is causal",
-        "--word-flow-weight is for --finetune-method infilling, but that is causal",
+        "--word-flow-weight is for --finetune-method infilling or blocks, but that is causal",
         "--word-flow-weight must be between 0 and 1, but is 2",
         "--span-vocab is for --finetune-method pseudo_masked or infilling, but that is causal",
     ):

@@ -285,7 +285,7 @@ def test_options_that_do_not_fit(call_command, by_ray, options, corpus, tmp_path
         "--nbest 2 needs --output-format jsonl, but it is txt",
         "--overwrite is for one file",
         "--num-shards must be 1 with --engine ray, whose shards are files, but is 2",
-        f"--input must not hold {corpus / 'plain.jsonl'} and corpus/plain.txt both: {corpus / 'plain.txt'} would be",
+        f"--input must not hold both {corpus / 'plain.jsonl'} and corpus/plain.txt",
         f"--output corpus holds the input {corpus / 'plain.txt'}, which would be replaced",
     ):
         assert text in stderr

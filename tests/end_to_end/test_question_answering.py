@@ -1,6 +1,7 @@
 """Extractive question answering: from SQuAD's JSON to windows, training, predictions and scores."""
 
 import json
+import re
 
 import pytest
 from command_output import last_value
@@ -80,7 +81,7 @@ def test_from_json_to_scores(preprocessed, call_command, letters, until_learned,
     assert "wrote hugging_face: BertForQuestionAnswering" in told
     told = call_command(*predict, "--output", "a.json", "--null-odds", "odds.json", "--n-best-file", "best.json").stdout
     assert "a.json: 8 answers, 2 of them empty\n" in told
-    assert "odds.json: the odds that there is no answer; predicted where they are above 0\n" in told
+    assert re.search(r"^odds\.json: .*above 0", told, re.MULTILINE)
     found = json.loads((tmp_path / "a.json").read_text())
     assert found == {letter: text or "" for letter, text in ANSWERS.items()}
     always = json.loads((tmp_path / "folder.json").read_text())  # without the odds, every question gets an answer

@@ -43,7 +43,7 @@ def checkpoint(tmp_path):
 def test_writes_the_output_of_the_program(call_command, tmp_path, checkpoint, recorded, mode, method):
     named = ("--finetune-method", method) if method else ()
     done = call_command("convert", checkpoint, "--tokenizer-dir", "tokenizer", "--to", "model", *named)
-    assert ("fine-tuned, pseudo_masked: the program's default" in done.stdout) == (method is None)
+    assert ("fine-tuned with pseudo_masked, the program's default" in done.stdout) == (method is None)
     lines = [" ".join(SYMBOLS[token] for token in recorded[f"src/{i}"]) for i in range(8)]
     Path("test.src").write_text("".join(f"{line}\n" for line in lines))
     words = ("-s", "src", "-t", "tgt", "--only-source", "--srcdict", "model/dict.txt", "--testpref", "test")

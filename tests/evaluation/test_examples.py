@@ -91,7 +91,7 @@ def test_examples_without_a_reference(write):
 @pytest.mark.parametrize("line", ["no JSON", "[]", "{}", '{"refs": "text"}', '{"refs": [1]}', '{"tgt": 1}'])
 def test_malformed_json_lines(write, line):
     references = write("ref.jsonl", '{"tgt": "b"}', line)
-    with pytest.raises(UserError, match=r'ref.jsonl: 1 line\(s\) are no JSON object with a list .*"tgt": line 2$'):
+    with pytest.raises(UserError, match=r'ref.jsonl: 1 line\(s\) are not a JSON object with .*"tgt": line 2$'):
         read_examples(write("hyp", "a", "b"), [references], None, Settings())
 
 

@@ -90,7 +90,7 @@ def test_the_folder(tmp_path, layout, capsys):
     ours, theirs = Seq2Seq.from_pretrained(tmp_path / "model"), Seq2Seq.from_pretrained(tmp_path / "out")
     for options in ({}, {"beam": 2, "num_return": 2}, {"sampling": True, "seed": 3}):
         assert theirs.generate(TEXTS, **options) == ours.generate(TEXTS, **options)
-    with pytest.raises(UserError, match="this is a model for onnx, which generates and nothing else"):
+    with pytest.raises(UserError, match="this is a model for onnx, which can only generate"):
         theirs.score(["w5"], ["w6"])
     assert "| largest difference of logits |" in (tmp_path / "out" / "README.md").read_text()
 

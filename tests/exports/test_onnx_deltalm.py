@@ -81,5 +81,5 @@ def test_the_command_lines(pair_of, call_command, tmp_path):
 
 def test_what_needs_the_model_itself(pair_of):
     exported = Seq2Seq.from_pretrained(pair_of()[1])
-    with pytest.raises(UserError, match="this is a model for onnx, which generates and nothing else"):
+    with pytest.raises(UserError, match="this is a model for onnx, which can only generate"):
         exported.score(["a"], ["b"])

@@ -94,7 +94,7 @@ def test_unsupported_encoders(tmp_path, kind):
     original = Original(tmp_path / "model", "--self-contained")
     with pytest.raises(UserError) as raised:
         write_self_contained(original, tmp_path)
-    named = {problem.split(" with ")[1].split(" ")[0] for problem in raised.value.problems}
+    named = {problem.split(" needs ")[1].split(" ")[0] for problem in raised.value.problems}
     expected = {
         "grouped": {"--norm", "--embedding-norm", "--key-value-heads", "--lm-head", "--output-matrix", "--output-bias"},
         "rotary-post": {"--biases", "--lm-head", "--lm-head-activation-fn"},

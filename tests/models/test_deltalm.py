@@ -275,7 +275,7 @@ def test_problems_with_the_encoder(encoders, tmp_path):
         build(dictionary(), pretrained=str(encoders["bert"].folder))
     theirs = save("electra-small-discriminator", their_model("electra-small-discriminator"), tmp_path / "theirs")
     convert(theirs, tmp_path / "ours")
-    with pytest.raises(UserError, match=r"an encoder with embedding_dim 0 is needed, but that of .* has 8"):
+    with pytest.raises(UserError, match=r"the encoder must have embedding_dim 0, but .* has 8"):
         build(encoders["bert"].symbols, pretrained=str(tmp_path / "ours"))
 
 

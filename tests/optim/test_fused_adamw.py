@@ -303,7 +303,7 @@ def test_moments_of_other_parameters():
 
 def test_flattened_parameters():
     flat = nn.Parameter(torch.zeros(5))
-    with pytest.raises(UserError, match=r"^--optimizer fused_adamw needs --weight-decay 0 where "):
+    with pytest.raises(UserError, match=r"^--optimizer fused_adamw needs --weight-decay 0 if "):
         FusedAdamW(FusedAdamWConfig(**SETTINGS), [flat])
     assert FusedAdamW(FusedAdamWConfig(**{**SETTINGS, "weight_decay": 0.0}), [flat]).supports_flat_params
 

@@ -83,7 +83,7 @@ def test_settings_of_a_stage_that_failed_are_forgotten(stages, tmp_path, made):
     pin(encoder="right", text="same")
     (tmp_path / made).mkdir(parents=True)
     pin(encoder="right", text="same", further=None)
-    with pytest.raises(UserError, match=r"holds files of other settings.*\n  encoder: before right, now other$"):
+    with pytest.raises(UserError, match=r"other settings.*\n  encoder: before right, now other$"):
         pin(encoder="other", text="same")
     with pytest.raises(UserError, match=r"\n  text: before same, now $"):
         pin(encoder="right")

@@ -107,7 +107,7 @@ def test_finished_stages_are_not_repeated(folder, whole, capsys):
     started(folder, output, refuse).run()
     assert "the model is" in capsys.readouterr().out
     assert json.loads((output / "finetune.json").read_text()) == json.loads(before)
-    with pytest.raises(UserError, match=r"holds files of other settings.*\n  metric: before rouge-l, now bleu\n"
+    with pytest.raises(UserError, match=r"other settings.*\n  metric: before rouge-l, now bleu\n"
                                         r"  lr: before 1e-3, now 2e-3$"):  # fmt: skip
         started(folder, output, lr="2e-3", metric="bleu").run()
     other = started(folder, output)

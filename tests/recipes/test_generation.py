@@ -282,7 +282,7 @@ def test_hypotheses_of_another_system(smoke, tmp_path):
          ["--seed must be a whole number of at least 0, but is x",
           "--method must be one of causal, masked, pseudo_masked, infilling, blocks, deltalm, but is infiling",
           "--max-target must be a whole number of at least 1, but is 0"]),
-        (("--preset", "base/gigaword"), ["--preset must be one of this recipe's, but is base/gigaword: none"]),
+        (("--preset", "base/gigaword"), ["--preset must be a preset of this recipe (none), but is base/gigaword"]),
         (("--dry-run",), ["--dry-run needs --updates", "recipes-out/e2e"]),
         (("--hyp",), ["--hyp"]),
         (("--size", "10k"), ["--size"]),

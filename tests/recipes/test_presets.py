@@ -221,7 +221,7 @@ def test_the_task_of_a_preset(tmp_path):
     message = commands(tmp_path, "gigaword", "--preset", "large/coqa", "--updates", 9, status=2)
     names = [row["preset"] for row in ALL if row["recipe"] == "gigaword"]
     assert len(names) == 6
-    assert message == f"error: --preset must be one of this recipe's, but is large/coqa: {', '.join(names)}\n"
+    assert message == f"error: --preset must be a preset of this recipe ({', '.join(names)}), but is large/coqa\n"
 
 
 @pytest.mark.parametrize("task", [task for task in GENERATION if task != "wmt10"])
@@ -247,7 +247,7 @@ def test_the_settings_of_deltalm(tmp_path, task):
     assert (train["--lr"], train["--warmup-updates"]) == ("1e-4", "7")
     assert (train["--max-tokens"], train["--update-freq"]) == ("99", "2")
     message = commands(tmp_path, task, *method, "--batch", 8, "--updates", 9, status=2)
-    assert message == "error: --method deltalm has no use for --batch: leave it out\n"
+    assert message == "error: --batch cannot be used with --method deltalm: leave it out\n"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_from_text_to_encoder(folder):
     assert "find spans" not in done.stdout
     changed = pretrain(folder, *words, "--encoder", run / "encoder", "--seed", 2)
     assert changed.returncode == 2
-    assert "holds files of other settings" in changed.stderr
+    assert "holds files that were made with other settings" in changed.stderr
     assert "  seed: before 1, now 2" in changed.stderr
 
 
