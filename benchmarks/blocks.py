@@ -1,6 +1,6 @@
-"""Decoding in blocks and with drafts from blocks: score, tokens per pass and sentences per second, in one run.
+r"""Decoding in blocks and with drafts from blocks: score, tokens per pass and sentences per second, in one run.
 
-    python benchmarks/blocks.py --blocks-model blocks=runs/blocks/model --plain-model pseudo-masked=runs/plain/model \\
+    python benchmarks/blocks.py --blocks-model blocks=runs/blocks/model --plain-model pseudo-masked=runs/plain/model \
         --source test.src --references test.refs.jsonl --threads 2
 
 A plain model is decoded only greedily and with a beam of 5; a model that was trained in blocks is decoded in every

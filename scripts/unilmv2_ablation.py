@@ -1,6 +1,6 @@
-"""Ablation of UniLMv2's objectives on real text: pre-train a small model with each, fine-tune all on the same tasks.
+r"""Ablation of UniLMv2's objectives on real text: pre-train a small model with each, fine-tune all on the same tasks.
 
-    python scripts/unilmv2_ablation.py --text books --encoder minilm --output out \\
+    python scripts/unilmv2_ablation.py --text books --encoder minilm --output out \
         --raw sst-2=glue cola=glue squad=squad squad_qg=squad
 
 `--text` is a folder with train.txt and valid.txt: one paragraph per line, and an empty line after each document. A

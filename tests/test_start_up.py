@@ -75,7 +75,7 @@ finally:
 
 
 def test_scientific_packages_are_imported_when_they_are_used():
-    """fairseq's own metrics still work, although their packages are not imported with it."""
+    """Fairseq's own metrics still work, although their packages are not imported with it."""
     program = """
 import sys
 import s2sft_fairseq.plugin

@@ -34,7 +34,7 @@ class Task:
 
 @pytest.fixture(scope="module")
 def dictionary():
-    """fairseq's four symbols, GPT-2's ids, a filler, and the mask that the task adds."""
+    """Fairseq's four symbols, GPT-2's ids, a filler, and the mask that the task adds."""
     made = Dictionary()
     for number in range(50 - 6):
         made.add_symbol(str(13 + number))

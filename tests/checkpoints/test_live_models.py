@@ -219,7 +219,7 @@ def test_configurations_of_older_transformers(converted, tmp_path):
 
 
 def test_old_layer_norm_names(converted, tmp_path):
-    """gamma and beta, the names in TensorFlow and in the first PyTorch checkpoints."""
+    """Gamma and beta, the names in TensorFlow and in the first PyTorch checkpoints."""
     theirs, saved, folder = converted("bert")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value.clone()

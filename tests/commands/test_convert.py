@@ -370,7 +370,7 @@ def test_real_wordpiece_vocabularies(tmp_path, name, text, pieces, mask):
 
 @needs_real_vocabularies
 def test_the_real_vocabulary_of_roberta(tmp_path):
-    """fairseq's dictionary and GPT-2's files give RoBERTa's published ids, and decoding restores the text."""
+    """Fairseq's dictionary and GPT-2's files give RoBERTa's published ids, and decoding restores the text."""
     config = transformers.RobertaConfig(**{**CONFIG, "vocab_size": 50265, "max_position_embeddings": 34})
     transformers.RobertaForMaskedLM(config).save_pretrained(tmp_path / "roberta")
     convert(tmp_path / "roberta", tmp_path / "out", "--tokenizer-dir", SHARED / "gpt2")

@@ -105,7 +105,7 @@ def test_xlm_roberta_stays_one(tmp_path):
 
 
 def test_the_ids_of_fairseq_become_those_of_roberta(tmp_path):
-    """fairseq's dictionary names GPT-2's ids; RoBERTa's vocab.json names the tokens themselves."""
+    """Fairseq's dictionary names GPT-2's ids; RoBERTa's vocab.json names the tokens themselves."""
     saved = save("roberta", their_model("roberta"), tmp_path / "saved")
     # The same model with fairseq's dictionary, in which the tokens have another order.
     tokens = {token: number for number, token in enumerate(BYTES)}

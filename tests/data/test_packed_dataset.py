@@ -202,7 +202,7 @@ def test_nothing_is_logged_if_everything_fits(caplog, method, longest):
 
 @pytest.mark.parametrize("count", [3, 8, 11, 16, 21])
 def test_the_last_batch_is_kept(count):
-    """fairseq drops the remainder of --required-batch-size-multiple, 8 by default."""
+    """Fairseq drops the remainder of --required-batch-size-multiple, 8 by default."""
     data = dataset(sources=[4] * count, targets=[3] * count)
     batches = data.batch_by_size(data.ordered_indices(), max_sentences=8, required_batch_size_multiple=8)
     assert sorted(index for batch in batches for index in batch) == list(range(count))

@@ -117,7 +117,7 @@ def test_texts_alone():
 
 
 def test_no_text_is_left_out_for_its_length():
-    """fairseq wants no text longer than --max-tokens; the batches report such a text by name."""
+    """Fairseq wants no text longer than --max-tokens; the batches report such a text by name."""
     data = dataset(None)
     kept, ignored = data.filter_indices_by_size(np.arange(3), 4)
     assert len(kept) == 3 and ignored == []

@@ -34,7 +34,7 @@ def test_training_uses_all(toy, call_command, tmp_path):
 
 
 def test_training_leaves_out_no_long_example(call_command, tiny_corpus, tiny_options, tmp_path):
-    """fairseq drops, with a warning, an example with a side that is longer than --max-tokens."""
+    """Fairseq drops, with a warning, an example with a side that is longer than --max-tokens."""
     raw = shutil.copytree(tiny_corpus, tmp_path / "raw")
     for split in ("train", "valid", "test"):
         (raw / f"{split}.src").write_text("a b\n" * 7 + "a b c d e f g h i j a b\n")

@@ -97,7 +97,7 @@ def test_pretokenizing():
 
 
 def test_russian_words(monkeypatch):
-    """razdel is not a required package: a fake module returns its words."""
+    """Razdel is not a required package: a fake module returns its words."""
     words = [SimpleNamespace(text=word) for word in ("Что-то", "стоит", "1,5", "тыс", ".", "«", "руб", "»")]
     monkeypatch.setitem(sys.modules, "razdel", SimpleNamespace(tokenize=lambda text: words if text else []))
     settings = Settings(pretokenize="razdel", ref_separator="|")

@@ -69,6 +69,6 @@ def test_signatures():
 
 
 def test_the_log_is_left_alone():
-    """absl's handler would close the standard error together with itself."""
+    """Absl's handler would close the standard error together with itself."""
     scorer_module()
     assert not any("absl" in type(handler).__module__ for handler in logging.root.handlers)

@@ -156,7 +156,6 @@ class ReplayedDraws:
 
     def pack(self, source: np.ndarray, target: np.ndarray, form: SequenceForm) -> tuple[Section, ...]:
         """Pack with our objective and no corruption, then replace the clean ids by the drawn ones."""
-
         corruption = OBJECTIVES[self.method].corruption["paper"]
         sections = pack_example(self.method, source, target, form, corruption, np.random.default_rng(0))
         drawn = [self.source, self.target, self.pseudo][: len(sections)]

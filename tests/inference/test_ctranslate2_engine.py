@@ -118,7 +118,7 @@ def test_commands_that_need_pytorch(pair_of, tmp_path, call_command):
     ):
         with pytest.raises(UserError, match=r"^this is a model for ctranslate2, which can only generate"):
             call()
-    with pytest.raises(UserError, match=r"holds a model for ctranslate2, which only s2sft generate --input and Seq2Seq can run"):
+    with pytest.raises(UserError, match=r"which only s2sft generate --input and Seq2Seq can run"):
         load_checkpoint(exported)
     with pytest.raises(UserError, match=r"holds a model for ctranslate2"):
         export([str(exported), "--format", "hugging_face", "--to", str(tmp_path / "out")])

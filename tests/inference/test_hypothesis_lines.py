@@ -63,7 +63,7 @@ def test_json_has_all_hypotheses():
 
 
 def test_the_text_is_that_of_the_dictionary():
-    """fairseq removes eos, bos and symbols that the generator names; it writes an unknown word unchanged."""
+    """Fairseq removes eos, bos and symbols that the generator names; it writes an unknown word unchanged."""
     tokens = torch.tensor([CLS, 5, 1, SEP, 6, SEP, PAD])
     found = [[{"tokens": tokens}]]
     expected = Shouting().decode(Shouting.dictionary.string(tokens, extra_symbols_to_ignore={SEP}))

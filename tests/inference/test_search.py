@@ -120,7 +120,7 @@ class MemorisedTexts:
 
 
 def test_memorised_texts(scripted):
-    """fairseq's rule stops when five hypotheses have ended, long before the source's text is written."""
+    """Fairseq's rule stops when five hypotheses have ended, long before the source's text is written."""
     rng = np.random.default_rng(3)
     sources = [np.array([FIRST_WORD + i % 6, FIRST_WORD + i // 6]) for i in range(20)]
     texts = [(*rng.integers(FIRST_WORD, VOCAB_SIZE, size=rng.integers(8, 15)).tolist(), SEP) for _ in sources]

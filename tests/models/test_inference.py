@@ -147,7 +147,7 @@ def test_on_another_device_only_bf16_changes_the_model():
 @pytest.mark.skipif(not can_quantize(torch.ones(1, 1)), reason="this CPU has no 8-bit kernels")
 @pytest.mark.process
 def test_a_cpu_whose_8_bit_sums_overflow_is_refused():
-    """oneDNN is told to use AVX2 only, which has no instructions for 8 bits."""
+    """OneDNN is told to use AVX2 only, which has no instructions for 8 bits."""
     program = (
         "import s2sft_fairseq.plugin\n"
         "from tiny import tiny_model\n"

@@ -125,7 +125,7 @@ def test_the_largest_numbers_do_not_overflow():
 
 @needs_int8
 def test_no_reference_kernel(capfd):
-    """oneDNN could fall back to a kernel that is a thousand times slower, for signed inputs on CPUs without AMX."""
+    """OneDNN could fall back to a kernel that is a thousand times slower, for signed inputs on CPUs without AMX."""
     plain = nn.Linear(64, 32)
     layers = [QuantizedLinear(plain.weight, plain.bias), PackedLinear(plain.weight, plain.bias)]
     with torch.no_grad(), torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):

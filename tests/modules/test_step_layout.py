@@ -66,7 +66,7 @@ def test_a_placeholder_after_each_prefix_of_the_drafts():
 
 
 def test_placeholders_further_ahead_only_see_the_prefix():
-    """a is pending, b is a draft; p and q predict the next token, p1 p2 and q1 q2 the tokens after it."""
+    """A is pending, b is a draft; p and q predict the next token, p1 p2 and q1 q2 the tokens after it."""
     found = drafted(1, 1, 2)
     assert found.offsets.tolist() == [0, 1, 1, 2, 2, 3, 3, 4]
     assert (found.num_kept, found.num_predicted) == (2, 6)
@@ -76,7 +76,7 @@ def test_placeholders_further_ahead_only_see_the_prefix():
 
 
 def test_placeholders_further_ahead_as_a_block():
-    """a is pending, b is a draft: x and y are the next token in blocks x p1 p2 and y q1 q2; p and q predict it."""
+    """A is pending, b is a draft: x and y are the next token in blocks x p1 p2 and y q1 q2; p and q predict it."""
     found = drafted(1, 1, 2, in_block=True)
     assert found.offsets.tolist() == [0, 1, 1, 2, 1, 2, 2, 3, 3, 4]
     assert (found.num_kept, found.num_predicted) == (2, 6)
@@ -95,7 +95,7 @@ def test_placeholders_further_ahead_as_a_block():
 
 
 def test_a_block_after_one_prefix_only():
-    """a is pending, b is a draft: y q1 follow ab, and only p follows a."""
+    """A is pending, b is a draft: y q1 follow ab, and only p follows a."""
     found = drafted(1, 1, 1, (1,), in_block=True)
     assert found.offsets.tolist() == [0, 1, 2, 1, 2, 3]
     assert (found.num_kept, found.num_predicted) == (2, 3)

@@ -195,7 +195,7 @@ def amp_optimizer(model):
 @amp_warnings
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "foreach"])
 def test_amp_undoes_the_loss_scale_once(monkeypatch, fused):
-    """fairseq alone would do so twice, and epsilon would be a thousand times too large for the gradients."""
+    """Fairseq alone would do so twice, and epsilon would be a thousand times too large for the gradients."""
     monkeypatch.setattr(fused_adamw, "has_fused_kernels", lambda device, dtype: fused)
     data = batches(8, 2)
     model = network()

@@ -28,7 +28,8 @@ class RecordedGraph(TorchDispatchMode):
 
     def replay(self) -> None:
         """Run the operators again. Each writes where it wrote before: the result of an operator that makes a new tensor
-        is copied there; views and in-place results are already there."""
+        is copied there; views and in-place results are already there.
+        """
         for func, args, kwargs, result in self._operators:
             for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(old, Tensor) and _address(old) != _address(new):

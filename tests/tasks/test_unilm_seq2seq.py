@@ -71,7 +71,7 @@ def test_languages_and_dictionary_come_from_the_data(data):
 
 
 def test_a_checkpoint_no_longer_needs_the_pretrained_encoder(data, tmp_path):
-    """fairseq saves its original options, not the copy that the model gets."""
+    """Fairseq saves its original options, not the copy that the model gets."""
     encoder = tiny_model(1)
     sizes = {name: getattr(encoder.cfg, name) for name in SIZES}
     write_pretrained(tmp_path / "encoder", Conversion("BERT", encoder.state_dict(), sizes))
@@ -142,7 +142,7 @@ def test_the_pretrained_encoder_suggests_a_layout(data, monkeypatch):
 
 
 def test_a_resumed_run_keeps_the_layout_it_was_given(data):
-    """fairseq loads the checkpoint's state after the model is built."""
+    """Fairseq loads the checkpoint's state after the model is built."""
     before, now = built(data, max_target_positions=9), built(data, max_target_positions=12)
     now.load_state_dict(before.state_dict())
     assert now.form.max_target == now.state_dict()["layout"]["max_target_positions"] == 12
