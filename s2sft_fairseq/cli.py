@@ -32,15 +32,15 @@ COMMANDS = {
     "predict": ("write classes, numbers or answers for binarized texts", "predict"),
     "evaluate": ("score generated text as a benchmark's papers do", "evaluate"),
     "score": ("compute BLEU of one file against another", "score"),
-    "plot": ("draw the packed sequence of an objective", "plot"),
-    "doctor": ("look whether files are what they were when they were written", "doctor"),
+    "plot": ("draw trainings, lengths, attention, or the packed sequence of an objective", "plot"),
+    "doctor": ("look at this machine, or whether files are whole and fit each other", "doctor"),
     "hydra-train": ("fine-tune a model, configured by Hydra", "fairseq_command:hydra_train"),
 }
 
 # These have fairseq's options, and import it with them: it must be patched first.
 _OPTIONS_OF_FAIRSEQ = ("preprocess", "train", "validate", "generate", "interactive", "hydra-train")
 # These print their results: the log goes to the other stream.
-_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score")
+_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score", "doctor")
 
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 """Variables that tell OpenMP's threads how to wait for each other."""

@@ -300,14 +300,14 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int:
 
 def _left_by_control_groups(root: Path) -> Iterator[int]:
     """Yield what each limit on this process leaves it."""
-    for folder, version in _control_groups(root):
+    for folder, version in control_groups(root):
         _, limit_file, used_file, inactive = _CONTROL_GROUPS[version]
         limit, used = _number(folder / limit_file), _number(folder / used_file)
         if limit is not None and used is not None:
             yield limit - used + _fields(folder / "memory.stat").get(inactive, 0)
 
 
-def _control_groups(root: Path) -> Iterator[tuple[Path, int]]:
+def control_groups(root: Path) -> Iterator[tuple[Path, int]]:
     """Yield the folders of the control groups of this process and of their parents, whose limits hold as well.
 
     A container may see its own group as the root, while the path names it as the host does: folders that are not there
