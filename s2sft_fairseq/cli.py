@@ -40,7 +40,7 @@ COMMANDS = {
 # These have fairseq's options, and import it with them: it must be patched first.
 _OPTIONS_OF_FAIRSEQ = ("preprocess", "train", "validate", "generate", "interactive", "hydra-train")
 # These print their results: the log goes to the other stream.
-_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score", "doctor")
+_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score", "plot", "doctor")
 
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 """Variables that tell OpenMP's threads how to wait for each other."""

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from s2sft_fairseq import plugin  # noqa: F401  (patches fairseq, and therefore comes first)
+
+# isort: split
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
@@ -27,7 +31,7 @@ from s2sft_fairseq.diagnosis.parts import (
 from s2sft_fairseq.diagnosis.report import Report
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.models.convert import parameter_shapes
-from s2sft_fairseq.models.pretrained_checkpoint import check_fit, plain_options
+from s2sft_fairseq.models.pretrained_checkpoint import check_fit, is_encoder, plain_options
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.tokenization.vocabulary import COMPANIONS, FILE_SETS
 
@@ -100,7 +104,7 @@ def _differences(part: Part, reference: Part) -> Iterator[str]:
     for name in sorted({*part.vocabulary.files} & {*reference.vocabulary.files} - {*COMPANIONS}):
         if (part.path / name).read_bytes() != (reference.path / name).read_bytes():
             yield f"{part.path / name} differs from {reference.path / name}: copy one over the other, that of training"
-    if part.vocabulary.lower != reference.vocabulary.lower:
+    if part.vocabulary.scheme == reference.vocabulary.scheme and part.vocabulary.lower != reference.vocabulary.lower:
         yield (
             f"{part.path} lower-cases text: {part.vocabulary.lower}, but {reference.path}: "
             f"{reference.vocabulary.lower}: copy tokenizer_config.json of the training over the other"
@@ -109,7 +113,7 @@ def _differences(part: Part, reference: Part) -> Iterator[str]:
 
 def _sizes(part: Part) -> dict[str, Any]:
     """Return the sizes of an encoder-only model; of others nothing."""
-    is_unilm = part.encoder.model == "unilm" if part.encoder else part.sizes.get("_name") == "unilm"
+    is_unilm = part.encoder.model == "unilm" if part.encoder else is_encoder(part.state or {})
     # A dialogue model has roles in place of the segments of its encoder.
     named = {name for name in SIZES if not name.startswith("num_")}
     return {name: value for name, value in part.sizes.items() if name in named} if is_unilm else {}

@@ -90,9 +90,11 @@ def _cpu(report: Report, root: Path) -> Iterator[tuple[str, object]]:
     if (idle := _idle_cores()) is not None:
         yield "idle cores", round(idle, 1)
         if idle + FREE < min(threads, cores):
+            needed, advice = (
+                ("1 thread", "") if threads == 1 else (f"{threads} threads", ", or train with --share-cores")
+            )
             report.notes.append(
-                f"{idle:.1f} cores are idle, but PyTorch has {threads} threads: other processes use the cores; end "
-                "them, or train with --share-cores"
+                f"{idle:.1f} cores are idle, but PyTorch has {needed}: other processes use the cores; end them{advice}"
             )
 
 

@@ -48,7 +48,7 @@ VARIABLES = {
     "LOGLEVEL": "least level of the log",
     "OMP_NUM_THREADS": "threads of PyTorch",
     "OMP_WAIT_POLICY": "how threads wait",
-    "GOMP_SPINCOUNT": "how threads wait",
+    "GOMP_SPINCOUNT": "rounds that a thread waits before it sleeps; s2sft sets 2000",
     "MKL_NUM_THREADS": "threads of MKL",
     "MKL_ENABLE_INSTRUCTIONS": "instructions of MKL",
     "ONEDNN_MAX_CPU_ISA": "instructions of oneDNN",
@@ -68,7 +68,9 @@ def examine_software(report: Report) -> None:
     report.facts["versions"] = dict(_versions(report))
     report.facts["optional packages"] = dict(_packages(report))
     report.facts["metrics with programs"] = dict(_programs(report))
-    report.facts["environment"] = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    report.facts["environment"] = {
+        name: f"{os.environ[name]} ({effect})" for name, effect in VARIABLES.items() if name in os.environ
+    }
     if os.environ.get("S2SFT_SKIP_CHECKSUMS", "0") != "0":
         report.notes.append("S2SFT_SKIP_CHECKSUMS: damaged files are not found; unset it to compare checksums again")
 

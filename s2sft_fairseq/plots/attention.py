@@ -114,7 +114,7 @@ def draw(attention: PackedAttention, file: Path) -> None:
     from matplotlib.colors import PowerNorm
 
     figure, axes = token_axes(len(attention.tokens))
-    image = axes.imshow(attention.weights, cmap="Greys", norm=PowerNorm(0.5, vmin=0, vmax=1))
+    image = axes.imshow(attention.weights, cmap="Greys", norm=PowerNorm(0.5, vmin=0))
     # A stroke across each cell, from its lower left to its upper right corner: (cells, 2 ends, x and y).
     hidden = np.argwhere(~attention.sees)[:, None, ::-1] + np.array([(-0.5, 0.5), (0.5, -0.5)])
     axes.add_collection(LineCollection(hidden, color="0.75", linewidth=0.6))

@@ -51,23 +51,28 @@ def read_run(path: Path) -> Run:
         if (parsed := parse(line)) is None:
             continue
         kind, record = parsed
-        try:
-            update = int(record["num_updates"])
-            for name, value in record.items():
-                if kind == "training" and name in TRAINING:
-                    curves[TRAINING[name]][update] = float(value)
-                elif kind != "training" and name == "loss":
-                    curves[HELD_OUT][update] = float(value)
-                elif kind != "training" and _is_score(name):
-                    scores.setdefault(name, {})[update] = float(value)
-        except (KeyError, TypeError, ValueError):
-            raise UserError(f"{log}, line {number} must have numbers, but is {shown(line)}") from None
+        where = f"{log}, line {number}"
+        update = int(_number(record, "num_updates", where))
+        for name in record:
+            if kind == "training" and name in TRAINING:
+                curves[TRAINING[name]][update] = _number(record, name, where)
+            elif kind != "training" and name == "loss":
+                curves[HELD_OUT][update] = _number(record, name, where)
+            elif kind != "training" and _is_score(name):
+                scores.setdefault(name, {})[update] = _number(record, name, where)
     if not curves["loss"]:
         raise UserError(f"{log} has no updates: give the log of a training with --log-format json")
     if path.is_dir():
         _add_results(path / RESULTS, scores)
     ordered = {name: dict(sorted(curve.items())) for name, curve in curves.items()}
     return Run(str(path), ordered, {name: dict(sorted(curve.items())) for name, curve in scores.items()})
+
+
+def _number(record: Mapping[str, Any], name: str, where: str) -> float:
+    try:
+        return float(record[name])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{where}: {name} must be a number, but is {shown(record.get(name))}") from None
 
 
 def _is_score(name: str) -> bool:
@@ -109,6 +114,7 @@ def draw(runs: Sequence[Run], file: Path) -> None:
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogFormatter
 
     names = [name for name in TRAINING.values() if any(run.curves[name] for run in runs)]
     metrics = list(dict.fromkeys(name for run in runs for name in run.scores))
@@ -121,6 +127,8 @@ def draw(runs: Sequence[Run], file: Path) -> None:
         axes.grid(color="0.9")
         if name == TRAINING["gnorm"]:
             axes.set_yscale("log")  # the first values are far above the others
+            axes.yaxis.set_major_formatter(LogFormatter())
+            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
         for run, style in zip(runs, styles, strict=True):
             if name in names:
                 _line(axes, run.curves[name], style)

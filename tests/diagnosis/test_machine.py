@@ -104,5 +104,5 @@ def test_the_environment(monkeypatch):
     assert examined().facts["environment"] == {}
     monkeypatch.setenv("S2SFT_SKIP_CHECKSUMS", "1")
     report = examined()
-    assert report.facts["environment"] == {"S2SFT_SKIP_CHECKSUMS": "1"}
+    assert report.facts["environment"] == {"S2SFT_SKIP_CHECKSUMS": "1 (checksums are not compared)"}
     assert any("unset it" in note for note in report.notes)

@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_a_problem_each(tiny_parts, tmp_path):
     report = Report()
     parts = find_parts(run, report)
     text = "\n".join(report.problems)
-    for stated in ("model/config.json", "valid.src-tgt.src.bin is truncated", "test.src-tgt.tgt.idx is missing"):
+    for stated in ("model/config.json", "valid.src-tgt.src.bin is damaged", "test.src-tgt.tgt.idx is missing"):
         assert stated in text
     assert "other.pt must be a checkpoint of s2sft train" in text
     assert [part.kind for part in parts] == [CHECKPOINT, DATA, ENCODER]

@@ -24,7 +24,7 @@ def test_formats(tmp_path, name, start):
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"a\.png could not be written"):
-        save(Figure(figsize=(1, 1)), tmp_path / "file" / "a.png")
+        save(Figure(figsize=(1, 1)), tmp_path / "file" / "new" / "a.png")
 
 
 def test_styles_differ():

@@ -91,7 +91,7 @@ def test_mistakes(tmp_path):
         read_run(tmp_path)
     with pytest.raises(UserError, match=r"a\.log has no updates: .*--log-format json"):
         read_run(write_log(tmp_path / "a.log", HELD_OUT))
-    with pytest.raises(UserError, match=r"a\.log, line 2 must have numbers, but is .*train_inner"):
+    with pytest.raises(UserError, match=r"a\.log, line 2: loss must be a number, but is 'many'"):
         read_run(write_log(tmp_path / "a.log", {**UPDATE, "loss": "many"}))
-    with pytest.raises(UserError, match=r"a\.log, line 2 must have numbers"):
+    with pytest.raises(UserError, match=r"a\.log, line 2: num_updates must be a number, but is None"):
         read_run(write_log(tmp_path / "a.log", {"valid_loss": "8.5"}))
