@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sft_fairseq.objectives.finetuning import Corruption, pseudo_masked
-from s2sft_fairseq.objectives.packing import Section, PackedBatch, PackedExamples
+from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from s2sft_fairseq.objectives.finetuning import Corruption, SpanSearch, causal, corrupted_context
-from s2sft_fairseq.objectives.packing import Section, PackedExamples
+from s2sft_fairseq.objectives.packing import PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from s2sft_fairseq.errors import as_option
-from s2sft_fairseq.objectives.packing import Section, PackedExamples
+from s2sft_fairseq.objectives.packing import PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 

@@ -19,7 +19,7 @@ import numpy as np
 from s2sft_fairseq.objectives.blocks import draw_lengths, draw_masked
 from s2sft_fairseq.objectives.finetuning import Corruption, context_section
 from s2sft_fairseq.objectives.objective import Flow
-from s2sft_fairseq.objectives.packing import Section, PackedExamples
+from s2sft_fairseq.objectives.packing import PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
