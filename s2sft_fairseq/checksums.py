@@ -102,7 +102,10 @@ def check_folder(folder: Path) -> Iterator[str]:
         yield from (f"{sums.parent / name} is missing" for name in known if not (sums.parent / name).is_file())
         yield from _differences(sums.parent, {n: v for n, v in known.items() if (sums.parent / n).is_file()})
     for path in sorted(folder.rglob("*.pt")):
-        yield from _damaged_members(path)
+        if problems := list(_damaged_members(path)):
+            yield from problems
+        else:
+            _checked.add(_state(path))
 
 
 def _differences(folder: Path, sums: Mapping[str, str]) -> Iterable[str]:

@@ -32,15 +32,15 @@ COMMANDS = {
     "predict": ("write classes, numbers or answers for binarized texts", "predict"),
     "evaluate": ("score generated text as a benchmark's papers do", "evaluate"),
     "score": ("compute BLEU of one file against another", "score"),
-    "plot": ("draw the packed sequence of an objective", "plot"),
-    "doctor": ("look whether files are what they were when they were written", "doctor"),
+    "plot": ("draw trainings, lengths, attention, or the packed sequence of an objective", "plot"),
+    "doctor": ("look at this machine, or whether files are whole and fit each other", "doctor"),
     "hydra-train": ("fine-tune a model, configured by Hydra", "fairseq_command:hydra_train"),
 }
 
 # These have fairseq's options and import fairseq, which must be patched first.
 _OPTIONS_OF_FAIRSEQ = ("preprocess", "train", "validate", "generate", "interactive", "hydra-train")
 # These print their results to standard output: their log goes to standard error.
-_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score")
+_LOG_TO_STDERR = ("generate", "interactive", "serve", "evaluate", "score", "plot", "doctor")
 
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 """Environment variables that control how OpenMP's threads wait for each other."""

@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,12 @@ from omegaconf import DictConfig
 from processes import S2SFT, Guard, environment, run_in
 
 from s2sft_fairseq import cli, plugin  # noqa: F401  the plugin patches fairseq
+from s2sft_fairseq.checkpoints.conversion import Conversion
+from s2sft_fairseq.checkpoints.pretrained import write_pretrained
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checksums import write_checksums
+from s2sft_fairseq.models.model_folder import export_folder
+from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.recipes import engine
 from s2sft_fairseq.runtime import warnings as warning_filters
 
@@ -241,6 +248,26 @@ def tiny_training(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("tiny_training")
     call(folder, "train", tiny_data, *TINY_TRAINING, "--max-update", 3, "--save-dir", ".").check_returncode()
     return SimpleNamespace(checkpoint=folder / "checkpoint_last.pt")
+
+
+@pytest.fixture(scope="session")
+def tiny_parts(
+    tiny_corpus: Path, tiny_data: Path, tiny_training: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The output of a run: `encoder`, `data`, `checkpoints` and `model`, those of `tiny_training` and its data."""
+    folder = tmp_path_factory.mktemp("tiny_parts")
+    state = load_checkpoint(tiny_training.checkpoint)
+    sizes = {name: state["cfg"]["model"][name] for name in SIZES}
+    write_pretrained(folder / "encoder", Conversion("BERT", state["model"], sizes), ["vocab.txt"])
+    shutil.copy(tiny_corpus / "dict.txt", folder / "encoder")
+    symbols = [line.split()[0] for line in (tiny_corpus / "dict.txt").read_text(encoding="utf-8").splitlines()]
+    (folder / "encoder" / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in symbols), encoding="utf-8")
+    write_checksums(folder / "encoder")
+    (folder / "checkpoints").mkdir()
+    shutil.copy(tiny_training.checkpoint, folder / "checkpoints")
+    shutil.copytree(tiny_data, folder / "data")
+    export_folder(tiny_training.checkpoint, folder / "model", folder / "encoder")
+    return folder
 
 
 @pytest.fixture

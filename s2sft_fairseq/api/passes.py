@@ -15,7 +15,7 @@ from s2sft_fairseq.data.packed_dataset import model_input
 from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.modules.visibility import PackedColumns
-from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.packing import PackedBatch, collate
 from s2sft_fairseq.objectives.ragged import Ragged
 
 
@@ -45,10 +45,9 @@ class EncoderPass:
 
     def logits(self, source: np.ndarray, target: np.ndarray) -> Tensor:
         """Return the logits that predict each token of the target (T, V). V: symbols."""
-        batch = collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
-        columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
+        batch = self.packed(source, target)
         labelled = torch.from_numpy(np.flatnonzero(batch.label != self.form.pad)).to(self.device)
-        logits: Tensor = self.model(**columns, labelled=labelled)
+        logits: Tensor = self.model(*self.columns(batch), labelled)
         return logits
 
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
@@ -56,13 +55,21 @@ class EncoderPass:
 
         They are the mean over the heads of a layer. A row sums to less than 1: the rest goes to the target.
         """
-        batch = collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
-        columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
-        weights = self._weights(PackedColumns(**columns), layer)
+        batch = self.packed(source, target)
+        weights = self.weights(self.columns(batch), layer).mean(0)
         return weights[torch.from_numpy(batch.label != self.form.pad)][:, : len(source)]
 
-    def _weights(self, columns: PackedColumns, layer: int) -> Tensor:
-        """Return the attention weights between the N tokens of one packed sequence (N, N), the mean over the heads."""
+    def packed(self, source: np.ndarray, target: np.ndarray) -> PackedBatch:
+        """Return the packed sequence that predicts each token of the target as decoding does."""
+        return collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
+
+    def columns(self, batch: PackedBatch) -> PackedColumns:
+        """Return the columns of a packed sequence on the device of the model."""
+        columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
+        return PackedColumns(**columns)
+
+    def weights(self, columns: PackedColumns, layer: int) -> Tensor:
+        """Return the attention weights of all N tokens of one packed example (h, N, N), a row for each query."""
         seen: list[Any] = []
         attention, pattern = self.model.layers[layer].attention, self.model.patterns[layer]
         hook = attention.register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
@@ -73,13 +80,13 @@ class EncoderPass:
         ((x, plan),) = seen
         # (N, 3, h, d) -> (h, N, d) each
         query, key, _ = attention.project(x, plan.rotation).permute(1, 2, 0, 3).float()
-        weights = query.new_zeros(len(x), len(x))
+        weights = query.new_zeros(len(query), len(x), len(x))
         of_all = pattern.packed(columns, relative=self.model.relative_position, dtype=x.dtype)
         for block in attention.biased_blocks(attention.project(x, plan.rotation), of_all):
             scores = query[:, block.queries] @ key[:, block.keys].transpose(1, 2) / query.size(-1) ** 0.5
             if block.bias is not None:
                 scores = scores + block.bias.float()
-            weights[block.queries, block.keys] = scores.softmax(-1).mean(0)
+            weights[:, block.queries, block.keys] = scores.softmax(-1)
         return weights.cpu()
 
 

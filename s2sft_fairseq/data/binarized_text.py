@@ -91,13 +91,19 @@ def find_languages(folder: Path) -> tuple[str, str]:
     """
     if not folder.is_dir():
         raise UserError(f"data folder {folder} does not exist: it must be one that fairseq-preprocess wrote")
-    parts = [path.name.split(".") for path in folder.iterdir()]
-    pairs = {tuple(part[1].split("-")) for part in parts if len(part) >= 3 and part[1].count("-") == 1}
+    pairs = language_pairs(folder)
     if len(pairs) != 1:
         found = ", ".join(sorted("-".join(pair) for pair in pairs)) or "none"
         raise UserError(f"--source-lang and --target-lang must be given: {folder} holds language pairs: {found}")
-    source, target = pairs.pop()
-    return source, target
+    (pair,) = pairs
+    return pair
+
+
+def language_pairs(folder: Path) -> set[tuple[str, str]]:
+    """Return the suffixes of source and target of all pairs that a folder has files of; none of plain text."""
+    names = [path.name.split(".") for path in folder.iterdir()]
+    pairs = (name[1].split("-") for name in names if len(name) >= 3 and name[1].count("-") == 1)
+    return {(source, target) for source, target in pairs}
 
 
 def load_dictionary(folder: Path, source: str, target: str) -> FairseqDictionary:

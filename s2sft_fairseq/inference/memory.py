@@ -305,14 +305,14 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int:
 
 def _left_by_control_groups(root: Path) -> Iterator[int]:
     """Yield the bytes that each limit on this process leaves."""
-    for folder, version in _control_groups(root):
+    for folder, version in control_groups(root):
         _, limit_file, used_file, inactive = _CONTROL_GROUPS[version]
         limit, used = _number(folder / limit_file), _number(folder / used_file)
         if limit is not None and used is not None:
             yield limit - used + _fields(folder / "memory.stat").get(inactive, 0)
 
 
-def _control_groups(root: Path) -> Iterator[tuple[Path, int]]:
+def control_groups(root: Path) -> Iterator[tuple[Path, int]]:
     """Yield the folder and version of each control group of this process and of its parents, whose limits hold, too.
 
     Some folders may not exist: a container may see its own group as the root, while the path is the path on the host.

@@ -222,16 +222,18 @@ def cache_path() -> Path:
 def machine(threads: int) -> str:
     """Return a key of everything that the speed of kernels depends on: processor, threads, version and settings."""
     limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")]
-    return " | ".join([_processor(), f"{threads} threads", torch.__version__, *filter(None, limits)])
+    return " | ".join([processor()[0], f"{threads} threads", torch.__version__, *filter(None, limits)])
 
 
-def _processor() -> str:
+def processor() -> tuple[str, frozenset[str]]:
+    """Return the name of the processor with its family, model and stepping, and its flags, where Linux tells them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
-        return platform.machine()
+        return platform.machine(), frozenset()
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return " ".join(facts[name] for name in ("model name", "cpu family", "model", "stepping") if name in facts)
+    name = " ".join(facts[name] for name in ("model name", "cpu family", "model", "stepping") if name in facts)
+    return name, frozenset(facts.get("flags", "").split())
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:

@@ -1,6 +1,5 @@
 """The packed sequence of an example and who sees whom in it, as a picture and as numbers."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.modules.visibility import visible
 from s2sft_fairseq.objectives.blocks import WHOLE, Blocks
 from s2sft_fairseq.objectives.finetuning import Corruption
@@ -16,10 +14,9 @@ from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedBatch, collate
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.plots.drawing import name_tokens, save, token_axes, write_table
 
 SPECIAL = ("[CLS]", "[SEP]", "[PAD]")
-CELL = 0.27
-"""Inches of a cell."""
 GREYS = {"source": 0.85, "target": 0.6, "placeholder": 0.25}
 """How bright a cell is, by what its key is."""
 
@@ -91,18 +88,10 @@ def pack_words(
 def write_csv(example: PackedExample, file: Path) -> None:
     """Write a row for each token: its columns, then 1 for each token that it sees and 0 for the others."""
     batch = example.batch
-
-    def write(path: Path) -> None:
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            rows = csv.writer(stream, lineterminator="\n")
-            rows.writerow(["token", "position", "segment", "step", "group", "label", *example.tokens])
-            columns = (column.tolist() for column in (batch.position, batch.segment, batch.step, batch.group))
-            for token, *numbers, label, seen in zip(
-                example.tokens, *columns, example.labels, example.sees.astype(int).tolist(), strict=True
-            ):
-                rows.writerow([token, *numbers, label, *seen])
-
-    write_whole(file, write)
+    columns = (column.tolist() for column in (batch.position, batch.segment, batch.step, batch.group))
+    rows = zip(example.tokens, *columns, example.labels, example.sees.astype(int).tolist(), strict=True)
+    heading = ["token", "position", "segment", "step", "group", "label", *example.tokens]
+    write_table(file, heading, ([*columns, *seen] for *columns, seen in rows))
 
 
 def draw(example: PackedExample, file: Path) -> None:
@@ -112,24 +101,10 @@ def draw(example: PackedExample, file: Path) -> None:
         example: what is drawn.
         file: of the picture; its ending is the format, such as .png or .svg.
     """
-    from matplotlib.figure import Figure
-
-    count = len(example.tokens)
+    figure, axes = token_axes(len(example.tokens))
     brightness = np.array([GREYS[kind] for kind in example.kinds()])
-    figure = Figure(figsize=(CELL * count + 2.5, CELL * count + 1.5), layout="constrained")
-    axes = figure.add_subplot()
     axes.imshow(np.where(example.sees, brightness, 1.0), cmap="gray", vmin=0, vmax=1)
-    columns = zip(example.tokens, example.batch.position.tolist(), example.labels, strict=True)
-    names = [f"{token}  {position}" + (f"  → {label}" if label else "") for token, position, label in columns]
-    axes.set_yticks(range(count), names, fontsize=8)
-    axes.set_xticks(range(count), example.tokens, fontsize=8, rotation=90)
-    axes.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=0)
-    # Thin lines between tokens, thick ones between sections of the packed sequence.
-    axes.hlines(np.arange(1, count) - 0.5, -0.5, count - 0.5, color="0.8", linewidth=0.5)
-    axes.vlines(np.arange(1, count) - 0.5, -0.5, count - 0.5, color="0.8", linewidth=0.5)
-    for edge in np.flatnonzero(np.diff(example.batch.section())) + 0.5:
-        axes.axhline(edge, color="black", linewidth=1.2)
-        axes.axvline(edge, color="black", linewidth=1.2)
+    positions, section = example.batch.position.tolist(), example.batch.section()
+    name_tokens(axes, example.tokens, positions, example.labels, section)
     axes.set_xlabel("key: light grey source, grey target, dark placeholder", fontsize=8)
-    axes.set_ylabel("query: token, position → what is predicted", fontsize=8)
-    write_whole(file, lambda path: figure.savefig(path, format=file.suffix[1:], dpi=150))
+    save(figure, file)

@@ -145,13 +145,14 @@ def test_a_prepared_model_does_not_project_its_table_again(monkeypatch, columns)
 
 
 def test_shown_weights_are_those_of_the_attention(columns):
-    """One head is used, so the mean of all heads is the attention."""
-    model = tiny_model(5, **ENCODERS["deberta"], encoder_attention_heads=1).double()
+    model = tiny_model(5, **ENCODERS["deberta"]).double()
     columns = PackedColumns(*(column[: sum(columns.lengths[0])] for column in columns[:5]), columns.lengths[:1])
     attention, seen = model.layers[0].attention, []
     attention.register_forward_hook(lambda _, arguments, output: seen.append((*arguments, output)))
     with torch.no_grad():
-        weights = EncoderPass(model, None, None, "cpu")._weights(columns, layer=0)
+        weights = EncoderPass(model, None, None, "cpu").weights(columns, layer=0)
         x, plan, output = seen[0]
-        value = attention.project(x, plan.rotation)[:, 2, 0]
-        torch.testing.assert_close(attention.output(weights.double() @ value), output, atol=1e-5, rtol=1e-5)
+        # (T, h, d) -> (h, T, d)
+        value = attention.project(x, plan.rotation)[:, 2].transpose(0, 1)
+        attended = (weights.double() @ value).transpose(0, 1).flatten(1)
+        torch.testing.assert_close(attention.output(attended), output, atol=1e-5, rtol=1e-5)

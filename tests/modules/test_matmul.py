@@ -155,7 +155,7 @@ def test_a_processor_without_a_description(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(matmul.Path, "read_text", missing)
-    assert matmul._processor() == matmul.platform.machine()
+    assert matmul.processor() == (matmul.platform.machine(), frozenset())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
