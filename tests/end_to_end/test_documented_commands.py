@@ -1,4 +1,4 @@
-"""The commands of the README and the pages, run as they are printed, with tiny encoders and texts.
+"""The commands and the Python of the README and the pages, run as they are printed, with tiny encoders and texts.
 
 Bash reads a block and passes the words of each command on. They then run in order, in this process. What takes long is
 made short by options that are added at the end; see `SHORT`. `NOT_RUN` lists what cannot run here, with the reason.
@@ -26,13 +26,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINED = ("--cpu", "--max-update", "2", "--warmup-updates", "1", "--update-freq", "1", "--max-tokens", "2000")
+IN_PROCESS = ("--num-workers", "0", "--cpu")
 SHORT = {
     "train": TRAINED,
     "finetune": ("--updates", "2", "--batch", "4", "--cpu"),
     "generate": ("--cpu", "--overwrite"),
     "predict": ("--cpu",),
     "recipe": ("--smoke", "--cpu"),
-    "pretrain": ("--smoke", "--cpu"),
+    "pretrain": ("--updates", "2", "--device-tokens", "2000", "--", "--update-freq", "1", *IN_PROCESS),
+    "interactive": ("--cpu", "--input", "raw.txt"),
 }
 NOT_RUN = {
     "pip": "would change the environment",
@@ -46,40 +48,80 @@ NOT_RUN = {
     "python": "experiments of hours",
     "s2sft generate --engine ray": "starts Ray, as tests/end_to_end/test_generate_ray.py does",
 }
-ENCODER_DECODER = """
+PYTHON_NOT_RUN = {
+    "Classifier": "needs two more trainings; tests/end_to_end/test_classification.py calls one",
+    "trust_remote_code": "would write code to the user's cache; tests/exports/test_self_contained.py runs these lines",
+    '"bart"': "needs an export of DeltaLM; tests/commands/test_export_deltalm.py loads one",
+    '"graph"': "needs an export; tests/exports/test_onnx.py loads one",
+    "urlopen": "needs the server, which tests/serve run",
+    "Benchmark(": "an excerpt of the package",
+    "load_spans": "names objects that the text describes",
+}
+"""Part of a block of Python, and the reason."""
+DELTALM = """
     s2sft convert deltalm --to pretrained
     s2sft tokenize --tokenizer-dir pretrained --output-dir tokens --input raw/train.en raw/train.de
     s2sft preprocess -s en -t de --srcdict pretrained/dict.txt --joined-dictionary --destdir pairs \\
         --trainpref tokens/train
     s2sft train pairs --arch deltalm --pretrained pretrained --disable-validation
     """
+LANGUAGES = """
+    s2sft convert path/to/infoxlm-base --to encoder --add-language-tokens en,de,fr,zh --sentinels 100
+    s2sft tokenize --tokenizer-dir encoder --output-dir tokens --input raw/{train,valid,test}.{src,tgt,en,de,fr,zh}
+    for l in en de fr zh; do cp tokens/train.$l tokens/$l.txt; cp tokens/valid.$l tokens/$l.valid.txt; done
+    """
+DIRECTIONS = """
+    for pair in src-tgt en-fr; do
+        s2sft preprocess -s ${pair%-*} -t ${pair#*-} --srcdict encoder/dict.txt --joined-dictionary --destdir data \\
+            --trainpref tokens/train --validpref tokens/valid --testpref tokens/test
+    done
+    for l in fr zh; do
+        s2sft preprocess --only-source --srcdict encoder/dict.txt --destdir data/$l \\
+            --trainpref tokens/$l.txt --validpref tokens/$l.valid.txt
+    done
+    """
+CHECKPOINTS = """
+    for n in 1 2 3 4 5; do
+        cp checkpoints/checkpoint_last.pt checkpoints/checkpoint_1_${n}000.pt
+        cp checkpoints/checkpoint_last.pt checkpoints/checkpoint.best_loss_$n.0000.pt
+    done
+    """
+ENGLISH = """
+    s2sft tokenize --tokenizer-dir pretrained --output-dir tokens --input raw/{train,valid}.{src,tgt}
+    s2sft preprocess -s src -t tgt --srcdict pretrained/dict.txt --joined-dictionary --destdir data \\
+        --trainpref tokens/train --validpref tokens/valid
+    for l in en fr; do for part in $l.txt $l.valid.txt; do cp tokens/train.en-fr.$l tokens/$part; done; done
+    """
 PREPARED = [
-    ("docs/howto/exports.md", "--format ctranslate2", ENCODER_DECODER),
-    ("docs/exports.md", "--to bart", ENCODER_DECODER),
-    (
-        "docs/howto/multilingual.md",
-        "--text-languages",
-        "for l in en fr; do for part in $l.txt $l.valid.txt; do cp tokens/train.en-fr.$l tokens/$part; done; done",
-    ),
+    ("docs/howto/exports.md", "--format ctranslate2", DELTALM),
+    ("docs/exports.md", "--to bart", DELTALM),
+    ("docs/deltalm.md", "path/to/infoxlm-base", LANGUAGES),
+    ("docs/deltalm.md", "en-de,de-en", DIRECTIONS),
+    ("docs/deltalm.md", "average", CHECKPOINTS),
+    ("docs/howto/multilingual.md", "--text-languages", ENGLISH),
     ("docs/howto/lora.md", "moved/encoder", "mkdir moved; cp -r encoder moved/encoder"),
+    ("docs/ernie-gen.md", "--rank-each-step", "s2sft train data --pretrained encoder --finetune-method infilling"),
+    ("docs/evaluation.md", "other.out", "cp test.out other.out"),
 ]
 """Page, part of a block, and commands that run before this block."""
-BERTS = ("bert-base-uncased", "MINILM", "path/to/bert-base-uncased", "path/to/unilm1.2-base-uncased", "ernie-gen-large")
+BERTS = ("bert-base-uncased", "vocab", "path/to/bert-base-uncased", "path/to/unilm1.2-base-uncased", "ernie-gen-large")
 ENCODERS = {
     **dict.fromkeys((*BERTS, "path/to/ernie-gen-base", "path/to/ernie-gen-large"), "bert"),
     **dict.fromkeys(("xlm-roberta-base", "infoxlm-base", "path/to/infoxlm-base"), "xlm-roberta"),
     "path/to/roberta-base": "roberta",
+    "MINILM": "bert-no-head",
     "ModernBERT-base": "modernbert",
 }
 CORPORA = {
     **{name: getattr(raw_corpora, name) for name in ("squad", "coqa", "xsum", "iwslt14", "gigaword", "multi30k")},
     **{"cnndm": raw_corpora.cnn_dailymail, "personachat": raw_corpora.persona_chat, "GLUE": raw_corpora.glue},
     "SQuAD": raw_corpora.squad_reading,
+    "sumdata": raw_corpora.gigaword,
 }
 
 
-def blocks(page: Path) -> list[str]:
-    return re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+def blocks(page: Path, language: str = "bash") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
 def commands(block: str, folder: Path) -> list[list[str]]:
@@ -114,10 +156,18 @@ def run(words: list[str], folder: Path) -> None:
     """Run a command; it must succeed."""
     if words[0] != "s2sft":
         if words[0] == "cp":
-            subprocess.run(words, cwd=folder, check=True)
+            subprocess.run(["bash", "-c", " ".join(words)], cwd=folder, check=True)  # which knows the new files
         return
     command, *options = (word for word in words[1:] if word != "...")
+    if command == "train" and "..." in words and "--pretrained" not in options:
+        options += ["--pretrained", "encoder"]  # the dots stand for it
     short = list(SHORT.get(command, ()))
+    if command == "pretrain" and "--encoder" not in options:
+        short += ["--arch", "unilm_tiny"]
+    if "--text-languages" in options:
+        short += ["--tokens-per-sample", "20"]
+    if "unilm_base" in options:
+        short += ["--arch", "unilm_tiny"]
     if command == "generate" and "--input" not in options:
         short = ["--cpu", "--num-workers", "0"]
     remove_written(command, options, folder)
@@ -127,6 +177,8 @@ def run(words: list[str], folder: Path) -> None:
     elif not (command == "recipe" and "--dump-config" in options):
         options += short  # the last one of an option counts
     done = call(folder, command, *options)
+    if "--dump-config" in options:
+        (folder / "mine.toml").write_text(done.stdout)
     assert done.returncode == 0, f"s2sft {command} {' '.join(options)}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
 
 
@@ -134,7 +186,8 @@ def remove_written(command: str, options: list[str], folder: Path) -> None:
     """Remove what another page has written under the name that a command writes to."""
     option = {"train": "--save-dir", "convert": "--to", "export": "--to"}.get(command, "--output")
     if command in ("train", "convert", "export", "finetune", "recipe", "pretrain", "prepare"):
-        written = options[options.index(option) + 1] if option in options else "checkpoints"
+        default = "recipes-out" if command == "recipe" else "checkpoints"
+        written = options[options.index(option) + 1] if option in options else default
         shutil.rmtree(folder / written, ignore_errors=True)
 
 
@@ -144,9 +197,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     for name, family in ENCODERS.items():
         save(family, their_model(family, max_position_embeddings=600), folder / name)
-        if family == "bert":  # whose tokenizer has no full stop
+        if family.startswith("bert"):  # whose tokenizer has no full stop
             vocabulary = (folder / name / "vocab.txt").read_text(encoding="utf-8").splitlines()
             raw_corpora.write_lines(folder / name / "vocab.txt", [*vocabulary[:-1], "."])
+    letters = folder / "path/to/roberta-base" / "vocab.json"
+    letters.write_text(letters.read_text(encoding="utf-8").replace('"Q"', '"."'), encoding="utf-8")
     for name in ("path/to/ckpt-30000", "path/to/ckpt-32000"):  # as the program of s2s-ft saves a model
         (folder / name).mkdir(parents=True)
         bert = their_model("bert", max_position_embeddings=600)
@@ -155,9 +210,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         weights["crit_mask_lm_smoothed.one_hot"] = torch.zeros(1, bert.config.vocab_size)
         torch.save(weights, folder / name / "pytorch_model.bin")
         bert.config.save_pretrained(folder / name)
-    for name in ("deltalm", "path/to/deltalm"):
+    for name in ("deltalm", "path/to/deltalm", "mine"):
         (folder / name).mkdir(parents=True)
         write_official(folder / name)
+    shutil.copy(folder / "deltalm/deltalm-base.pt", folder / "deltalm.pt")
+    (folder / "mine/deltalm-base.pt").rename(folder / "mine/checkpoint_best.pt")
     for name, writer in CORPORA.items():
         writer(folder / name)
     texts = [f"w{number % 40 + 5} w{number % 7 + 5} w{number % 11 + 5} ." for number in range(40)]
@@ -168,21 +225,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place in (folder, folder / "raw"):
             raw_corpora.write(place / f"{split}.jsonl", lines)
     for split in ("train", "valid", "test"):
-        for side, text in (("src", texts), ("tgt", targets), ("en", texts), ("de", targets), ("fr", targets)):
+        for side, text in (("src", texts), ("tgt", targets), *((side, texts) for side in ("en", "de", "fr", "zh"))):
             for place in (folder, folder / "raw"):
                 raw_corpora.write_lines(place / f"{split}.{side}", text)
         for side in ("txt", "passage", "answer", "question"):
             raw_corpora.write_lines(folder / "raw" / f"{split}.{side}", texts)
         for pair in ("en-de", "en-fr"):
             for side in pair.split("-"):
-                raw_corpora.write_lines(folder / "raw" / f"{split}.{pair}.{side}", texts)
+                for place in ("raw", "pairs"):
+                    raw_corpora.write_lines(folder / place / f"{split}.{pair}.{side}", texts)
+        for place in ("books", "texts/en", "texts/de", "texts/fr"):
+            raw_corpora.write_lines(folder / place / f"{split}.txt", texts)
         raw_corpora.write_lines(folder / f"{split}.target", targets)
         raw_corpora.write_lines(folder / f"src-{split}.txt", texts)
         raw_corpora.write_lines(folder / f"tgt-{split}.txt", targets)
     for name in ("train", "test"):
         (folder / "raw" / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    for name in ("sources", "histories", "all", "texts/a", "books/a"):
+    for name in ("sources", "histories", "all", "raw", "texts/a", "books/a"):
         raw_corpora.write_lines(folder / f"{name}.txt", texts)
+    raw_corpora.write(folder / "test.multi.jsonl", "".join(f"{json.dumps({'refs': [a]})}\n" for a in targets))
     raw_corpora.write_lines(
         folder / "dialogues.tsv", [f"{a} [SEP] {a}\t{b}" for a, b in zip(texts, targets, strict=True)]
     )
@@ -190,6 +251,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in commands(block, folder):
             if is_run(words):
                 run(words, folder)
+    shutil.copy(folder / "checkpoints/checkpoint_best.pt", folder / "checkpoint.pt")
     return folder
 
 
@@ -206,9 +268,8 @@ def name_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name_of)
 def test_the_commands_of_a_page(page, folder, world):
-    if any("s2sft preprocess" in block for block in blocks(page)):
-        for name in ("data", "tokens"):  # of the README
-            shutil.rmtree(folder / name)
+    for name in re.findall(r"--destdir (\S+)", "".join(blocks(page))):
+        shutil.rmtree(folder / name, ignore_errors=True)  # of the README
     run_here = 0
     for block in blocks(page):
         before = [lines for name, part, lines in PREPARED if name == name_of(page) and part in block]
@@ -220,3 +281,18 @@ def test_the_commands_of_a_page(page, folder, world):
                 run_here += words[0] == "s2sft"
     if not run_here:
         pytest.skip("no command of this page can run here")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+def test_the_python_of_a_page(page, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    pairs = [(f"w{number} w{number + 1} .", f"w{number} .") for number in range(5, 45)]
+    found = [block for block in blocks(page, "python") if not any(part in block for part in PYTHON_NOT_RUN)]
+    for block in found:
+        if "finetune(" in block:
+            shutil.rmtree("out")  # of the README
+        capsys.readouterr()
+        exec(block.replace('("a source", "its target"), ...', "*pairs"), {"pairs": pairs})
+        assert capsys.readouterr().out.strip()
+    if not found:
+        pytest.skip("no Python of this page can run here")
