@@ -96,7 +96,7 @@ def _differences(part: Part, reference: Part) -> Iterator[str]:
     own, others = _sizes(part), _sizes(reference)
     yield from (
         f"{part.path} has {name} {own[name]}, but {reference.path} has {others[name]}: {remedy}"
-        for name in own.keys() & others.keys()
+        for name in sorted(own.keys() & others.keys())
         if own[name] != others[name]
     )
     if part.vocabulary is None or reference.vocabulary is None:
