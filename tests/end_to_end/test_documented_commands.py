@@ -61,9 +61,9 @@ PYTHON_NOT_RUN = {
 DELTALM = """
     s2sft convert deltalm --to pretrained
     s2sft tokenize --tokenizer-dir pretrained --output-dir tokens --input raw/train.en raw/train.de
-    s2sft preprocess -s en -t de --srcdict pretrained/dict.txt --joined-dictionary --destdir pairs \\
+    s2sft preprocess -s en -t de --srcdict pretrained/dict.txt --joined-dictionary --destdir en-de \\
         --trainpref tokens/train
-    s2sft train pairs --arch deltalm --pretrained pretrained --disable-validation
+    s2sft train en-de --arch deltalm --pretrained pretrained --disable-validation
     """
 LANGUAGES = """
     s2sft convert path/to/infoxlm-base --to encoder --add-language-tokens en,de,fr,zh --sentinels 100
