@@ -92,7 +92,15 @@ ENGLISH = """
         --trainpref tokens/train --validpref tokens/valid
     for l in en fr; do for part in $l.txt $l.valid.txt; do cp tokens/train.en-fr.$l tokens/$part; done; done
     """
+RUNS = """
+    mkdir runs
+    for run in e2e e2e-blocks; do cp -r out runs/$run; done
+    cp -r out/binarized data-bin
+    cp -r encoder ENCODER
+    """
 PREPARED = [
+    ("docs/doctor.md", "s2sft doctor", RUNS),
+    ("docs/plots.md", "plot training", RUNS),
     ("docs/howto/exports.md", "--format ctranslate2", DELTALM),
     ("docs/exports.md", "--to bart", DELTALM),
     ("docs/deltalm.md", "path/to/infoxlm-base", LANGUAGES),
