@@ -17,9 +17,9 @@ from statistics import mean
 from compare_methods import spread, write_table
 
 from s2sft_fairseq import cli
+from s2sft_fairseq.plots.training import parse
 from s2sft_fairseq.recipes.engine import Stages, options
 from s2sft_fairseq.recipes.training import NEVER
-from s2sft_fairseq.recipes.training_log import parse
 
 PRECISIONS: dict[str, dict[str, bool]] = {
     "float32": {},

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.recipes.engine import options
-from s2sft_fairseq.recipes.training_log import plot
 
 ROOT = Path(__file__).resolve().parents[1]
 SPLITS = ("train", "valid", "test")
@@ -37,8 +36,8 @@ def demo(given: argparse.Namespace) -> None:
         hyp=output / "scored.txt", src=f"{of}.src", ref=f"{of}.refs.jsonl", json=given.output / "rouge.json"
     )
     cli.call("evaluate", [*options(task="rouge", lead="12-words"), *files])
-    plot(output / "train.log", given.output / "loss.png")
-    print(f"\ndemo: wrote {given.output / 'rouge.json'} and {given.output / 'loss.png'}")
+    cli.call("plot", ["training", str(output), *options(output=given.output / "training.png")])
+    print(f"\ndemo: wrote {given.output / 'rouge.json'}")
     print(f"demo: {time.monotonic() - started:.0f} s after set-up; to try the model: s2sft serve {output / 'model'}")
 
 

@@ -25,7 +25,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def write_safetensors(weights: Mapping[str, Tensor], file: Path) -> None:
-    """Write tensors, each of which must have its own storage.
+    """Write tensors. Each one must have its own storage.
 
     Raises:
         UserError: if the file could not be written, or the package is not installed.

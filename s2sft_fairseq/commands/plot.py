@@ -76,11 +76,11 @@ def _output_problems(args: argparse.Namespace) -> Iterable[str]:
         yield f"--output must end in {', '.join(FORMATS)}, but is {args.output}"
 
 
-def _write(room: Any, picture: Any, output: Path) -> None:
+def _write(module: Any, picture: Any, output: Path) -> None:
     """Write a picture and its numbers with the functions of a module of `s2sft_fairseq.plots`."""
     numbers = output.with_suffix(".csv")
-    room.draw(picture, output)
-    room.write_csv(picture, numbers)
+    module.draw(picture, output)
+    module.write_csv(picture, numbers)
     print(f"plot: wrote {output} and {numbers}")
 
 

@@ -1,5 +1,6 @@
 """The curves of one or several trainings: loss, learning rate, speed, gradient norm, validation scores."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,7 +8,6 @@ from typing import Any, NamedTuple
 from s2sft_fairseq.data.bounded_files import read_json_object, read_text
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.plots.drawing import LINES, MARKERS, TONES, save, write_table
-from s2sft_fairseq.recipes.training_log import parse
 
 LOG, RESULTS = "train.log", "finetune.json"
 TRAINING = {"loss": "loss", "lr": "learning rate", "wps": "tokens/s", "gnorm": "gradient norm"}
@@ -29,6 +29,21 @@ class Run(NamedTuple):
     """By the names of `TRAINING`, and `HELD_OUT`."""
     scores: Mapping[str, Curve]
     """Of the validation set, by the names of the metrics."""
+
+
+def parse(line: str) -> tuple[str, dict[str, Any]] | None:
+    """Return ``training`` or ``held out`` and the numbers of a line; None for a line without numbers.
+
+    On standard output the numbers follow the time and the logger's name; a ``--log-file`` only has the numbers.
+    """
+    start = line.find('{"')
+    try:
+        record = json.loads(line[start:]) if start >= 0 else {}
+    except ValueError:
+        return None
+    if "valid_loss" in record:
+        return "held out", {name.removeprefix("valid_"): value for name, value in record.items()}
+    return ("training", record) if "num_updates" in record else None
 
 
 def read_run(path: Path) -> Run:

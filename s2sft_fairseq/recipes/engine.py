@@ -25,7 +25,8 @@ from pathlib import Path
 
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import disk_errors, locked, write_whole
-from s2sft_fairseq.recipes.training_log import Progress, plot, shortened
+from s2sft_fairseq.plots.training import draw, read_run
+from s2sft_fairseq.recipes.training_log import Progress, shortened
 from s2sft_fairseq.runtime import warnings as warning_filters
 
 Call = Callable[[str, Sequence[str]], object]
@@ -150,11 +151,11 @@ class Stages:
             self.s2sft("train", *words)
 
     def plot(self, folder: Path) -> None:
-        """Draw the losses of a training; without matplotlib, only print why there is no plot."""
+        """Draw the curves of a training; without matplotlib, only print why there is no plot."""
         try:
-            plot(folder / "train.log", folder / "loss.png")
+            draw([read_run(folder)], folder / "training.png")
         except (ImportError, UserError) as error:
-            self.say(f"no plot of the losses: {error}")
+            self.say(f"no plot of the training: {error}")
 
 
 def is_converted(encoder: Path) -> bool:

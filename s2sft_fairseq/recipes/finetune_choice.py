@@ -8,7 +8,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.evaluate import METRICS as ALL
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.recipes.training_log import parse
+from s2sft_fairseq.plots.training import parse
 
 REPORTED = ("rouge", "sacrebleu")
 LENGTH_PENALTIES = (1.0, 0.6, 1.6)

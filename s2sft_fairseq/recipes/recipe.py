@@ -298,7 +298,7 @@ class Recipe(Stages):
 
         self.stage(best, f"train, {s.updates} updates" if s.updates else f"train, {s.epochs} epochs", work)
         if (self.work / "train.log").exists():
-            self.stage(self.work / "loss.png", "plot", lambda _: self.plot(self.work))
+            self.stage(self.work / "training.png", "plot", lambda _: self.plot(self.work))
 
     def score(self, made: Path, *words: str, **named: object) -> None:
         """Score generated texts or predictions. This is repeated in each run, because its options may have changed."""

@@ -1,34 +1,16 @@
-"""The log of ``s2sft train --log-format json``: show the progress of a training, and plot its losses."""
+"""Show the progress of a training from its log, ``s2sft train --log-format json``."""
 
 import contextlib
-import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.plots.training import parse
 
 _END = "\0\n"
 """Marks the end of a training's output, because processes that it started may keep the pipe open."""
-
-
-def parse(line: str) -> tuple[str, dict[str, Any]] | None:
-    """Return ``training`` or ``held out`` and the numbers of a line; None for a line without numbers.
-
-    On standard output the numbers follow the time and the logger's name; a ``--log-file`` only has the numbers.
-    """
-    start = line.find('{"')
-    try:
-        record = json.loads(line[start:]) if start >= 0 else {}
-    except ValueError:
-        return None
-    if "valid_loss" in record:
-        return "held out", {name.removeprefix("valid_"): value for name, value in record.items()}
-    return ("training", record) if "num_updates" in record else None
 
 
 class Progress:
@@ -87,29 +69,3 @@ def shortened(short: Callable[[str], str]) -> Iterator[None]:
         thread.join()
         if shown is not sys.stdout:
             shown.close()
-
-
-def plot(log: Path, output: Path) -> None:
-    """Plot the losses of training and held-out data over the updates; the suffix of `output` determines the format.
-
-    Raises:
-        UserError: the log lacks the losses of training or of held-out data.
-    """
-    from matplotlib.figure import Figure
-
-    curves: dict[str, list[tuple[int, float]]] = {"training": [], "held out": []}
-    for line in log.read_text(encoding="utf-8").splitlines():
-        if parsed := parse(line):
-            kind, record = parsed
-            curves[kind].append((int(record["num_updates"]), float(record["loss"])))
-    if empty := [name for name, points in curves.items() if not points]:
-        raise UserError(f"{log} must hold the losses of training and held-out data, but has none: {empty}")
-    figure = Figure(figsize=(7, 4.5))
-    axes = figure.subplots()
-    for name, points in curves.items():
-        axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o" if name == "held out" else None)
-    axes.set(xlabel="updates", ylabel="loss (bits a token)")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(output, dpi=120)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s2sft_fairseq.recipes.training_log import parse
+from s2sft_fairseq.plots.training import parse
 
 accumulators = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="the extra logging is not installed"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.plots.training import MOST_RUNS, draw, read_run, write_csv
+from s2sft_fairseq.plots.training import MOST_RUNS, draw, parse, read_run, write_csv
 
 UPDATE = {"epoch": 1, "loss": "9.5", "ppl": "724", "wps": "210.5", "num_updates": "10", "lr": "7.5e-05", "gnorm": "4"}
 HELD_OUT = {"epoch": 1, "valid_loss": "8.5", "valid_nll_loss": "8", "valid_bleu": "12.5", "valid_num_updates": "10"}
@@ -17,6 +17,16 @@ def write_log(path, *records):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["noise", *(PREFIX + json.dumps(record) for record in records)]))
     return path
+
+
+@pytest.mark.parametrize("prefix", ["", PREFIX])
+def test_lines_of_the_output_and_of_the_log_file(prefix):
+    assert parse(prefix + json.dumps(UPDATE)) == ("training", UPDATE)
+    kind, record = parse(prefix + json.dumps(HELD_OUT))
+    assert (kind, record["loss"], record["num_updates"]) == ("held out", "8.5", "10")
+    assert parse(prefix + '{"epoch": 1, "train_loss": "9.1", "train_num_updates": "50"}') is None
+    assert parse(prefix + "{'_name': None, 'common': {\"x") is None
+    assert parse(prefix + "no numbers") is None
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_smoke(smoke, task):
     assert [record["command"][:2] for record in records] == [["s2sft", name] for name in COMMANDS]
     assert all(record["status"] == 0 and record["seconds"] > 0 and record["peak_memory_gb"] > 0 for record in records)
     assert all((out / "tokens" / f"valid.{side}").read_text().count("\n") == 3 for side in ("src", "tgt"))
-    assert (work / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (work / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_second_training_of_a_process_is_the_same(smoke):

@@ -47,7 +47,7 @@ def test_from_text_to_encoder(folder):
         assert f"pretrain: {stage} ..." in done.stdout
     assert "update 4/4: held out loss" in done.stdout
     run = folder / "out" / "ernie-gen-base"
-    assert (run / "loss.png").stat().st_size > 1000
+    assert (run / "training.png").stat().st_size > 1000
     trained = load_checkpoint(run / "checkpoints" / "checkpoint_last.pt")
     assert trained["cfg"]["model"]["encoder_embed_dim"] == 32
     assert trained["cfg"]["task"]["span_vocab"] == str(folder.resolve() / "out" / "spans.txt")

@@ -25,7 +25,7 @@ def test_demo(call_command, tiny_corpus, tmp_path, capsys):
     scored, lead = ({score["name"]: score["value"] for score in system["scores"]} for system in systems.values())
     # A source has fewer than 12 letters, and the target has the same in reverse order: ROUGE-1 is 100.
     assert lead["ROUGE-1"] == 100 > lead["ROUGE-2"] and 0 <= scored["ROUGE-1"] <= 100
-    assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "short" / "model" / "model.safetensors").is_file()
 
 
