@@ -28,9 +28,9 @@ PACKAGES: Mapping[str, Mapping[str, str]] = {
         "scikit-learn": "accuracy, F1 and Matthews' correlation of GLUE",
         "scipy": "Pearson's and Spearman's correlation of GLUE",
     },
-    "ctranslate2": {"ctranslate2": "exports for CTranslate2"},
+    "ctranslate2": {"ctranslate2": "CTranslate2 exports"},
     "onnx": {
-        "onnxruntime": "exports as ONNX graphs",
+        "onnxruntime": "ONNX exports",
         "onnx": "s2sft export --format onnx",
         "onnxscript": "s2sft export --format onnx",
     },

@@ -13,7 +13,6 @@ fine-tuning, so that every target teaches decoding token by token.
 
 The last block is filled up with ``[SEP]`` after the first ``[SEP]``. These are predicted like other tokens, because in
 decoding a block begins before the end of the text is known.
-
 """
 
 from collections.abc import Callable, Mapping
