@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Classifier", "Reader", "Seq2Seq", "finetune"]
 
 if TYPE_CHECKING:

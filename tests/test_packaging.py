@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -38,6 +39,15 @@ for number, words in enumerate(sys.argv[1:]):
     except SystemExit as exit_:
         assert not exit_.code
 """
+
+
+def committed_files(*options: str) -> set[str]:
+    """List files of the repository; skip the test where there is no repository."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git repository, such as an unpacked source distribution")
+    listed = ["git", "ls-files", "-z", *options]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    return {name for name in names if name and (ROOT / name).is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +109,13 @@ def test_version_is_read_without_importing_the_package():
     assert [ast.literal_eval(value) for value in values] == [s2sft_fairseq.__version__]
 
 
+def test_version_is_the_same_everywhere():
+    version = s2sft_fairseq.__version__
+    assert re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1] == version
+    assert re.findall(r"s2sft_fairseq-(.*?)-py3", (ROOT / "README.md").read_text()) == [version]
+    assert (ROOT / "CHANGELOG.md").read_text().splitlines()[2].startswith(f"## {version} (")
+
+
 def test_only_what_everyone_needs_is_required(requirements):
     assert {canonicalize_name(r.name) for r in requirements if r.marker is None} == {
         "torch",
@@ -113,6 +130,24 @@ def test_wheel_holds_the_whole_package_and_nothing_else(wheel):
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "s2sft_fairseq").rglob("*.py")}
     page = {f"s2sft_fairseq/serve/static/{name}" for name in ("index.html", "page.css", "page.js")}
     assert packed == modules | page | {"s2sft_fairseq/recipes/presets.tsv"}
+
+
+@pytest.mark.process
+def test_the_source_distribution_holds_the_whole_repository(tmp_path):
+    """The demo and the tests run from it."""
+    names = committed_files("--cached")
+    source = tmp_path / "source"
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    build = "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    stem = f"s2sft_fairseq-{s2sft_fairseq.__version__}"
+    with tarfile.open(source / "dist" / f"{stem}.tar.gz") as archive:
+        packed = {entry.name.removeprefix(f"{stem}/") for entry in archive if entry.isfile()}
+    assert {name for name in names - packed if not name.startswith(".")} == set()
+    assert {name for name in packed - names if ".egg-info/" not in name} == {"PKG-INFO"}
 
 
 @pytest.fixture
@@ -227,9 +262,7 @@ def test_committed_files_name_no_machine_and_no_package_registry():
     folders = ["/tmp/" + "w/", "/opt/" + "pypi", "/opt/" + "wheels", "/root" + "/"]
     patterns = [*map(re.escape, registries + folders), "/(?:home|Users)" + r"/\w", r"(?<![\w.])/work" + "/"]
     forbidden = re.compile("|".join(patterns))
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
-    paths = [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    paths = [ROOT / name for name in committed_files("--cached", "--others", "--exclude-standard")]
     assert Path(__file__).resolve() in paths
     found = []
     for path in paths:

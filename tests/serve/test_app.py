@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+import s2sft_fairseq
+
 
 def test_generate(serve):
     served = serve()
@@ -149,7 +151,12 @@ def test_an_internal_error_only_shows_an_id(serve, caplog):
 
 
 def test_health(shared):
-    assert shared.ask("/health").json == {"status": "ok", "model": "fake", "version": "0.1.0", "queue_length": 0}
+    assert shared.ask("/health").json == {
+        "status": "ok",
+        "model": "fake",
+        "version": s2sft_fairseq.__version__,
+        "queue_length": 0,
+    }
 
 
 def test_the_description_needs_nothing_from_elsewhere(shared):
