@@ -66,23 +66,25 @@ def _parser() -> argparse.ArgumentParser:
         "of --source and --target",
     )
     kind.add_argument("--block-length", metavar="N", help=f"blocks: {LENGTHS} (default: random)")
-    kind.add_argument("--noise-schedule", choices=SCHEDULES, help="blocks (default: uniform)")
+    kind.add_argument("--noise-schedule", choices=SCHEDULES, help="blocks: how much is masked (default: uniform)")
     kind.add_argument(
         "--word-flow-weight",
         type=float,
         metavar="W",
-        help="blocks; 0: without the word flow (default: 0.5; blocks of one length: 0)",
+        help="blocks: weight of the word flow; 0: without it (default: 0.5; blocks of one length: 0)",
     )
     kind.add_argument("--target-mask-prob", type=float, metavar="P", help="corrupt the target (default: the paper's)")
-    kind.add_argument("--noise-prob", type=float, metavar="P", help="infilling (default: 0)")
+    kind.add_argument("--noise-prob", type=float, metavar="P", help="infilling: noise in the target (default: 0)")
     kind.add_argument(
         "--spans",
         nargs="+",
         metavar="WORDS",
         help="infilling and pseudo_masked: two or three words of the target that make a span, as in 'a pub' 'the city'",
     )
-    kind.add_argument("--language-model", choices=LANGUAGE_MODELS, help="unilmv2 (default: ae+par)")
-    kind.add_argument("--mask-ratio", type=float, metavar="SHARE", help="unilmv2: of masked tokens (default: 0.15)")
+    kind.add_argument("--language-model", choices=LANGUAGE_MODELS, help="unilmv2: what is trained (default: ae+par)")
+    kind.add_argument(
+        "--mask-ratio", type=float, metavar="SHARE", help="unilmv2: share of masked tokens (default: 0.15)"
+    )
     kind.add_argument(
         "--block-prob",
         type=float,
@@ -91,9 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     kind.add_argument("--block-lengths", metavar="RANGE", help="unilmv2: lengths of these blocks (default: 2-6)")
     kind.add_argument(
-        "--span-density", type=float, metavar="SHARE", help="deltalm: of --text that is taken out (default: 0.15)"
+        "--span-density", type=float, metavar="SHARE", help="deltalm: share of --text that is taken out (default: 0.15)"
     )
-    kind.add_argument("--mean-span-length", type=float, metavar="N", help="deltalm: tokens of a span (default: 3)")
+    kind.add_argument("--mean-span-length", type=float, metavar="N", help="deltalm: mean tokens of a span (default: 3)")
     kind.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
     _finish(kind, _masks)
     kind = kinds.add_parser("training", help="loss, learning rate, speed, gradient norm and scores over the updates")
