@@ -12,6 +12,7 @@ from s2sft_fairseq.data.length_batches import bucketed_order
 from s2sft_fairseq.data.mixture_parts import MixturePart, TemperatureSchedule, whole_counts
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
+from s2sft_fairseq.objectives.sequence_form import decoder_input
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +123,9 @@ class MixtureDataset(FairseqDataset):
         }
         if all(target is not None for target in targets):
             target = self._ragged([row for row in targets if row is not None])
-            previous = target.with_values(np.where(target.place == 0, self.eos, np.roll(target.values, 1)))
             batch["ntokens"] = int(target.lengths.sum())
             batch["target"] = torch.from_numpy(target.padded(self.pad))
+            previous = decoder_input(target, self.eos)
             batch["net_input"]["prev_output_tokens"] = torch.from_numpy(previous.padded(self.pad))
         return batch
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.finetuning import Corruption, pseudo_masked
 from s2sft_fairseq.objectives.packing import PackedBatch, PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
@@ -70,6 +71,35 @@ class Blocks:
     weight: str = "even"
     """Weights of the labels. ``even``: all 1; ``bound``: the expected loss of a block is an upper bound of the negative
     log-likelihood of its tokens."""
+
+    @classmethod
+    def of_options(
+        cls, length: str | None, word_weight: float | None, schedule: str | None, weight: str | None = None
+    ) -> "Blocks":
+        """Return the blocks of a training from the values of its options; None is the default of an option.
+
+        Args:
+            length: the value of ``--block-length``.
+            word_weight: the value of ``--word-flow-weight``.
+            schedule: the value of ``--noise-schedule``.
+            weight: the value of ``--block-loss-weight``.
+
+        Raises:
+            UserError: lists every option that is out of range.
+        """
+        bounds = parse_block_length("random" if length is None else length)
+        least, greatest = bounds or (1, LONGEST)
+        cut = cls(
+            least,
+            greatest,
+            word_weight=0.5 * (least < greatest) if word_weight is None else word_weight,
+            schedule=str(schedule or "uniform"),  # fairseq's choices are enums
+            weight=str(weight or "even"),
+        )
+        problems = [] if bounds else [f"--block-length must be {LENGTHS}, but is {length!r:.40}"]
+        if problems := [*problems, *cut.problems()]:
+            raise UserError.of(problems)
+        return cut
 
     def problems(self) -> list[str]:
         """Return error messages for these values."""
@@ -162,6 +192,12 @@ def parse_block_length(text: str) -> tuple[int, int] | None:
     if not (number.isdecimal() and 0 < int(number) < WHOLE):
         return None
     return (1 if number != text else int(number), int(number))
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Parse a range of lengths, such as ``2-6``; return (0, 0) for other text, which the objectives refuse."""
+    least, _, greatest = text.partition("-")
+    return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)
 
 
 def draw_lengths(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from s2sft_fairseq.objectives.blocks import draw_lengths, draw_masked
-from s2sft_fairseq.objectives.finetuning import Corruption, context_section
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption, context_section
 from s2sft_fairseq.objectives.objective import Flow
 from s2sft_fairseq.objectives.packing import PackedExamples, Section
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
@@ -79,6 +79,10 @@ class BlockwiseMasking:
         tokens = np.ones_like(rank)
         tokens[is_block] = blocks.values[(starts[units.row] + rank)[is_block]]
         return np.repeat(np.where(is_block, rank + 1, 0), tokens)
+
+
+REPLACEMENT = replace(NO_CORRUPTION, random_prob=0.1, keep_prob=0.1)
+"""How masked tokens are replaced in the paper (section 4.1): 80 % by a mask, 10 % by random tokens, 10 % stay."""
 
 
 class LanguageModel(NamedTuple):

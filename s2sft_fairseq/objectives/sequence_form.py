@@ -277,3 +277,8 @@ class EncoderDecoderForm:
             tokens: ids without special symbols (m,).
         """
         return np.concatenate([tokens[: self.max_target - 1], [self.eos]])
+
+
+def decoder_input(target: Ragged, eos: int) -> Ragged:
+    """Return what a decoder reads to predict laid-out targets: eos, then each target without its last token."""
+    return target.with_values(np.where(target.place == 0, eos, np.roll(target.values, 1)))

@@ -9,17 +9,23 @@ from fairseq.tasks import register_task
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import as_option
+from s2sft_fairseq.objectives.blocks import parse_range
 from s2sft_fairseq.objectives.ernie_gen import Fragments, causal_fragments, infilled_fragments
 from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import PackedExamples
-from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, BlockwiseMasking, pseudo_masked_lm
+from s2sft_fairseq.objectives.pseudo_masked_lm import (
+    LANGUAGE_MODELS,
+    REPLACEMENT,
+    BlockwiseMasking,
+    pseudo_masked_lm,
+)
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tasks.layout import placeholder_id
 from s2sft_fairseq.tasks.options import InfillingOptions, ReplacementOptions, symbol_problems
-from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask, parse_range
+from s2sft_fairseq.tasks.text_pretraining import TextPretrainingConfig, TextPretrainingTask
 
 GENERATIONS = ["infilling", "typical"]
 NOISE, NOISE_WITHOUT_SPANS = 0.05, 0.2
@@ -54,11 +60,8 @@ class UnilmPretrainingTask(TextPretrainingTask):
 
     def __init__(self, cfg: UnilmPretrainingConfig, dictionary: FairseqDictionary) -> None:
         self.masking = BlockwiseMasking(cfg.mask_ratio, cfg.block_prob, parse_range(cfg.block_lengths))
-        self.corruption = replace(
-            NO_CORRUPTION,
-            random_prob=0.1 if cfg.random_prob is None else cfg.random_prob,
-            keep_prob=0.1 if cfg.keep_prob is None else cfg.keep_prob,
-        )
+        given = {name: value for name in ("random_prob", "keep_prob") if (value := getattr(cfg, name)) is not None}
+        self.corruption = replace(REPLACEMENT, **given)
         super().__init__(cfg, dictionary)
         self.language_model = LANGUAGE_MODELS[str(cfg.language_model)]
         self.flows = self.language_model.flows

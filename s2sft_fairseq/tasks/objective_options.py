@@ -7,7 +7,7 @@ from typing import Any
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.objectives.blocks import LENGTHS, LONGEST, Blocks, parse_block_length
+from s2sft_fairseq.objectives.blocks import Blocks
 from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES, Objective
 from s2sft_fairseq.spans.vocabulary import load_spans
@@ -42,7 +42,7 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
     )
     problems += corruption.problems()
     weight = options.word_flow_weight
-    takes_weight = objective.cut is None  # `make_blocks` checks that of blocks
+    takes_weight = objective.cut is None  # `Blocks` checks that of blocks
     if takes_weight and weight is not None and not 0 <= weight <= 1:
         problems.append(f"--word-flow-weight must be between 0 and 1, but is {weight:g}")
     if takes_weight and options.span_vocab is None and weight not in (None, 1):
@@ -72,34 +72,11 @@ def make_objective(options: Any, layout: Mapping[str, Any], dictionary: FairseqD
     """
     objective = OBJECTIVES[layout["finetune_method"]]
     if objective.cut is not None:
-        return objective.with_blocks(make_blocks(options, layout["block_length"]))
+        schedule, weight = options.noise_schedule, options.block_loss_weight
+        return objective.with_blocks(
+            Blocks.of_options(layout["block_length"], options.word_flow_weight, schedule, weight)
+        )
     if options.span_vocab is None:
         return objective
     vocabulary = load_spans(Path(options.span_vocab), dictionary)
     return objective.with_spans(vocabulary.boundaries, options.word_flow_weight)
-
-
-def make_blocks(options: Any, block_length: str | None) -> Blocks:
-    """Return how targets are cut into blocks.
-
-    Args:
-        options: the options of the task.
-        block_length: the value of ``--block-length``, from the user or the checkpoint.
-
-    Raises:
-        UserError: lists every option that is out of range.
-    """
-    bounds = parse_block_length("random" if block_length is None else block_length)
-    least, greatest = bounds or (1, LONGEST)
-    weight = options.word_flow_weight
-    cut = Blocks(
-        least,
-        greatest,
-        word_weight=0.5 * (least < greatest) if weight is None else weight,
-        schedule=str(options.noise_schedule or "uniform"),
-        weight=str(options.block_loss_weight or "even"),
-    )
-    problems = [] if bounds else [f"--block-length must be {LENGTHS}, but is {block_length!r:.40}"]
-    if problems := [*problems, *cut.problems()]:
-        raise UserError.of(problems)
-    return cut

@@ -131,9 +131,3 @@ class TextPretrainingTask(PackedTask):
 
     def max_positions(self) -> None:
         """Return None: long texts are cut, so that none is too long."""
-
-
-def parse_range(text: str) -> tuple[int, int]:
-    """Read a range of lengths, such as ``2-6``; return (0, 0) for other text, which the objective refuses."""
-    least, _, greatest = text.partition("-")
-    return (int(least), int(greatest)) if least.isdecimal() and greatest.isdecimal() else (0, 0)
