@@ -12,10 +12,11 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar_of_bytes
 
 CHECKSUMS = "SHA256SUMS"
 SKIP = "S2SFT_SKIP_CHECKSUMS"
@@ -28,8 +29,21 @@ _checked: set[tuple[object, ...]] = set()
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return _sums([path])[0]
+
+
+def _sums(paths: Sequence[Path]) -> list[str]:
+    """Return the SHA-256 of each file, and show progress over all."""
+    sums = []
+    with bar_of_bytes("checksums", paths) as shown:
+        for path in paths:
+            digest = hashlib.sha256()
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+                    shown.update(len(chunk))
+            sums.append(digest.hexdigest())
+    return sums
 
 
 def write_checksums(folder: Path, others: Mapping[str, str] | None = None) -> None:
@@ -40,7 +54,8 @@ def write_checksums(folder: Path, others: Mapping[str, str] | None = None) -> No
         others: checksums of files that are not in the folder yet, by name.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name))
-    sums = dict(others or {}) | {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    sums = dict(others or {}) | dict(zip(names, _sums(paths), strict=True))
     text = "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
     (folder / CHECKSUMS).write_text(text, encoding="utf-8")
 
@@ -86,8 +101,9 @@ def check_checkpoint(path: Path) -> None:
         UserError: names the first member that differs.
     """
     if os.environ.get(SKIP, "0") == "0" and _is_new(path):
-        if problem := next(_damaged_members(path), None):
-            raise UserError(problem)
+        with bar_of_bytes(f"check {path.name}", [path]) as shown:
+            if problem := next(_damaged_members(path, shown.update), None):
+                raise UserError(problem)
         _checked.add(_state(path))
 
 
@@ -101,19 +117,19 @@ def check_folder(folder: Path) -> Iterator[str]:
             continue
         yield from (f"{sums.parent / name} is missing" for name in known if not (sums.parent / name).is_file())
         yield from _differences(sums.parent, {n: v for n, v in known.items() if (sums.parent / n).is_file()})
-    for path in sorted(folder.rglob("*.pt")):
-        if problems := list(_damaged_members(path)):
-            yield from problems
-        else:
-            _checked.add(_state(path))
+    checkpoints = sorted(folder.rglob("*.pt"))
+    with bar_of_bytes("check checkpoints", checkpoints) as shown:
+        for path in checkpoints:
+            if problems := list(_damaged_members(path, shown.update)):
+                yield from problems
+            else:
+                _checked.add(_state(path))
 
 
 def _differences(folder: Path, sums: Mapping[str, str]) -> Iterable[str]:
-    for name, expected in sums.items():
-        path = folder / name
-        if not _is_new(path):
-            continue
-        if (found := sha256(path)) == expected:
+    new = {path: expected for name, expected in sums.items() if _is_new(path := folder / name)}
+    for (path, expected), found in zip(new.items(), _sums(list(new)), strict=True):
+        if found == expected:
             _checked.add(_state(path))
             continue
         yield (
@@ -122,7 +138,7 @@ def _differences(folder: Path, sums: Mapping[str, str]) -> Iterable[str]:
         )
 
 
-def _damaged_members(path: Path) -> Iterator[str]:
+def _damaged_members(path: Path, report: Callable[[int], object]) -> Iterator[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
@@ -131,8 +147,8 @@ def _damaged_members(path: Path) -> Iterator[str]:
                     continue
                 try:
                     with archive.open(member) as file:
-                        while file.read(_CHUNK):
-                            pass
+                        while chunk := file.read(_CHUNK):
+                            report(len(chunk))
                 except zipfile.BadZipFile:
                     yield (
                         f"{path} is damaged: its member {member.filename} does not match its CRC-32 in the archive. "

@@ -95,8 +95,11 @@ def call(name: str, arguments: Sequence[str]) -> None:
     )
     if name in _OPTIONS_OF_FAIRSEQ:
         importlib.import_module("s2sft_fairseq.plugin")
+    from s2sft_fairseq import progress  # imports tqdm, which the list of commands does not need
+
     module, _, function = COMMANDS[name][1].partition(":")
-    getattr(importlib.import_module(f"s2sft_fairseq.commands.{module}"), function or "main")(list(arguments))
+    with progress.of_command():
+        getattr(importlib.import_module(f"s2sft_fairseq.commands.{module}"), function or "main")(list(arguments))
 
 
 def guarded(name: str, work: Callable[[], object]) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from s2sft_fairseq.checksums import CHECKSUMS, read_checksums, write_checksums
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import step
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +136,9 @@ def new_folder(folder: Path, option: str, replaceable: Collection[str] = ()) -> 
                 temporary.mkdir()
                 yield temporary
                 write_checksums(temporary)
-                for path in [*temporary.rglob("*"), temporary]:
-                    sync(path)
+                with step(f"sync {folder}"):
+                    for path in [*temporary.rglob("*"), temporary]:
+                        sync(path)
                 check_replaceable(folder, option, replaceable)  # again: it may have taken hours
                 _move(temporary, place)
                 sync(place.parent)
@@ -164,8 +166,9 @@ def added_files(folder: Path) -> Iterator[Path]:
                 write_checksums(temporary, read_checksums(folder))
                 names = sorted(path.name for path in temporary.iterdir())
                 names.append(names.pop(names.index(CHECKSUMS)))  # last: they are valid when all files are there
-                for name in names:
-                    sync(temporary / name)
+                with step(f"sync {folder}"):
+                    for name in names:
+                        sync(temporary / name)
                 for name in names:
                     (folder / name).unlink(missing_ok=True)
                 for name in names:

@@ -29,7 +29,7 @@ TOGETHER = 16
 
 def of_python(given: argparse.Namespace, sources: list[str]) -> Found:
     model = Seq2Seq.from_pretrained(given.model, device="cpu")
-    found = model.hypotheses(sources, beam=given.beam, num_return=given.nbest)
+    found = model.hypotheses(sources, beam=given.beam, num_return=given.nbest, progress=True)
     # In files, a text with line ends is one line.
     return [[(re.sub(r"\s*[\r\n]+\s*", " ", each.text), each.score) for each in best] for best in found]
 

@@ -154,7 +154,7 @@ class Experiment(Stages):
             self.s2sft("average", run, last=5, output=checkpoint)
         if not found.exists():
             named = {"path": checkpoint, "tokenizer_dir": self.output / "encoder", "beam": 5, "cpu": True}
-            self.s2sft("generate", **named, input=corpus / "test.src", output=found, no_progress_bar=True)
+            self.s2sft("generate", **named, input=corpus / "test.src", output=found)
         self.s2sft("evaluate", task="bleu", hyp=found, ref=corpus / "test.refs.jsonl", json=made)
 
 

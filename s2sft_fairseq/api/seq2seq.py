@@ -21,9 +21,10 @@ from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
-from s2sft_fairseq.inference.files import HypothesisLines, Window, sentence_progress
+from s2sft_fairseq.inference.files import HypothesisLines, Window
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, window_seed
 from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 
 logger = logging.getLogger(__name__)

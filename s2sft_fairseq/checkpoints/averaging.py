@@ -12,6 +12,7 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 # fairseq's names of checkpoints: at the end of an epoch, after a number of updates, and of --keep-best-checkpoints.
 _OF_TRAINING = re.compile(r"checkpoint(?P<epoch>\d+)\.pt|checkpoint_(?P<within>\d+)_(?P<updates>\d+)\.pt")
@@ -83,7 +84,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         UserError: if a file cannot be read, its weights have other names or shapes than those of the first, or weights
             are not finite.
     """
-    states = [load_checkpoint(path, lazily=True) for path in paths]
+    states = [load_checkpoint(path, lazily=True) for path in bar(paths, "read", " checkpoints")]
     problems = [
         f"{path} must hold 'model', but holds {', '.join(map(str, state)) or 'nothing'}"
         for path, state in zip(paths, states, strict=True)
@@ -92,7 +93,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     if problems:
         raise UserError.of(problems)
     models = [state["model"] for state in states]
-    for path, model in zip(paths, models, strict=True):
+    for path, model in zip(bar(paths, "check", " checkpoints"), models, strict=True):
         check_finite(path, model)
     problems = [
         f"{path}: {name} {what}, unlike in {paths[0]}"
@@ -102,7 +103,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     if problems:
         raise UserError.of(problems[:20], f"{len(problems)} differences between checkpoints of one training:")
     averaged: dict[str, Tensor] = {}
-    for name in models[0]:
+    for name in bar(models[0], "average", " tensors"):
         twin = next((other for other in averaged if all(_is_same(model, name, other) for model in models)), None)
         averaged[name] = averaged[twin] if twin else _mean([model[name] for model in models])
     return {**states[0], "model": averaged, "last_optimizer_state": None}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 HALF_LIMIT = f"float16 ends at {torch.finfo(torch.float16).max:,.0f}"
 _SHOWN = 5
@@ -24,7 +25,7 @@ def check_finite(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> No
         UserError: naming the file and the first tensors that are not finite.
     """
     tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
-    if bad := not_finite(tensors.items()):
+    if bad := not_finite(bar(tensors.items(), f"check the weights of {os.path.basename(path)}", " tensors")):
         half = f" ({HALF_LIMIT})" if any(tensors[name].dtype == torch.float16 for name in bad) else ""
         raise UserError(
             f"{path}: weights must be finite, but {_told(bad)} in {len(bad)} of its {len(tensors)} tensors{half}. What "

@@ -28,6 +28,7 @@ from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.progress import step
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,8 @@ def write_pretrained(folder: Path, conversion: Conversion, files: Sequence[str] 
         "files": sorted({MODEL, CONFIG, DICTIONARY, *files}),
     }
     text = json.dumps(described, indent=2) + "\n"
-    save_checkpoint(_fairseq_checkpoint(conversion), folder / MODEL)
+    with step(f"write {MODEL}"):
+        save_checkpoint(_fairseq_checkpoint(conversion), folder / MODEL)
     write_whole(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 

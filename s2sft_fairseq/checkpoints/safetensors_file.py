@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import step
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
@@ -36,7 +37,8 @@ def write_safetensors(weights: Mapping[str, Tensor], file: Path) -> None:
     except ImportError:
         raise _not_installed(file) from None
     try:
-        save_file(dict(weights), file, metadata={"format": "pt"})
+        with step(f"write {file.name}"):
+            save_file(dict(weights), file, metadata={"format": "pt"})
     except SafetensorError as error:
         raise UserError(f"{file.name} could not be written: {error}") from None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from s2sft_fairseq import runtime
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import step
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -38,5 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.output in paths:
         raise UserError(f"--output must be another file than those that are averaged, but is {options.output}")
     state = average_checkpoints(paths)
-    save_checkpoint(state, options.output)
+    with step(f"write {options.output}"):
+        save_checkpoint(state, options.output)
     print(f"{options.output}: the average of {', '.join(path.name for path in paths)}")

@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from s2sft_fairseq.corpora.docstring_text import split_docstring
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 STANDARD_LIBRARY = "stdlib"
 DEFAULT_PACKAGES = ("torch", "scipy", "sklearn", "sympy", "networkx", "numpy", STANDARD_LIBRARY)
@@ -114,7 +113,7 @@ def build_corpus(settings: CorpusSettings) -> Corpus:
     corpus = Corpus({split: [] for split in SPLITS}, {package.name: package.version for package in packages})
     bodies: set[str] = set()
     files = [(package.name, module, path) for package in packages for module, path in package.files]
-    for name, module, path in tqdm(files, desc="docstrings", unit="file", mininterval=1):
+    for name, module, path in bar(files, "docstrings", " files"):
         try:
             docstrings = list(read_docstrings(path))
         except (SyntaxError, ValueError, RecursionError) as error:
@@ -147,7 +146,7 @@ def find_packages(names: Iterable[str]) -> list[Package]:
     """
     packages, problems = [], []
     distributions = importlib.metadata.packages_distributions()
-    for name in names:
+    for name in bar(names, "find sources", " packages"):
         if name == STANDARD_LIBRARY:
             root = Path(sysconfig.get_path("stdlib"))
             packages.append(Package(name, platform.python_version(), tuple(_modules(root, ""))))

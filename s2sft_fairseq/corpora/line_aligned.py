@@ -12,6 +12,7 @@ from pathlib import Path
 
 from s2sft_fairseq.corpora.reading import Example, Malformed, aligned_lines, find
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def read_gigaword(folder: Path, size: str, seed: int, malformed: Malformed) -> d
 
 def _draw(examples: Iterable[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
     """Yield `SMALL` well-formed examples; if there are fewer, all of them, with a message."""
-    drawn = list(sample(_well_formed(examples, malformed), SMALL, seed))
+    drawn = list(sample(_well_formed(bar(examples, "draw", " pairs"), malformed), SMALL, seed))
     if len(drawn) < SMALL:
         print(f"--size 10k takes all {len(drawn):,} training pairs, for there are not {SMALL:,}", file=sys.stderr)
     yield from drawn

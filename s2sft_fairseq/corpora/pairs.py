@@ -24,6 +24,7 @@ from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.data.bounded_files import parse_json
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 50, 50, 1000
 """One of 50 pairs is held out for validation, but at least 50 and at most 1,000 pairs."""
@@ -140,7 +141,7 @@ def write_pairs(
     if files.get("valid"):
         splits["valid"] = _by_source(examples("valid"), malformed)
     else:
-        is_held_out = hold_out(examples("train"))
+        is_held_out = hold_out(bar(examples("train"), "hold out", " pairs"))
         splits["train"] = (example for example in examples("train") if not is_held_out(example))
         splits["valid"] = _by_source(filter(is_held_out, examples("train")), malformed)
     if files.get("test"):

@@ -32,6 +32,7 @@ from s2sft_fairseq.data.labels import CLASSES
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.progress import bar
 
 
 def write_corpus(
@@ -62,7 +63,7 @@ def write_corpus(
     with new_folder(folder, "--output") as partial:
         lines: dict[str, int] = {}
         for split, examples in splits.items():
-            well_formed = _well_formed(examples, malformed, Example.reference_lines)
+            well_formed = _well_formed(bar(examples, split, " examples"), malformed, Example.reference_lines)
             lines |= _write_split(partial, split, islice(well_formed, limit))
         return finish(partial, lines, malformed, skip_malformed=skip_malformed, settings=settings)
 
@@ -163,7 +164,8 @@ def write_labelled(
             texts: list[str] = []
             labels: list[str] = []
             before, shown = malformed.records.total(), len(malformed.shown)
-            for text, label in islice(_well_formed(examples, malformed, attrgetter("references")), limit):
+            well_formed = _well_formed(bar(examples, split, " examples"), malformed, attrgetter("references"))
+            for text, label in islice(well_formed, limit):
                 texts.append(text)
                 labels += label
             if skip_malformed and split.startswith("test") and malformed.records.total() > before:

@@ -8,7 +8,7 @@ UTF-8 it fails with a traceback that does not name the line.
 
 import io
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from s2sft_fairseq.data.bounded_files import (
 )
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
+from s2sft_fairseq.progress import bar_of_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +67,19 @@ def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -
     """
     stats: list[TextStats] = []
     problems: list[str] = []
-    for group in groups:
-        found = []
-        for path in group:
-            try:
-                found.append(_inspect(path, allow_crlf, problems))
-            except READING_ERRORS as error:
-                problems.append(reading_problem(path, error))
-        if len({file.lines for file in found}) > 1:
-            counts = ", ".join(f"{file.path} has {file.lines}" for file in found)
-            problems.append(f"line-aligned files must have equally many lines, but {counts}")
-        stats += found
+    groups = list(groups)
+    with bar_of_bytes("check", [path for group in groups for path in group]) as shown:
+        for group in groups:
+            found = []
+            for path in group:
+                try:
+                    found.append(_inspect(path, allow_crlf, problems, shown.update))
+                except READING_ERRORS as error:
+                    problems.append(reading_problem(path, error))
+            if len({file.lines for file in found}) > 1:
+                counts = ", ".join(f"{file.path} has {file.lines}" for file in found)
+                problems.append(f"line-aligned files must have equally many lines, but {counts}")
+            stats += found
     if problems:
         raise UserError.of(problems)
     for file in stats:
@@ -85,8 +88,8 @@ def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -
     return stats
 
 
-def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
-    """Count the lines of `path` and append its errors to `problems`."""
+def _inspect(path: Path, allow_crlf: bool, problems: list[str], report: Callable[[int], object]) -> TextStats:
+    """Count the lines of `path` and append its errors to `problems`; `report` gets the numbers of bytes."""
     lines = empty = 0
     # A lone carriage return does not count as a line end here, as in most editors; such files are refused anyway.
     wrong: dict[str, list[int]] = {}
@@ -100,6 +103,7 @@ def _inspect(path: Path, allow_crlf: bool, problems: list[str]) -> TextStats:
             texts = block.decode(errors="replace").removesuffix("\n").split("\n")
             lines += len(texts)
             empty += sum(not line or line.isspace() for line in texts)
+            report(len(block))
     if not lines:
         problems.append(f"{path}: is empty, at least one line is needed")
     problems += line_problems(path, wrong)

@@ -17,6 +17,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.evaluation.statistics import Means, Measured, Statistics, Sums, optional_module, tool
+from s2sft_fairseq.progress import bar, step
 
 if TYPE_CHECKING:
     from sacrebleu.metrics import BLEU
@@ -33,7 +34,8 @@ def corpus_bleu(examples: Sequence[Example], settings: Settings) -> tuple["BLEUS
     most = max(len(example.references) for example in examples)
     padded = [[*example.references, *[None] * (most - len(example.references))] for example in examples]
     references = [list(column) for column in zip(*padded, strict=True)]  # [R, N]
-    return bleu.corpus_score([example.hypothesis for example in examples], references), str(bleu.get_signature())
+    with step(f"BLEU of {len(examples):,} texts"):
+        return bleu.corpus_score([example.hypothesis for example in examples], references), str(bleu.get_signature())
 
 
 def sacrebleu(examples: Sequence[Example], settings: Settings) -> Measured:
@@ -44,7 +46,8 @@ def sacrebleu(examples: Sequence[Example], settings: Settings) -> Measured:
     """
     corpus, signature = corpus_bleu(examples, settings)
     bleu = _metric(settings, effective_order=True)  # changes neither the lengths nor the matches
-    sentences = [bleu.sentence_score(example.hypothesis, list(example.references)) for example in examples]
+    shown = bar(examples, "BLEU", " texts")
+    sentences = [bleu.sentence_score(example.hypothesis, list(example.references)) for example in shown]
     counts = [(one.sys_len, one.ref_len, *one.counts, *one.totals) for one in sentences]
     orders = len(corpus.counts)
 
@@ -112,7 +115,7 @@ def dialogue_bleu(examples: Sequence[Example], settings: Settings) -> Measured:
     nltk = optional_module("nltk.translate.bleu_score", "nltk", "dialogue_bleu")
     smoothing = nltk.SmoothingFunction().method7
     values: dict[str, list[float]] = {name: [] for name in _WEIGHTS}
-    for example in examples:
+    for example in bar(examples, "dialogue BLEU", " texts"):
         references = [reference.split() for reference in example.references]
         for name, weights in _WEIGHTS.items():
             score = nltk.sentence_bleu(references, example.hypothesis.split(), weights, smoothing)

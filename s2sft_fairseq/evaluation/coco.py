@@ -17,6 +17,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.evaluation.statistics import Means, Measured, Sums, optional_module, tool
+from s2sft_fairseq.progress import bar
 
 _PACKAGE = "pycocoevalcap"
 # Indices into METEOR's counts of a segment: words of hypothesis and reference, chunks, words that match.
@@ -31,7 +32,7 @@ def coco_bleu(examples: Sequence[Example], settings: Settings) -> Measured:
     """
     scorer_class = optional_module("pycocoevalcap.bleu.bleu_scorer", _PACKAGE, "coco_bleu").BleuScorer
     scorer = scorer_class(n=4)
-    for example in examples:
+    for example in bar(examples, "BLEU-4", " texts"):
         scorer += (_line(example.hypothesis), [_line(reference) for reference in example.references])
     counts = []
     for one in scorer.ctest:
@@ -57,7 +58,7 @@ def coco_rouge(examples: Sequence[Example], settings: Settings) -> Measured:
     scorer = optional_module("pycocoevalcap.rouge.rouge", _PACKAGE, "coco_rouge").Rouge()
     values = [
         scorer.calc_score([_line(example.hypothesis)], [_line(reference) for reference in example.references])
-        for example in examples
+        for example in bar(examples, "ROUGE-L", " texts")
     ]
     return Measured(Means({"ROUGE-L (COCO)": values}), f"{tool(_PACKAGE)}|tok:space|stem:no|beta:{scorer.beta}")
 
@@ -75,7 +76,8 @@ def meteor(examples: Sequence[Example], settings: Settings) -> Measured:
             "default-jre-headless), or leave METEOR out, as in --metrics coco_bleu coco_rouge"
         )
     process = _Meteor(module.Meteor())
-    counts = [process.counts(example) for example in examples]
+    # Shown at once: Java starts.
+    counts = [process.counts(example) for example in bar(examples, "METEOR", " texts", delay=0)]
     signature = f"{tool(_PACKAGE)}|meteor:1.5|lang:en|norm:yes|chunks:corpus"
     return Measured(Sums(counts, lambda sums: {"METEOR": 100 * process.score(sums)}), signature)
 

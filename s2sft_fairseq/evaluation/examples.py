@@ -17,6 +17,7 @@ from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_probl
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.normalisation import normalise_hypothesis, normalise_reference, normalise_source
 from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.progress import bar
 
 UNITS = ("sentences", "words")
 _SPECIFICATION = re.compile(rf"([1-9][0-9]*)-({'|'.join(UNITS)})")
@@ -108,7 +109,8 @@ def read_examples(
     sources = sources or [""] * len(lines)
     columns = zip(*map(_references, references), strict=True)
     examples, lacking = [], []
-    for number, (line, origin, of_files) in enumerate(zip(lines, sources, columns, strict=True), 1):
+    rows = bar(zip(lines, sources, columns, strict=True), f"read {hypotheses}", " lines", total=len(lines))
+    for number, (line, origin, of_files) in enumerate(rows, 1):
         texts = tuple(normalise_reference(text, settings) for of_file in of_files for text in of_file if text.strip())
         if not texts:
             lacking.append(number)

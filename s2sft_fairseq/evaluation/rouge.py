@@ -29,6 +29,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.evaluation.statistics import Means, Measured, optional_module, tool
+from s2sft_fairseq.progress import bar, step
 
 NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
 _WORD = re.compile(r"\w+")
@@ -47,7 +48,7 @@ def rouge(examples: Sequence[Example], settings: Settings) -> Measured:
         tokenizer = _Tokenizer(settings.rouge_tokenizer)
     scorer = module.RougeScorer(list(NAMES), tokenizer=tokenizer)
     values: dict[str, list[float]] = {name: [] for name in NAMES.values()}
-    for example in examples:
+    for example in bar(examples, "ROUGE", " texts"):
         scores = [scorer.score(reference, example.hypothesis) for reference in example.references]
         for measure, name in NAMES.items():
             values[name].append(_combined([score[measure].fmeasure for score in scores], settings.multi_reference))
@@ -119,7 +120,9 @@ def perl_rouge(examples: Sequence[Example], settings: Settings) -> Measured:
         text = "".join(path.read_text(encoding="latin-1") for path in forms) if settings.irregular_forms else ""
         _perl(script, ["-e", _BUILD_DATABASE, folder / "WordNet-2.0.exc.db"], text)
         flags = [*_FLAGS, *["-m"] * settings.stem]
-        output = _perl(script, [script, "-e", folder, *flags, _write(examples, folder), "X"])
+        listed = _write(examples, folder)
+        with step(f"{script.name} scores {len(examples):,} texts"):
+            output = _perl(script, [script, "-e", folder, *flags, listed, "X"])
     values: dict[str, list[float]] = {}
     for measure, score in _SCORE.findall(output):
         values.setdefault(f"{measure} (Perl)", []).append(float(score))
@@ -143,7 +146,7 @@ def _script() -> Path:
 def _write(examples: Sequence[Example], folder: Path) -> Path:
     """Write each text to a file with one sentence per line; return a list with a line of files for each example."""
     listed = []
-    for number, example in enumerate(examples):
+    for number, example in enumerate(bar(examples, "write for ROUGE-1.5.5.pl", " texts")):
         paths = [folder / f"{number}.{which}" for which in range(len(example.references) + 1)]
         for path, text in zip(paths, (example.hypothesis, *example.references), strict=True):
             path.write_text(text + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from types import ModuleType
 import numpy as np
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 
 class Statistics(ABC):
@@ -104,7 +105,7 @@ def differences(both: Statistics, size: int, resamples: int, seed: int) -> dict[
     observed = difference(examples, examples + size)
     generator = np.random.default_rng(seed)
     extreme = dict.fromkeys(observed, 0)
-    for _ in range(resamples):
+    for _ in bar(range(resamples), "exchanges", " samples"):
         moved = size * generator.integers(2, size=size)
         for name, value in difference(examples + moved, examples + (size - moved)).items():
             extreme[name] += abs(value) >= abs(observed[name]) - 1e-9  # tolerate rounding errors of equal differences
@@ -122,7 +123,7 @@ def differences(both: Statistics, size: int, resamples: int, seed: int) -> dict[
 def _resamples(size: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
     """Yield numbers of examples drawn with replacement, [size] each."""
     generator = np.random.default_rng(seed)
-    for _ in range(resamples):
+    for _ in bar(range(resamples), "bootstrap", " samples"):
         yield generator.integers(size, size=size)
 
 

@@ -1,6 +1,7 @@
 """Compare an exported model with the original, as ``s2sft export`` does after each export."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from s2sft_fairseq.api.seq2seq import Seq2Seq
 from s2sft_fairseq.exports.comparison import Comparison, Logits, compare, write_comparison
+from s2sft_fairseq.progress import bar, step
 
 _BATCH = 16
 
@@ -42,8 +44,9 @@ def check_transformers(
         print(f"{folder} was not compared with the model: transformers is not installed")
         return None
     transformers.utils.logging.disable_progress_bar()
-    theirs = load(folder) if load else transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
-    theirs.eval()
+    load = load or partial(transformers.AutoModelForSeq2SeqLM.from_pretrained, dtype=torch.float32)
+    with step(f"load {folder}"):
+        theirs = load(folder).eval()
     # Without `config`, transformers would try to load the configuration's class itself.
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=theirs.config)
     special = {theirs.config.pad_token_id, theirs.config.eos_token_id, theirs.config.decoder_start_token_id}
@@ -55,7 +58,7 @@ def check_transformers(
     @torch.inference_mode()
     def search(given: Sequence[str]) -> list[list[int]]:
         found = []
-        for batch in _batches(given):
+        for batch in bar(list(_batches(given)), program, " batches"):
             rows = theirs.generate(**laid_out(batch)).tolist()
             rows = rows[:: len(rows) // len(batch)]  # the best hypothesis of each text
             found += [[number for number in row if number not in special] for row in rows]
@@ -92,7 +95,9 @@ def check_engine(
 
 def _search_of(model: Seq2Seq) -> Callable[[Sequence[str]], list[list[int]]]:
     """Return a function that searches with a model's default options, and returns ids without eos."""
-    return lambda texts: [model.ids(best[0].tokens)[:-1] if best else [] for best in model.hypotheses(list(texts))]
+    return lambda texts: [
+        model.ids(best[0].tokens)[:-1] if best else [] for best in model.hypotheses(list(texts), progress=True)
+    ]
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:

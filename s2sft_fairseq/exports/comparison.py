@@ -9,6 +9,7 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.model_folder import CARD
 from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 
 TEXTS = (
     "The committee will meet again on Tuesday to discuss the results of the survey.",
@@ -92,7 +93,10 @@ def compare(
     differing = [text for text, our, their in pairs if our != their]
     largest = None
     if our_logits is not None and their_logits is not None:
-        largest = max(_difference(our_logits(text, ids), their_logits(text, ids)) for text, ids, _ in pairs)
+        largest = max(
+            _difference(our_logits(text, ids), their_logits(text, ids))
+            for text, ids, _ in bar(pairs, "compare logits", " texts")
+        )
     return Comparison(program, len(texts), len(texts) - len(differing), largest, differing[:SHOWN])
 
 

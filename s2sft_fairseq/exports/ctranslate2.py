@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.deltalm_as_bart import EPSILON, bart_config, bart_weights
-from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, configuration, write_config
+from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, ENGINES, configuration, write_config
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.exports.deltalm import DeltaLM, copy_tokenizer
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.inference.ctranslate2_engine import NAME
 from s2sft_fairseq.models.model_card import model_card
+from s2sft_fairseq.progress import step
 
 _ACTIVATIONS = {"gelu": "GELU", "gelu_tanh": "GELUTanh", "relu": "RELU"}
 
@@ -36,12 +37,14 @@ def export_to_ctranslate2(model: DeltaLM, destination: Path, quantize: str = "fl
     package(NAME, f"--format {NAME}")
     if len(set(model.dictionary.symbols)) < len(model.dictionary):
         raise UserError(f"{model.tokenizer} has several ids of one symbol, which {NAME} cannot tell apart")
-    spec = make_spec(model)
-    spec.validate()
-    spec.optimize(quantization=quantize)
+    with step(f"make the weights for {NAME}, {quantize}"):
+        spec = make_spec(model)
+        spec.validate()
+        spec.optimize(quantization=quantize)
     state = model.state
     with new_folder(destination, "--to") as staging:
-        spec.save(str(staging))
+        with step(f"write {ENGINES[NAME]}"):
+            spec.save(str(staging))
         config = configuration(state, state.get("search") or {}, {}, NAME)
         write_config({**read_json_object(staging / CONFIG), **config}, staging)
         copy_tokenizer(model, staging)

@@ -27,6 +27,7 @@ from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.models.onnx_encoder_decoder import ENCODER, write_graphs
 from s2sft_fairseq.models.onnx_graph import write_graph
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.progress import step
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 
@@ -48,7 +49,7 @@ def export_to_onnx(original: Original, destination: Path, texts: Sequence[str], 
     model.load_state_dict(weights)
     state = load_checkpoint(original.folder, lazily=True)
     with new_folder(destination, "--to") as staging:
-        with _graphs(staging, quantize) as folder:
+        with _graphs(staging, quantize) as folder, step("trace the graph"):
             write_graph(model, folder / ENGINES[NAME])
         training = read_config(original.folder)["training"]
         _write_config(state, training, sum(value.numel() for value in weights.values()), staging, quantize)
@@ -75,7 +76,7 @@ def export_deltalm_to_onnx(
     """
     package("onnxruntime", f"--format {NAME}")
     with new_folder(destination, "--to") as staging:
-        with _graphs(staging, quantize) as folder:
+        with _graphs(staging, quantize) as folder, step("trace the graphs"):
             write_graphs(loaded.models[0], folder / ENCODER, folder / ENGINES[NAME])
         _write_config(model.state, {}, sum(value.numel() for value in model.weights.values()), staging, quantize)
         copy_tokenizer(model, staging)
@@ -131,7 +132,8 @@ def _graphs(staging: Path, quantize: bool) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=staging.parent) as temporary:
         yield Path(temporary)
         for file in sorted(Path(temporary).glob("*.onnx")):
-            _quantize(file, staging / file.name)
+            with step(f"quantize {file.name}"):
+                _quantize(file, staging / file.name)
 
 
 def _write_config(

@@ -26,10 +26,10 @@ from s2sft_fairseq.inference.files import (
     ResumableOutput,
     file_state,
     read_ahead,
-    sentence_progress,
     tokenizer_state,
 )
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, load_models
+from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.signals import end, handled
 from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer

@@ -1,4 +1,4 @@
-"""Read a file of raw text window by window, write the output so that the next run can resume it, and show progress.
+"""Read a file of raw text window by window, and write the output so that the next run can resume it.
 
 Finished windows are appended to ``OUTPUT.part``; ``OUTPUT.part.json`` beside it records the settings that the lines
 depend on. At the end ``OUTPUT.part`` is renamed to ``OUTPUT``, so a file of this name is always complete.
@@ -6,12 +6,10 @@ depend on. At the end ``OUTPUT.part`` is renamed to ``OUTPUT``, so a file of thi
 
 import contextlib
 import fcntl
-import io
 import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from s2sft_fairseq.checksums import sha256
 from s2sft_fairseq.data.bounded_files import read_json_object, readable
@@ -39,7 +36,6 @@ Item = TypeVar("Item")
 _END = object()
 # Byte-level vocabularies have symbols for line ends, which would break the line of the output.
 _LINE_END = re.compile(r"\r\n|[\r\n]")
-_SECONDS_BETWEEN_LINES = 60
 
 
 class Window(NamedTuple):
@@ -263,28 +259,3 @@ def differences(recorded: Mapping[str, Any], settings: Mapping[str, Any], name: 
             yield from differences(before, now, f"{name}{key}, ")
         elif before != now:
             yield f"{name}{key} was {before}, now is {now}"
-
-
-class _LoggedProgress(tqdm):
-    """Logs the progress line in place of drawing it."""
-
-    def display(self, *_: Any, **__: Any) -> None:
-        if self.initial < self.n < self.total:
-            logger.info(str(self))
-
-
-def sentence_progress(total: int, done: int, *, bar: bool = True) -> tqdm:
-    """Return a progress bar over `total` sentences, with their rate and the time left.
-
-    Args:
-        total: number of all sentences.
-        done: number of sentences of an earlier run; they do not count in the rate.
-        bar: draw a bar if the error stream is a terminal; otherwise progress is logged.
-    """
-    counts = {"total": total, "initial": done, "unit": " sentences", "smoothing": 0}
-    if bar and sys.stderr.isatty():
-        rate = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
-        return tqdm(**counts, mininterval=0.5, dynamic_ncols=True, bar_format=rate)
-    line = "{n_fmt} of {total_fmt} sentences, {rate_noinv_fmt}, {remaining} left"
-    seconds = _SECONDS_BETWEEN_LINES
-    return _LoggedProgress(**counts, mininterval=seconds, miniters=1, file=io.StringIO(), bar_format=line)

@@ -30,6 +30,7 @@ from s2sft_fairseq.inference.search import BeamSearch, Search
 from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm, SequenceForm
+from s2sft_fairseq.progress import step
 
 Hypotheses = list[list[dict[str, Any]]]
 """The best hypotheses of each sentence, in fairseq's form; see :func:`hypotheses.hypotheses`."""
@@ -173,17 +174,18 @@ def window_seed(seed: int, first: int) -> int:
 
 def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
     """Load one model or an ensemble, as fairseq-generate does, or an engine that runs an exported model."""
-    if engine := open_engine(cfg, task, device):
-        return [engine]
     models: Sequence[BaseFairseqModel]
-    models, _ = checkpoint_utils.load_model_ensemble(
-        utils.split_paths(cfg.common_eval.path),
-        arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
-        task=task,
-        suffix=cfg.checkpoint.checkpoint_suffix,
-        strict=cfg.checkpoint.checkpoint_shard_count == 1,
-        num_shards=cfg.checkpoint.checkpoint_shard_count,
-    )
+    with step(f"load {cfg.common_eval.path}"):
+        if engine := open_engine(cfg, task, device):
+            return [engine]
+        models, _ = checkpoint_utils.load_model_ensemble(
+            utils.split_paths(cfg.common_eval.path),
+            arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
+            task=task,
+            suffix=cfg.checkpoint.checkpoint_suffix,
+            strict=cfg.checkpoint.checkpoint_shard_count == 1,
+            num_shards=cfg.checkpoint.checkpoint_shard_count,
+        )
     for model in models:
         if cfg.common.fp16:
             model.half()

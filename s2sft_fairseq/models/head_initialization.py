@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
@@ -20,6 +19,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.modules.visibility import PackedColumns
+from s2sft_fairseq.progress import bar, step
 
 # BERT's standard deviation of initial weights.
 INITIAL_STD = 0.02
@@ -56,8 +56,9 @@ def initialize_head(
     if fit_head is not None:
         config = UnilmConfig(dropout=0.0, attention_dropout=0.0)
         complete_sizes(config, conversion.sizes)
-        model = UnilmModel(config, vocab_size=len(dictionary), pad=dictionary.pad())
-        model.load_state_dict(conversion.weights, strict=False)
+        with step("build the model"):
+            model = UnilmModel(config, vocab_size=len(dictionary), pad=dictionary.pad())
+            model.load_state_dict(conversion.weights, strict=False)
         weight, bias = fit_transform(model, fit_head, dictionary)
         fitted |= {"lm_head.dense.weight": weight, "lm_head.dense.bias": bias}
     if output_prior is not None:
@@ -76,9 +77,9 @@ def log_frequencies(path: Path, dictionary: FairseqDictionary) -> Tensor:
     Raises:
         UserError: if the text cannot be read.
     """
-    check_text(path)
+    lines = check_text(path).lines
     counts = torch.ones(len(dictionary))
-    for line in read_lines(path):
+    for line in bar(read_lines(path), "count the symbols", " lines", total=lines):
         ids = dictionary.encode_line(line, add_if_not_exist=False).long()
         counts += torch.bincount(ids, minlength=len(dictionary))
     return (counts / counts.sum()).log()
@@ -112,9 +113,7 @@ def fit_transform(
     model.eval()
     embeddings = model.embeddings.tokens.weight
     states, targets = [], []
-    for tokens, lengths in tqdm(
-        list(_batches(path, dictionary, max_lines, max_tokens)), desc="fit the head", unit="batch"
-    ):
+    for tokens, lengths in bar(list(_batches(path, dictionary, max_lines, max_tokens)), "fit the head", " batches"):
         positions = torch.cat([torch.arange(length) for length in lengths])
         encoded = model.encode(PackedColumns.given(tokens, positions, torch.zeros_like(tokens), lengths))
         content = (tokens != dictionary.bos()) & (tokens != dictionary.eos())

@@ -15,13 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from s2sft_fairseq.corpora.reading import Malformed, MalformedRecordError
 from s2sft_fairseq.corpora.squad import SquadQuestion, write_squad_file
 from s2sft_fairseq.corpora.writing import finish
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
+from s2sft_fairseq.progress import bar
 from s2sft_fairseq.question_answering.questions import Question, questions_path, slide
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.symbols import Pieces
@@ -125,7 +124,7 @@ def write_windows(
                 (partial / f"{split}.txt").open("w", encoding="utf-8", newline="\n") as texts,
                 questions_path(partial, split).open("w", encoding="utf-8", newline="\n") as described,
             ):
-                for question in tqdm(islice(questions, limit), desc=split, unit=" questions", mininterval=1):
+                for question in bar(islice(questions, limit), split, " questions"):
                     with malformed.record(question.path, question.where):
                         made, of_windows = windows.make(question)
                         if split == "train":

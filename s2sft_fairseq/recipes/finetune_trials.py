@@ -11,6 +11,7 @@ from typing import Any
 from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.progress import step
 from s2sft_fairseq.recipes.engine import like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, held_out_losses, search_choices
 from s2sft_fairseq.recipes.generation import Generation
@@ -191,4 +192,6 @@ def average(checkpoints: list[Path], made: Path) -> None:
     from s2sft_fairseq.checkpoints.averaging import average_checkpoints
     from s2sft_fairseq.checkpoints.saving import save_checkpoint
 
-    save_checkpoint(average_checkpoints(checkpoints), made)
+    state = average_checkpoints(checkpoints)
+    with step(f"write {made.name}"):
+        save_checkpoint(state, made)

@@ -229,7 +229,7 @@ class Generation(Recipe):
             *options(path=self.work / "best.pt", tokenizer_dir=self.encoder),
             *shlex.split(s.decoding),
             *options(separator=s.separator, target_lang=self.target_language(direction), input=source),
-            *options(output=self.output_of(direction), no_progress_bar=True, cpu=s.cpu),
+            *options(output=self.output_of(direction), cpu=s.cpu),
         ]
 
     def target_language(self, direction: str) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from s2sft_fairseq.progress import step
+
 Function = Callable[..., Any]
 """A function of fairseq."""
 _SCIENTIFIC = ("sklearn", "sklearn.metrics", "scipy", "scipy.stats")
@@ -25,7 +27,7 @@ def install() -> None:
 
     Spawned workers import the plugin again, and so install the patches, too.
     """
-    with _log_as_it_is(), _scientific_packages_later():
+    with _log_as_it_is(), _scientific_packages_later(), step("import PyTorch and fairseq"):
         from s2sft_fairseq.runtime import (
             checkpoints,
             cpu,

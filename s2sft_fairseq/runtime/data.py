@@ -1,4 +1,4 @@
-"""Patches of fairseq's data: names that NumPy removed, damaged files, data loading workers, interactive text."""
+"""Patches of fairseq's data: old names of NumPy, damaged files, data loading workers, binarizing, interactive text."""
 
 import types
 from collections.abc import Iterator
@@ -6,23 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fairseq.binarizer import FileBinarizer
 from fairseq.data import data_utils, iterators, language_pair_dataset, token_block_dataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq_cli import interactive
 
 from s2sft_fairseq.data.text_files import check_text
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import step
 from s2sft_fairseq.runtime import Function, wrap
 
 
 def install() -> None:
-    """Give three modules a NumPy with its old names, and patch closing of files, iteration, and interactive input."""
+    """Give three modules a NumPy with its old names, and patch the functions below."""
     numpy = numpy_with_old_names()
     for user in (data_utils, language_pair_dataset, token_block_dataset):
         user.np = numpy
     for kind in (MMapIndexedDataset, MMapIndexedDataset.Index):
         wrap(kind, "__del__", _close)
     iterators.EpochBatchIterator = EpochBatchIterator  # where `FairseqTask.get_batch_iterator` finds it
+    wrap(FileBinarizer, "multiprocess_dataset", _binarize)
     wrap(interactive, "buffered_read", _read_interactive)
 
 
@@ -66,6 +69,15 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         if not getattr(dataset, "can_reuse_epoch_itr_across_epochs", True):
             options.update(reuse_dataloader=False, persistent_workers=False)
         super().__init__(dataset, *args, **options)
+
+
+def _binarize(binarize: Function, input_file: str, *args: Any, **options: Any) -> object:
+    """Patch ``FileBinarizer.multiprocess_dataset`` of fairseq/binarizer.py: show which file is binarized.
+
+    fairseq logs it at the end.
+    """
+    with step(f"binarize {input_file}"):
+        return binarize(input_file, *args, **options)
 
 
 def _read_interactive(read: Function, input: str, buffer_size: int) -> Iterator[list[str]]:

@@ -9,16 +9,15 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.progress import bar
 from s2sft_fairseq.spans.ngrams import (
     MAX_WORDS,
     Collocations,
@@ -113,8 +112,6 @@ _FOR_WORD = 400  # of the main process, for each word of several tokens
 _ENOUGH_TEXT = 1 << 20
 _CHUNKS_EACH = 8
 
-_bar = partial(tqdm, unit_scale=True, mininterval=1)
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -190,10 +187,10 @@ def _count_words(
 ) -> SpilledWordCounts:
     spilled = SpilledWordCounts(len(rule.continues), resources.folder, resources.max_memory // _FOR_WORD)
     chunks = read_chunks(paths, resources.chunk_size(paths))
-    with Workers(resources.workers, (text, rule)) as pool, _bar(total=lines, desc="words", unit="line") as progress:
+    with Workers(resources.workers, (text, rule)) as pool, bar(what="words", unit=" lines", total=lines) as shown:
         for read, counts in pool.map(_words_of_chunk, chunks):
             spilled.add(counts)
-            progress.update(read)
+            shown.update(read)
     return spilled
 
 
@@ -234,11 +231,11 @@ def _count_ngrams(paths: Sequence[Path], lines: int, shared: _Numbering, resourc
     """Write the runs of each order, 2 and 3, and return their paths."""
     runs: dict[int, list[Path]] = {2: [], 3: []}
     chunks = read_chunks(paths, resources.chunk_size(paths))
-    with Workers(resources.workers, shared) as pool, _bar(total=lines, desc="n-grams", unit="line") as progress:
+    with Workers(resources.workers, shared) as pool, bar(what="n-grams", unit=" lines", total=lines) as shown:
         for read, written in pool.map(_ngrams_of_chunk, chunks):
             for order, path in written.items():
                 runs[order] += [path] if path else []
-            progress.update(read)
+            shown.update(read)
     return runs
 
 
@@ -268,10 +265,10 @@ def _best(shared: _Scoring, resources: Resources) -> Collocations:
     ranges = key_ranges(shared.runs, resources.range_size())
     best = Collocations.none()
     name = {2: "bigrams", 3: "trigrams"}[shared.order]
-    with Workers(resources.workers, shared) as pool, _bar(total=len(ranges), desc=name, unit="range") as progress:
+    with Workers(resources.workers, shared) as pool, bar(what=name, unit=" ranges", total=len(ranges)) as shown:
         for part in pool.map(_best_of_range, ranges):
             best = Collocations.joined([best, part]).best(shared.wanted)
-            progress.update()
+            shown.update()
     return best
 
 

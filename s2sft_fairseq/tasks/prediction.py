@@ -16,9 +16,9 @@ from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
 from s2sft_fairseq.data.text_datasets import LabelledDataset
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.files import sentence_progress
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.models.encoder_with_head import EncoderWithHead
+from s2sft_fairseq.progress import bar, sentence_progress, step
 from s2sft_fairseq.question_answering.questions import Answers, find_answers
 from s2sft_fairseq.tasks.understanding import UnderstandingTask, UnilmClassificationTask, UnilmQuestionAnsweringTask
 
@@ -66,7 +66,8 @@ def load(path: Path, overrides: dict[str, Any]) -> tuple[EncoderWithHead, Unders
     name = (state.get("cfg") or {}).get("task", {}).get("_name")
     if name not in TASKS:
         raise UserError(f"--path must be a checkpoint of {' or '.join(TASKS)}, but {path} is one of {name}")
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
+    with step(f"load {path}"):
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
     return model, task
 
 
@@ -138,7 +139,7 @@ def _write_answers(task: UnilmQuestionAnsweringTask, logits: Sequence[np.ndarray
         )
     found: dict[str, Answers] = {}
     start = 0
-    for question in questions:
+    for question in bar(questions, "choose the answers", " questions"):
         end = start + len(question.windows)
         count = options.n_best if options.n_best_file else 1
         found[question.id] = find_answers(question, logits[start:end], options.max_answer, count)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from s2sft_fairseq.data.bounded_files import (
     READING_ERRORS,
     has_half_pair,
@@ -22,6 +20,7 @@ from s2sft_fairseq.data.parquet import open_parquet
 from s2sft_fairseq.data.text_files import check_texts, is_parquet, line_problems
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
+from s2sft_fairseq.progress import bar
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.workers import Workers
@@ -121,12 +120,12 @@ def _run(pool: Workers, job: Job, lines: int) -> dict[Path, PieceStats]:
         temporary = {path: outputs.enter_context(whole_file(path)) for path in job.outputs}
         with ExitStack() as stack:
             files = {path: stack.enter_context(temporary[path].open("wb")) for path in job.outputs}
-            progress = stack.enter_context(tqdm(total=lines, desc=name, unit="line", unit_scale=True, mininterval=1))
+            shown = stack.enter_context(bar(what=name, unit=" lines", total=lines))
             for parts in pool.map(_tokenize, ((job, chunk) for chunk in _chunks(job))):
                 for path, (text, counted) in zip(job.outputs, parts, strict=True):
                     files[path].write(text)
                     stats[path].add(counted)
-                progress.update(parts[0][1].lengths.total())
+                shown.update(parts[0][1].lengths.total())
     return stats
 
 
@@ -195,10 +194,12 @@ def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
     path, lines = job.inputs[0], 0
     wrong: dict[str, list[int]] = {}
     try:
-        for chunk, mistakes in pool.map(_find_mistakes, ((job, chunk) for chunk in _chunks(job))):
-            for what, numbers in mistakes.items():
-                wrong.setdefault(what, []).extend(lines + number for number in numbers)
-            lines += chunk
+        with bar(what=f"check {path.name}", unit=" lines") as shown:
+            for chunk, mistakes in pool.map(_find_mistakes, ((job, chunk) for chunk in _chunks(job))):
+                for what, numbers in mistakes.items():
+                    wrong.setdefault(what, []).extend(lines + number for number in numbers)
+                lines += chunk
+                shown.update(chunk)
     except READING_ERRORS as error:
         problems.append(reading_problem(path, error))
         return lines
