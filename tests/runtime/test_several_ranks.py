@@ -106,13 +106,12 @@ assert cli.main({words!r}) != 0
 
 # One rank gets a signal to end, as from SLURM: both end after the same update.
 SIGNALLED = """
-import contextlib, os, signal, sys
+import signal, sys
 sys.path.append({support!r})
 from faults import fail_at, signalled
 from s2sft_fairseq import cli
 
-fault = fail_at("before update", 2, signalled(signal.SIGTERM)) if rank == 1 else contextlib.nullcontext()
-with fault:
+with fail_at(1, 2, "before update", signalled(signal.SIGTERM)):
     try:
         ended = cli.main({words!r})
     except SystemExit as exit_:
