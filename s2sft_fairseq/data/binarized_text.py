@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fairseq.data import ConcatDataset, data_utils
 from fairseq.data.indexed_dataset import IndexedCachedDataset, IndexedDataset, MMapIndexedDataset
 
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
+
+_DAMAGED = (ValueError, OSError, AssertionError, KeyError, MemoryError, struct.error)
+"""What fairseq raises for a damaged index."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ def _load(prefix: str, dictionary: FairseqDictionary, impl: str | None) -> Any |
     check_files(*(Path(prefix + end) for end in (".idx", ".bin")))
     try:
         dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl)
-    except (ValueError, OSError, AssertionError, struct.error) as error:
+    except _DAMAGED as error:
         raise UserError(f"{prefix}.idx or .bin is empty or damaged; run fairseq-preprocess again ({error})") from None
     halves = [prefix + end for end in (".idx", ".bin")]
     present = [path for path in halves if os.path.exists(path)]
@@ -232,6 +236,10 @@ def _load(prefix: str, dictionary: FairseqDictionary, impl: str | None) -> Any |
     # fairseq would notice a truncated file only when it reads its end, in the middle of an epoch, or not at all.
     if (needed := _bytes_needed(dataset)) and (found := os.path.getsize(prefix + ".bin")) < needed:
         raise UserError(f"{prefix}.bin is truncated: needs {needed} bytes, has {found}; run fairseq-preprocess again")
+    if not _is_in_order(dataset):
+        raise UserError(
+            f"{prefix}.idx is damaged: its places are not those of its lengths; run fairseq-preprocess again"
+        )
     if isinstance(dataset, IndexedCachedDataset):
         dataset.prefetch(range(len(dataset)))  # this data set can return only prefetched examples
     return dataset
@@ -245,3 +253,16 @@ def _bytes_needed(dataset: Any) -> int:
         index = dataset._index
         return int(index._pointers[-1]) + int(index._sizes[-1]) * index.dtype().itemsize
     return 0
+
+
+def _is_in_order(dataset: Any) -> bool:
+    """Return whether each example of an index begins where the one before it ends, as fairseq writes them.
+
+    fairseq itself would fail when it reads a place outside the file, in the middle of an epoch, or read other examples.
+    """
+    if not isinstance(dataset, MMapIndexedDataset):
+        return True
+    index = dataset._index
+    sizes = index._sizes.astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    return bool((sizes >= 0).all() and (index._pointers == starts * index.dtype().itemsize).all())

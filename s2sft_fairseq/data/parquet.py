@@ -37,7 +37,7 @@ def open_parquet(path: Path, columns: Sequence[str]) -> Iterator[Iterator[bytes]
                 for batch in file.iter_batches(_ROWS, columns=list(columns))
                 for row in batch.to_pylist()
             )
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None):
             raise  # from the file system; pyarrow's errors for damaged pages have no errno
         raise UserError(f"{path}: cannot be read as Parquet: {error}") from None

@@ -113,19 +113,24 @@ class Manifest:
         return (
             record is not None
             and shard.output.is_file()
-            and file_state(shard.output)["sha256"] == record["sha256"]
-            and file_state(shard.input)["sha256"] == record["input"]["sha256"]
+            and file_state(shard.output)["sha256"] == record.get("sha256")
+            and file_state(shard.input)["sha256"] == record["input"].get("sha256")
         )
 
     def _read(self) -> None:
         advice = f"to start anew remove {self.path.parent}, or give --output another name"
         recorded = read_json_object(self.path)
-        if not all(isinstance(recorded.get(name), dict) for name in ("settings", "shards")):
+        settings, shards = recorded.get("settings"), recorded.get("shards")
+        if not (isinstance(settings, dict) and isinstance(shards, dict) and all(map(_is_record, shards.values()))):
             raise UserError(f"{self.path} must hold settings and shards, but does not; {advice}")
-        if problems := list(differences(recorded["settings"], self.settings)):
+        if problems := list(differences(settings, self.settings)):
             raise UserError.of(problems, f"{self.path.parent} was begun with other settings ({advice}):")
-        self.shards = recorded["shards"]
+        self.shards = shards
 
     def _write(self) -> None:
         text = json.dumps({"settings": self.settings, "shards": self.shards}, indent=1, ensure_ascii=False)
         write_whole(self.path, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+
+def _is_record(record: Any) -> bool:
+    return isinstance(record, dict) and isinstance(record.get("input"), dict)

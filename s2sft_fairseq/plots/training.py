@@ -1,11 +1,11 @@
 """The curves of one or several trainings: loss, learning rate, speed, gradient norm, validation scores."""
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s2sft_fairseq.data.bounded_files import read_json_object, read_text
+from s2sft_fairseq.data.bounded_files import parse_json, read_json_object, read_text, whole_number
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.plots.drawing import LINES, MARKERS, TONES, save, write_table
 
@@ -38,7 +38,7 @@ def parse(line: str) -> tuple[str, dict[str, Any]] | None:
     """
     start = line.find('{"')
     try:
-        record = json.loads(line[start:]) if start >= 0 else {}
+        record = parse_json(line[start:]) if start >= 0 else {}
     except ValueError:
         return None
     if "valid_loss" in record:
@@ -67,7 +67,10 @@ def read_run(path: Path) -> Run:
             continue
         kind, record = parsed
         where = f"{log}, line {number}"
-        update = int(_number(record, "num_updates", where))
+        updates = _number(record, "num_updates", where)
+        if not math.isfinite(updates):
+            raise UserError(f"{where}: num_updates must be a number, but is {updates}")
+        update = int(updates)
         for name in record:
             if kind == "training" and name in TRAINING:
                 curves[TRAINING[name]][update] = _number(record, name, where)
@@ -98,12 +101,12 @@ def _add_results(file: Path, scores: dict[str, Curve]) -> None:
     """Add the scores of the checkpoints that ``s2sft finetune`` has tried."""
     candidates = read_json_object(file).get("candidates") if file.is_file() else None
     for name, values in candidates.items() if isinstance(candidates, dict) else ():
-        update = name.removeprefix("update-")
-        if not update.isdecimal() or not isinstance(values, dict):
+        update = whole_number(name.removeprefix("update-"))
+        if update is None or not isinstance(values, dict):
             continue  # an average of several
         for metric, value in values.items():
             if _is_score(metric) and isinstance(value, int | float):
-                scores.setdefault(metric, {})[int(update)] = float(value)
+                scores.setdefault(metric, {})[update] = float(value)
 
 
 def write_csv(runs: Sequence[Run], file: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
+from s2sft_fairseq.data.bounded_files import read_text
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.engine import Call, Stages, is_converted, options
 from s2sft_fairseq.recipes.settings import RUN, SMOKE_LINES, SMOKE_UPDATES, TRAINING, BySource, Setting, Settings
@@ -165,7 +166,7 @@ class Recipe(Stages):
         s, config = self.settings, Path(self.settings.encoder, "config.json")
         if "lr" in s.given or not s.encoder or not config.is_file():
             return
-        width = re.search(r'"(?:hidden_size|encoder_embed_dim)"\s*:\s*(\d+)', config.read_text(encoding="utf-8"))
+        width = re.search(r'"(?:hidden_size|encoder_embed_dim)"\s*:\s*(\d{1,9})\b', read_text(config))
         if width and int(width[1]) >= 1024 and float(s.lr) > 3e-5:
             text = f"the learning rate is {LARGE_LR} in place of {s.lr} (--lr takes another)"
             print(f"{self.name}: --encoder is a large one: {text}", file=sys.stderr)
@@ -237,7 +238,7 @@ class Recipe(Stages):
             return train_wordpiece(made, self.vocabulary(), self.kept())
         encoder = Path(self.settings.encoder)
         if is_converted(encoder):
-            known = {line.split(" ")[0] for line in (encoder / "dict.txt").read_text(encoding="utf-8").split("\n")}
+            known = {line.split(" ")[0] for line in read_text(encoder / "dict.txt").split("\n")}
             if lacking := [token for token in self.kept() if token not in known]:
                 raise UserError(
                     f"--encoder {encoder} is converted, but without {' '.join(lacking)}: give the one that it was "

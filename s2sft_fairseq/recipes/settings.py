@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from s2sft_fairseq.data.bounded_files import read_text, whole_number
 from s2sft_fairseq.errors import UserError, as_option
 
 BySource = Mapping[str, Mapping[str, Any]]
@@ -37,9 +38,10 @@ class Setting(NamedTuple):
         text, option = str(value), as_option(name)
         if self.choices and text not in self.choices:
             raise UserError(f"{option} must be one of {', '.join(self.choices)}, but is {text}")
-        if self.least is not None and not (text.isdecimal() and int(text) >= self.least):
+        number = whole_number(text)
+        if self.least is not None and (number is None or number < self.least):
             raise UserError(f"{option} must be a whole number of at least {self.least}, but is {text}")
-        return value if isinstance(self.default, bool) else text if self.least is None else int(text)
+        return value if isinstance(self.default, bool) else text if self.least is None else number
 
     def add_to(self, parser: argparse.ArgumentParser, name: str, *, is_checked: bool = False) -> None:
         """Add the option to a parser.
@@ -113,9 +115,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         UserError: it cannot be read.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return tomllib.loads(read_text(path))
+    except (UserError, ValueError) as error:
         raise UserError(f"--config {path} must be a TOML file: {error}") from None
+    except RecursionError:
+        raise UserError(f"--config {path} must be a TOML file of settings, but is nested deeply") from None
 
 
 def read_values(declared: Mapping[str, Setting], values: Mapping[str, object], where: str = "") -> dict[str, Any]:
@@ -138,6 +142,8 @@ def read_values(declared: Mapping[str, Setting], values: Mapping[str, object], w
             found[name] = declared[name].read(name, value)
         except UserError as error:
             problems.append(f"{where}{error}")
+        except ValueError as error:  # of a number with more digits than Python writes
+            problems.append(f"{where}{name}: {error}")
     if problems:
         raise UserError.of(problems)
     return found

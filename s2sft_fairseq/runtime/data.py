@@ -1,5 +1,6 @@
 """Patches of fairseq's data: old names of NumPy, damaged files, data loading workers, binarizing, interactive text."""
 
+import logging
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from s2sft_fairseq.data.text_files import check_text
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import step
 from s2sft_fairseq.runtime import Function, wrap
+
+logger = logging.getLogger(__name__)
 
 
 def install() -> None:
@@ -59,16 +62,34 @@ def _close(close: Function, dataset: Any) -> None:
 
 
 class EpochBatchIterator(iterators.EpochBatchIterator):
-    """The class of fairseq/data/iterators.py, with workers that end with their epoch unless the next one uses them.
+    """The class of fairseq/data/iterators.py, with two changes.
 
-    fairseq keeps the workers of an epoch for the next one. If the next epoch has other batches, they are never used
-    again: they run until Python's garbage collector finds them, which then waits 5 seconds for each.
+    Workers end with their epoch unless the next one uses them. fairseq keeps them. If the next epoch has other batches,
+    they are never used again: they run until Python's garbage collector finds them, which then waits 5 seconds for
+    each.
+
+    A training resumes within an epoch with any number of ranks. Ranks take batches in turn, so what N ranks have read
+    is the beginning of the epoch. fairseq saves how many batches each rank has read, and would read the first ones
+    again or leave some out.
     """
 
     def __init__(self, dataset: Any, *args: Any, **options: Any) -> None:
         if not getattr(dataset, "can_reuse_epoch_itr_across_epochs", True):
             options.update(reuse_dataloader=False, persistent_workers=False)
         super().__init__(dataset, *args, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the data, with the number of ranks."""
+        return {**super().state_dict(), "ranks": self.num_shards}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume at a place in the data. If it is within the turn of these ranks, they begin the turn again."""
+        saved, read = state_dict.get("ranks", self.num_shards), state_dict.get("iterations_in_epoch", 0)
+        if saved != self.num_shards:
+            place = read * saved // self.num_shards
+            logger.info(f"saved by {saved} ranks: these {self.num_shards} continue after {place} batches each")
+            state_dict = {**state_dict, "iterations_in_epoch": place}
+        super().load_state_dict(state_dict)
 
 
 def _binarize(binarize: Function, input_file: str, *args: Any, **options: Any) -> object:

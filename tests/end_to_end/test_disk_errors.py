@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from hugging_face import save, their_model
-from raw_corpora import squad
+from raw_corpora import gigaword, squad
 
 from s2sft_fairseq.checkpoints import saving
 
@@ -49,7 +49,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder on a disk of its own if one can be mounted; otherwise only the quota is tested."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk]
     mounted = not subprocess.run(mount, capture_output=True).returncode
     if not mounted and request.node.callspec.params["fault"] != "quota":
         pytest.skip("a file system can be mounted by root alone")
@@ -72,6 +72,8 @@ COMMANDS = {
         "--path {best} --tokenizer-dir {toy} --cpu --input long.src --output {out}/long.txt --buffer-size 100",
     ),
     "train": ("out", "{data} {training} --max-update 2 --save-dir {out}"),
+    "evaluate": ("scores.json", "--task rouge --hyp long.src --ref long.src --json {disk}/scores.json"),
+    "recipe": ("out", "gigaword --raw articles --output {out} --smoke --cpu --workers 1"),
     "plot": ("out/masks.svg", "masks --method causal --source a --target b --output {out}/masks.svg"),
 }
 
@@ -81,6 +83,7 @@ def words(toy, trained, tmp_path):
     """The arguments of a command."""
     (tmp_path / "long.src").write_text(SENTENCES)
     squad(tmp_path / "raw")
+    gigaword(tmp_path / "articles")
     values = {
         "toy": toy.folder,
         "best": trained("pseudo_masked").best,

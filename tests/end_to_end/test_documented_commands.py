@@ -135,15 +135,15 @@ def blocks(page: Path, language: str = "bash") -> list[str]:
 def commands(block: str, folder: Path) -> list[list[str]]:
     """Return the words of each command of a block, as bash passes them on."""
     names = ["s2sft", "cp", "ls", "cat", "chmod", "export", *(name for name in NOT_RUN if " " not in name)]
-    record = r"""{ printf '%%s\0' %s "$@"; printf '\n\0'; } >> "$CALLS" """
+    # In one write: commands in the background record at the same time.
+    record = r"""{ printf '%%s\0' %s "$@" $'\n' >> "$CALLS"; }"""
     functions = "".join(f"{name}() {record % name}\n" for name in names if name != "cat")
     # With words it joins files that do not exist yet; without any it writes an example, which stays.
     functions += f"cat() {{ if [ $# = 0 ]; then command cat; else {record % 'cat'}; fi; }}\n"
     calls = folder / "calls"
     calls.write_bytes(b"")
-    text = re.sub(r"^\[ \$\? = 75.*|^grep -q .*", "", block, flags=re.M)
     done = subprocess.run(
-        ["bash", "-c", functions + text],
+        ["bash", "-c", functions + block],
         cwd=folder,
         env={**os.environ, "CALLS": str(calls), "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "1"},
         capture_output=True,

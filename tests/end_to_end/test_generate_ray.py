@@ -19,6 +19,7 @@ ray = pytest.importorskip("ray", reason="ray is not installed")
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from pyarrow import parquet  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
 
 from s2sft_fairseq.inference import ray_engine  # noqa: E402
 from s2sft_fairseq.inference.ray_engine import TRIALS, ShardWriter  # noqa: E402
@@ -61,13 +62,15 @@ def corpus(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """One Ray for this process, which commands in it use too: starting Ray takes seconds."""
+    """One Ray for this process, which commands in it use too: starting Ray takes seconds. Tests may add nodes."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**ray_engine.QUIET, "PYTHONPATH": environment()["PYTHONPATH"]}.items():
             patch.setenv(name, value)
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        ray.init(address=started.address, log_to_driver=False)
+        yield started
         ray.shutdown()
+        started.shutdown()
 
 
 @pytest.fixture
@@ -139,6 +142,40 @@ def test_each_shard_equals_generate_although_an_actor_is_killed(
         "sha256": hashlib.sha256((corpus / "table.parquet").read_bytes()).hexdigest(),
     }
     assert shards["table.jsonl"]["input"] == table
+
+
+def parent(process):
+    """Return the process that started a process; None if it has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_node_that_is_killed_loses_no_line(cluster, call_command, options, by_ray, tmp_path):
+    """Two actors are on the first node. The one of the second node gets a place there when another has no work left."""
+    (tmp_path / "corpus").mkdir()
+    text = "".join(f"{line}\n" for line in LONG)
+    for number in range(3):
+        (tmp_path / "corpus" / f"{number}.txt").write_text(text)
+    node, out, killed = cluster.add_node(num_cpus=1), tmp_path / "out", []
+    raylet = node.all_processes["raylet"][0].process.pid
+
+    def kill():
+        def begun():
+            paths = [path for path in out.glob(".*.txt.*.tmp") if path.stat().st_size]
+            return [path for path in paths if parent(re.fullmatch(r"\..\.txt\.(\d+)-.*", path.name)[1]) == raylet]
+
+        killed.extend(wait_for(begun))
+        cluster.remove_node(node, allow_graceful=False)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    stdout = call_command(*by_ray, "--actors", 3).stdout
+    thread.join()
+    assert len(killed) == 1 and "out: 3 shards; 2,880 sentences" in stdout  # below what Ray says about the node
+    call_command(*options, "--input", "corpus/0.txt", "--buffer-size", 8, "--output", "expected.txt")
+    assert texts(out) == dict.fromkeys(("0.txt", "1.txt", "2.txt"), (tmp_path / "expected.txt").read_text())
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -1,11 +1,13 @@
 """Interrupted training that is resumed equals uninterrupted training bit by bit, on the CPU."""
 
 import json
+import os
 import signal
 
 import pytest
 import torch
-from faults import PLACES, fail_at, signalled
+from called import call
+from faults import PLACES, fail_at, killed, signalled
 
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
@@ -93,6 +95,32 @@ def test_resumed_in_a_new_process(train, fairseq_command, tiny_data, tiny_option
     assert_identical(trained_state(tmp_path / "halves"), whole)
 
 
+# A training that is killed loses the updates since its last checkpoint, and makes them again.
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("place", PLACES)
+def test_killed(train, tiny_data, tiny_options, tmp_path, place):
+    """At update 10, in its update, its validation or its save: ``checkpoint_last.pt`` is that of the epoch before."""
+    often = ("--save-interval-updates", 5, "--keep-interval-updates", 1)
+    whole, _ = train("whole", 20, *often)
+    child = os.fork()
+    if not child:
+        options = (*tiny_options.training, *DRAWS, *SCHEDULE, *often, "--max-update", 20)
+        try:
+            with fail_at(0, 10, place, killed):
+                call(tmp_path, "train", tiny_data, *options, "--save-dir", "killed")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    resumed, log = train("killed", 20, *often)
+    assert "/killed/checkpoint_last.pt (epoch 2 @ 7 updates)" in log
+    assert_identical(resumed, whole)
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
+
+
 # Signals: a training that gets one saves before it ends.
 
 
@@ -102,7 +130,7 @@ def test_signalled(train, tmp_path, number, place):
     """Update 10 is within an epoch, validated and saved. Whenever the signal comes, this update is the last one."""
     often = ("--save-interval-updates", 5, "--no-last-checkpoints", "--keep-interval-updates", 1)
     whole, _ = train("whole", 20)
-    with fail_at(place, 10, signalled(number)) as had:
+    with fail_at(0, 10, place, signalled(number)) as had:
         half, log = train("halves", 20, *often, status=130 if number == signal.SIGINT else 75)
     assert had == [10] and half["/updates"] == 10
     assert f"{number.name}: the training ends after 10 updates" in log
@@ -122,7 +150,7 @@ def test_a_training_of_epochs_is_done(train, tmp_path):
 
 def test_signalled_after_the_last_update(train):
     """The training ends normally."""
-    with fail_at("after update", 4, signalled(signal.SIGTERM)):
+    with fail_at(0, 4, "after update", signalled(signal.SIGTERM)):
         ended, log = train("whole", 4)
     assert ended["/updates"] == 4 and "done training" in log
 
@@ -144,14 +172,14 @@ def test_interrupted_twice(train):
         signalled(signal.SIGINT)()
         signalled(signal.SIGINT)()
 
-    with fail_at("before update", 4, twice):
+    with fail_at(0, 4, "before update", twice):
         left, log = train("run", 9, status=130)
     assert left["/updates"] == 2 and "once more" in log
 
 
 def test_nothing_is_saved_with_no_save(call_command, tiny_data, tiny_options, tmp_path):
     words = (*tiny_options.training, "--max-update", 9, "--save-dir", "run", "--no-save")
-    with fail_at("after update", 3, signalled(signal.SIGTERM)):
+    with fail_at(0, 3, "after update", signalled(signal.SIGTERM)):
         log = call_command("train", tiny_data, *words, status=75).stdout
     assert "--no-save" in log and not list(tmp_path.glob("run/*.pt"))
 

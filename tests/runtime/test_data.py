@@ -1,4 +1,7 @@
-"""fairseq's datasets work with NumPy 2, fail once if they are damaged, and end their workers with an epoch."""
+"""fairseq's datasets work with NumPy 2, fail once if they are damaged, and end their workers with an epoch.
+
+Their place within an epoch is kept for any number of ranks.
+"""
 
 import gc
 import io
@@ -97,8 +100,9 @@ def test_whole(prefix):
 
 
 class Numbers(FairseqDataset):
-    def __init__(self, reusable):
+    def __init__(self, reusable, length=4):
         self.can_reuse_epoch_itr_across_epochs = reusable
+        self.length = length
 
     can_reuse_epoch_itr_across_epochs = None
 
@@ -106,7 +110,7 @@ class Numbers(FairseqDataset):
         return index
 
     def __len__(self):
-        return 4
+        return self.length
 
     def collater(self, samples):
         return torch.tensor(samples)
@@ -151,6 +155,36 @@ def test_epochs_follow_each_other(reusable):
     for number in (1, 2):
         assert sum(len(batch) for batch in epoch.next_epoch_itr()) == 4
         assert epoch.epoch == number
+
+
+# A training resumes within an epoch with another number of ranks.
+
+
+def iterators_of(ranks):
+    """Return the iterator of each rank, over 13 batches of a number."""
+    task, data = FairseqTask(OmegaConf.create({})), Numbers(False, 13)
+    options = {"max_sentences": 1, "num_workers": 0, "seed": 3, "num_shards": ranks}
+    return [task.get_batch_iterator(data, **options, shard_id=rank) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("before", "read", "after", "twice"),
+    [(2, 3, 2, 0), (2, 4, 1, 0), (1, 8, 4, 0), (4, 1, 2, 0), (2, 6, 3, 0), (2, 5, 4, 2), (1, 7, 4, 3), (3, 1, 4, 3)],
+)
+def test_ranks_continue_where_others_ended(before, read, after, twice):
+    """They read what is left, and if their turn had begun, the batches of this turn again."""
+    states, first = [], []
+    for iterator in iterators_of(before):
+        batches = iterator.next_epoch_itr()
+        first += [int(next(batches)) for _ in range(read)]
+        states.append(iterator.state_dict())
+    assert all(state == states[0] for state in states)
+    left = []
+    for iterator in iterators_of(after):
+        iterator.load_state_dict(states[0])
+        left += [int(batch) for batch in iterator.next_epoch_itr() if len(batch)]
+    assert set(first) | set(left) == set(range(13))
+    assert len(left) == 13 - before * read + twice
 
 
 # Text for ``fairseq-interactive`` that is not UTF-8.

@@ -16,7 +16,7 @@ from s2sft_fairseq.runtime import lost_ranks
 
 # The ranks of one training, forked after all imports; one of them has a fault before its third update.
 RANKS = """
-import contextlib, json, os, signal, sys, time
+import json, os, signal, sys, time
 sys.path.append(sys.argv[1])
 from faults import fail_at, signalled
 from s2sft_fairseq import cli, plugin
@@ -27,7 +27,7 @@ for rank in range(2):
     started = os.fork()
     if started == 0:
         os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), WORLD_SIZE="2", RANK=str(rank))
-        with fail_at("before update", 3, signalled(number)) if rank == lost else contextlib.nullcontext():
+        with fail_at(lost, 3, "before update", signalled(number)):
             os._exit(cli.main(words))
     processes.append(started)
 os.waitid(os.P_PID, processes[lost], os.WEXITED | os.WSTOPPED | os.WNOWAIT)
@@ -68,8 +68,8 @@ import contextlib, json, os, sys
 sys.path.append(sys.argv[1])
 from faults import fail_at, killed
 from s2sft_fairseq import cli
-is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1"
-with fail_at("before update", 4, killed) if is_first and sys.argv[2] == "killed" else contextlib.nullcontext():
+is_killed = sys.argv[2] == "killed" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+with fail_at(1, 4, "before update", killed) if is_killed else contextlib.nullcontext():
     sys.exit(cli.main(json.loads(sys.argv[3])))
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")

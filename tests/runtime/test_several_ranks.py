@@ -106,13 +106,12 @@ assert cli.main({words!r}) != 0
 
 # One rank gets a signal to end, as from SLURM: both end after the same update.
 SIGNALLED = """
-import contextlib, os, signal, sys
+import signal, sys
 sys.path.append({support!r})
 from faults import fail_at, signalled
 from s2sft_fairseq import cli
 
-fault = fail_at("before update", 2, signalled(signal.SIGTERM)) if rank == 1 else contextlib.nullcontext()
-with fault:
+with fail_at(1, 2, "before update", signalled(signal.SIGTERM)):
     try:
         ended = cli.main({words!r})
     except SystemExit as exit_:
@@ -201,8 +200,9 @@ def trained(tiny_data, tiny_corpus, tiny_options, tmp_path_factory):
         jobs[name] = command(name, *options, str(frequency), *of_ranks)
     sharded = (*SETTINGS, "--update-freq", "2", *SHARDED)
     jobs["sharded_resumed"] = command("sharded_resumed", *sharded, "--restore-file", "sharded/checkpoint_1_2.pt")
-    longer = ("--max-update", "6", "--restore-file", "sharded_alone/checkpoint_last.pt")
-    jobs["sharded_from_one"] = command("sharded_from_one", *sharded, *longer)
+    within = ("--restore-file", "sharded_alone/checkpoint_1_2.pt")
+    jobs["sharded_from_one"] = command("sharded_from_one", *sharded, *within)
+    jobs["four_from_one"] = command("four_from_one", *SETTINGS, "--update-freq", "1", *within)
     jobs["sharded_bf16"] = command("sharded_bf16", *sharded, "--bf16")
     jobs["random"] = command("random", "--max-update", "4", "--save-interval-updates", "2")
     resume = ("--restore-file", "random/checkpoint_1_2.pt", "--ddp-backend", "legacy_ddp")
@@ -272,18 +272,20 @@ def test_a_resumed_training_ends_where_it_would_have_ended(trained, name):
 
 
 @pytest.mark.process
-def test_two_ranks_resume_from_one_and_one_from_two(trained, call_command, tiny_data, tiny_options):
-    """At the end of an epoch: within one, fairseq keeps no place for another number of ranks."""
-    ends = [saved(trained, "sharded_from_one")]
-    for start in ("sharded", "sharded_alone"):
-        path = trained.folder / start / "checkpoint_last.pt"
-        options = (*SETTINGS, "--batch-size", 4, "--max-update", 6, "--update-freq", 4, *SHARDED)
-        resume = ("--save-dir", f"from_{start}", "--restore-file", path)
-        printed = call_command("train", tiny_data, *tiny_options.training, *options, *resume).stdout
-        assert "fully_sharded: nothing is sharded" in printed and len(losses(printed)[0]) == 2
-        ends.append(load_checkpoint(f"from_{start}/checkpoint_last.pt"))
-    for found in ends[:-1]:
-        assert_near(found, ends[-1])
+@pytest.mark.parametrize("name", ["sharded_from_one", "four_from_one", "one_from_sharded"])
+def test_resumed_with_another_number_of_ranks(trained, call_command, tiny_data, tiny_options, name):
+    """Within an epoch, after 8 of its 13 batches: the training ends like one that was not interrupted."""
+    if name == "one_from_sharded":
+        options = (*tiny_options.training, *SETTINGS, "--batch-size", 4, "--update-freq", 4, *SHARDED)
+        path = trained.folder / "sharded/checkpoint_1_2.pt"
+        words = ("train", tiny_data, *options, "--save-dir", trained.folder / name, "--restore-file", path)
+        printed = call_command(*words).stdout
+        assert "fully_sharded: nothing is sharded" in printed
+    else:
+        printed = trained.printed[name]
+    assert f"saved by {2 if name == 'one_from_sharded' else 1} ranks: these" in printed
+    assert len(losses(printed)[0]) == 2
+    assert_near(saved(trained, name), saved(trained, "sharded_alone"))
 
 
 @pytest.mark.process

@@ -1,22 +1,23 @@
 """Faults at a chosen place of a training, the same in every run; random kills are tested elsewhere.
 
-    with fail_at("after update", 5, signalled(signal.SIGTERM)): ...
-
-With several ranks, only the rank that is to fail calls this.
+with fail_at(0, 5, "after update", signalled(signal.SIGTERM)): ...
 """
 
 import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from unittest import mock
 
 from fairseq.trainer import Trainer
 
+from s2sft_fairseq.checkpoints import saving
 from s2sft_fairseq.runtime import checkpoints
 
 Fault = Callable[[], None]
-PLACES = ("before update", "after update", "validating", "saving", "saved")
+PLACES = ("before update", "after update", "validating", "saving", "written", "saved")
+"""Of an update; a checkpoint that is written does not have its name yet."""
 
 
 def signalled(number: int) -> Fault:
@@ -30,17 +31,22 @@ def killed() -> None:
 
 
 @contextlib.contextmanager
-def fail_at(place: str, update: int, fault: Fault) -> Iterator[list[int]]:
-    """Make a training fail once, at a place of an update, counted from 1; yield the list of updates where it failed."""
+def fail_at(rank: int, update: int, place: str, fault: Fault) -> Iterator[list[int]]:
+    """Make a rank of a training fail once, at a place of an update; yield the list of updates where it failed.
+
+    Ranks are counted from 0, as torchrun counts them, and updates from 1.
+    """
     had: list[int] = []
 
     def at(here: str, trainer_updates: int) -> None:
-        if here == place and trainer_updates == update and not had:
+        is_it = int(os.environ.get("RANK", "0")) == rank
+        if is_it and here == place and trainer_updates == update and not had:
             had.append(update)
             fault()
 
     trainers: list[Trainer] = []
     step, valid, save = Trainer.train_step, Trainer.valid_step, checkpoints.save_checkpoint
+    check = saving.check_whole
 
     def train_step(trainer: Trainer, *args: object, **options: object) -> object:
         trainers[:] = [trainer]
@@ -58,10 +64,15 @@ def fail_at(place: str, update: int, fault: Fault) -> Iterator[list[int]]:
         save(state, path)
         at("saved", trainers[0].get_num_updates())
 
+    def check_whole(path: Path) -> None:
+        at("written", trainers[0].get_num_updates())
+        check(path)
+
     assert place in PLACES, place
     with (
         mock.patch.object(Trainer, "train_step", train_step),
         mock.patch.object(Trainer, "valid_step", valid_step),
         mock.patch.object(checkpoints, "save_checkpoint", save_checkpoint),
+        mock.patch.object(saving, "check_whole", check_whole),
     ):
         yield had

@@ -1,6 +1,7 @@
 """Every reader of files: a function that writes small valid files, and one that reads them as the commands do."""
 
 import gzip
+import importlib.util
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping
@@ -8,9 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import raw_corpora
 import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from hugging_face import their_model
+from official_deltalm import write_official
 from safetensors.torch import save_file
 from tiny import TINY_SIZES, tiny_dictionary, tiny_model
 from tokenizer_folders import WRITERS
@@ -21,17 +25,25 @@ from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.source_files import open_source
 from s2sft_fairseq.checkpoints.trusted_config import check_config
+from s2sft_fairseq.checksums import check_files, write_checksums
 from s2sft_fairseq.corpora import data_to_text, dialogue, glue, iwslt14, line_aligned, squad, summarization
 from s2sft_fairseq.corpora.pairs import USUAL, read_pairs
 from s2sft_fairseq.corpora.reading import Example, Malformed
+from s2sft_fairseq.data.binarized_text import find_languages, load_dictionary, load_split
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.labels import read_class_labels, read_classes, read_number_labels
+from s2sft_fairseq.data.parquet import open_parquet
 from s2sft_fairseq.data.text_files import check_texts
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.examples import read_answers, read_examples, read_table
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.models.convert import convert_encoder
+from s2sft_fairseq.inference.shards import Manifest, Shard
+from s2sft_fairseq.models.convert import convert_deltalm, convert_encoder
+from s2sft_fairseq.models.deltalm_start import open_start
+from s2sft_fairseq.plots.training import read_run
 from s2sft_fairseq.question_answering.questions import label_array, read_questions
+from s2sft_fairseq.recipes.settings import TRAINING, read_toml, read_values
 from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import json_columns, json_mistakes
@@ -47,6 +59,13 @@ class Reader(NamedTuple):
 def _convert(folder: Path) -> None:
     """Read an encoder as ``s2sft convert`` does."""
     convert_encoder(open_source(folder))
+
+
+def _read_deltalm(folder: Path) -> None:
+    """Read DeltaLM as ``s2sft convert`` does, and as ``s2sft train --pretrained`` does."""
+    dictionary = FairseqDictionary.load(str(folder / "dict.txt"))
+    convert_deltalm(open_source(folder), dictionary.symbols)
+    open_start(str(folder / "deltalm-base.pt"), dictionary)
 
 
 def _write_encoder(name: str, folder: Path) -> None:
@@ -214,6 +233,51 @@ def _read_labels(folder: Path) -> None:
     read_number_labels(folder / "numbers.label", 2)
 
 
+def _write_binarized(folder: Path) -> None:
+    dictionary = tiny_dictionary()
+    for side in ("src", "tgt"):
+        dictionary.save(str(folder / f"dict.{side}.txt"))
+        builder = MMapIndexedDatasetBuilder(str(folder / f"train.src-tgt.{side}.bin"), dtype=np.uint16)
+        for length in range(1, 5):
+            builder.add_item(torch.arange(4, 4 + length))
+        builder.finalize(str(folder / f"train.src-tgt.{side}.idx"))
+
+
+def _read_binarized(folder: Path) -> None:
+    pair = find_languages(folder)
+    for side in load_split(folder, "train", *pair, load_dictionary(folder, *pair), None, combine=False):
+        [side[number].tolist() for number in range(len(side) if side is not None else 0)]
+
+
+def _write_checksums(folder: Path) -> None:
+    _write({"a.txt": "one\n", "b.txt": "two\n"}, folder)
+    write_checksums(folder)
+
+
+MANIFEST = {"settings": {"--beam": 2}, "shards": {"a.txt": {"input": {"sha256": "0"}, "lines": 1, "sha256": "1"}}}
+LOGS = {
+    "train.log": '{"epoch": 1, "num_updates": "5", "loss": "2.5", "lr": "1e-05"}\n'
+    '[train] {"epoch": 1, "valid_loss": "2.5", "valid_num_updates": "5", "valid_accuracy": "50"}\n',
+    "finetune.json": '{"candidates": {"update-5": {"rouge": 12.5}}}',
+}
+
+
+def _read_manifest(folder: Path) -> None:
+    Manifest(folder, {"--beam": 2}).missing([Shard(folder / "in.txt", folder / "a.txt")])
+
+
+def _write_parquet(folder: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"id": range(8), "src": ["one text"] * 8}), folder / "table.parquet")
+
+
+def _read_parquet(folder: Path) -> None:
+    with open_parquet(folder / "table.parquet", ["src"]) as rows:
+        list(rows)
+
+
 FAMILIES = ("bert", "electra-small-generator", "modernbert", "eurobert-grouped", "ultrabert", "nomic-bert", "gte")
 FAMILIES += ("jina", "deberta", "roberta", "ernie-tasks")
 CORPORA: dict[str, tuple[Callable[[Path], object], Callable[[Path, Malformed], Any]]] = {
@@ -261,5 +325,18 @@ READERS: dict[str, Reader] = {
         lambda folder: label_array(read_questions(folder / "train.questions.jsonl", 4)),
     ),
     "labels": Reader(partial(_write, LABELS), _read_labels),
+    "deltalm": Reader(write_official, _read_deltalm),
+    "binarized": Reader(_write_binarized, _read_binarized),
+    "checksums": Reader(_write_checksums, lambda folder: check_files(*sorted(folder.iterdir()))),
+    "manifest": Reader(
+        partial(_write, {"manifest.json": json.dumps(MANIFEST), "in.txt": "a\n", "a.txt": "b\n"}), _read_manifest
+    ),
+    "training_log": Reader(partial(_write, LOGS), read_run),
+    "recipe_config": Reader(
+        partial(_write, {"mine.toml": 'seed = 2\nlr = "1e-5"\n# a comment\nlayout = "--a b"\nepochs = 3\n'}),
+        lambda folder: read_values(TRAINING, read_toml(folder / "mine.toml"), f"{folder / 'mine.toml'}: "),
+    ),
     "evaluated": Reader(partial(_write, EVALUATED), _read_evaluated),
 }
+if importlib.util.find_spec("pyarrow"):
+    READERS["parquet"] = Reader(_write_parquet, _read_parquet)
