@@ -135,8 +135,8 @@ def blocks(page: Path, language: str = "bash") -> list[str]:
 def commands(block: str, folder: Path) -> list[list[str]]:
     """Return the words of each command of a block, as bash passes them on."""
     names = ["s2sft", "cp", "ls", "cat", "chmod", "export", *(name for name in NOT_RUN if " " not in name)]
-    # In one write: commands in the background record at the same time.
-    record = r"""{ printf '%%s\0' %s "$@" $'\n' >> "$CALLS"; }"""
+    # In one write, which a line end would break: commands in the background record at the same time.
+    record = r"""{ printf '%%s\0' %s "$@" $'\1' >> "$CALLS"; }"""
     functions = "".join(f"{name}() {record % name}\n" for name in names if name != "cat")
     # With words it joins files that do not exist yet; without any it writes an example, which stays.
     functions += f"cat() {{ if [ $# = 0 ]; then command cat; else {record % 'cat'}; fi; }}\n"
@@ -150,7 +150,7 @@ def commands(block: str, folder: Path) -> list[list[str]]:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return [words.split("\0")[:-1] for words in calls.read_text(encoding="utf-8").split("\n\0")[:-1]]
+    return [words.split("\0")[:-1] for words in calls.read_text(encoding="utf-8").split("\1\0")[:-1]]
 
 
 def is_run(words: list[str]) -> bool:
