@@ -3,7 +3,8 @@
     python benchmarks/ranks.py --data data-bin --pretrained encoder --ranks 1 2 --output out
 
 Efficiency is the speed of N ranks divided by N times the speed of one rank. Speed is measured over all updates after
-the first ten, from the times in the log, which are whole seconds: give `--updates` that take minutes. Runs take turns, and the fastest run of each number of ranks counts.
+the first ten, from the times in the log, which are whole seconds: give `--updates` that take minutes. Runs take turns,
+and the fastest run of each number of ranks counts.
 """
 
 import argparse
