@@ -4,13 +4,14 @@
 
 Each shard is a folder of binarized data, and one epoch: ``s2sft train shard0:shard1:...``. The files hold tokens, as
 ``s2sft tokenize`` writes them. Their lines are repeated until there are enough. Resident memory and open files of the
-process are sampled when an epoch begins; resident memory includes mapped pages of the files. Shards that exist are not
+process are sampled when an epoch ends; resident memory includes mapped pages of the files. Shards that exist are not
 made again.
 """
 
 import argparse
 import itertools
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from soak import S2SFT, used_by
 
 from s2sft_fairseq import cli
 
-SMALL = ["--arch", "unilm_tiny", "--cpu", "--batch-size", "64", "--lr", "1e-4", "--seed", "1"]
+SMALL = ["--arch", "unilm_tiny", "--random-init", "--cpu", "--batch-size", "64", "--lr", "1e-4", "--seed", "1"]
 
 
 def main() -> None:
@@ -63,18 +64,21 @@ def binarize(options: argparse.Namespace) -> list[Path]:
 
 
 def train(folders: list[Path], out: Path) -> list[dict[str, int]]:
-    """Train one epoch on each shard; return memory and open files at the beginning of each epoch."""
+    """Train one epoch on each shard; return memory and open files at the end of each epoch."""
     words = [*S2SFT, "train", ":".join(map(str, folders)), *SMALL, "--max-epoch", str(len(folders))]
     words += ["--no-save", "--save-dir", str(out / "run"), "--disable-validation", "--log-format", "json"]
     samples: list[dict[str, int]] = []
+    others: list[str] = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("{") and (epoch := json.loads(line).get("epoch", 0)) > len(samples):
-                samples.append({"epoch": epoch, **used_by(process.pid)})
+            if found := re.search(r"\| train \| (\{.*)", line):
+                samples.append({"epoch": json.loads(found[1])["epoch"], **used_by(process.pid)})
                 print(samples[-1], flush=True)
+            else:
+                others = [*others[-20:], line]
     if process.returncode:
-        sys.exit(f"the training ended with {process.returncode}")
+        sys.exit(f"{''.join(others)}the training ended with {process.returncode}")
     return samples
 
 

@@ -3,12 +3,14 @@
     python benchmarks/ranks.py --data data-bin --pretrained encoder --ranks 1 2 --output out
 
 Efficiency is the speed of N ranks divided by N times the speed of one rank. Speed is measured over all updates after
-the first ten, from the times in the log. Runs take turns, and the fastest run of each number of ranks counts.
+the first ten, from the times in the log, which are whole seconds: give `--updates` that take minutes. Runs take turns,
+and the fastest run of each number of ranks counts.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,8 +53,8 @@ def updates_per_second(options: argparse.Namespace, ranks: int) -> float:
     )
     if done.returncode:
         sys.exit(f"{done.stdout[-3000:]}\nthe training ended with {done.returncode}")
-    logged = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"epoch"')]
-    walls = [(int(line["num_updates"]), float(line["wall"])) for line in logged if "wall" in line]
+    logged = [json.loads(numbers) for numbers in re.findall(r"\| train_inner \| (\{.*)", done.stdout)]
+    walls = [(int(line["num_updates"]), float(line["wall"])) for line in logged]
     (first, began), (last, ended) = walls[0], walls[-1]
     return (last - first) / (ended - began)
 

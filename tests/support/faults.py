@@ -1,6 +1,6 @@
-"""Faults at a chosen place of a training, the same in every run; random kills are tested elsewhere.
+"""Faults at a chosen place of a training, the same in every run; tests/end_to_end/test_resume.py has random ones, too.
 
-with fail_at(0, 5, "after update", signalled(signal.SIGTERM)): ...
+Within ``with fail_at(0, 5, "after update", signalled(signal.SIGTERM))``, rank 0 gets SIGTERM after its fifth update.
 """
 
 import contextlib

@@ -1,0 +1,48 @@
+"""Settings of tokenizers of another type: a text where true or false is meant."""
+
+import json
+
+import pytest
+from tokenizer_folders import write_fastbpe, write_modernbert, write_sentencepiece, write_wordpiece
+
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.folder import open_tokenizer
+
+
+@pytest.mark.parametrize("name", ["do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space"])
+@pytest.mark.parametrize("value", ["false", "", 0, 1, [], {}, 1.5])
+def test_settings_that_must_be_true_or_false(tmp_path, name, value):
+    write_wordpiece(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: value}))
+    with pytest.raises(UserError) as error:
+        open_tokenizer(tmp_path)
+    assert f"tokenizer_config.json: {name} must be true, false or null, but is {value!r}" in str(error.value)
+
+
+@pytest.mark.parametrize("value", [7, None, [1], {"a": {"a": 1}}, "x", True])
+@pytest.mark.parametrize("part", ["normalizer", "added_tokens", "model"])
+def test_a_tokenizer_json_with_parts_of_other_types(tmp_path, part, value):
+    write_modernbert(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    (path).write_text(json.dumps({**document, part: value}))
+    if (part, value) in (("normalizer", None), ("added_tokens", None)):
+        return  # null is the same as leaving it out
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        open_tokenizer(tmp_path)
+
+
+def test_a_sentencepiece_model_without_pieces(tmp_path):
+    write_sentencepiece(tmp_path)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"sentencepiece\.bpe\.model must have a piece for unknown text, but none of its 0 pieces"
+    ):
+        open_tokenizer(tmp_path)
+
+
+def test_invalid_codes(tmp_path):
+    write_fastbpe(tmp_path)
+    (tmp_path / "codes").write_text("")
+    with pytest.raises(UserError, match="codes must hold pairs of pieces, a line each, but is empty"):
+        open_tokenizer(tmp_path)
