@@ -99,30 +99,36 @@ def least_seconds(work: Work, rates: Rates) -> float:
 
 def measure_rates(device: torch.device) -> Rates:
     """Measure the rates with the current number of threads: the best of several runs."""
-    factor = torch.randn(MATRIX_SIDE, MATRIX_SIDE, device=device)
     buffer = torch.ones(BUFFER_NUMBERS, device=device)
     target = torch.empty_like(buffer)
     size = BUFFER_NUMBERS * FLOAT32_BYTES
     return Rates(
-        flops=max(_matrix_rate(product, device) for product in _products(factor)),
-        bf16_flops=max(_matrix_rate(product, device) for product in _products(factor.bfloat16())),
+        flops=_matrix_rate(torch.float32, device),
+        bf16_flops=_matrix_rate(torch.bfloat16, device),
         bytes=max(
             size / _best_seconds(buffer.sum, device), 2 * size / _best_seconds(lambda: target.copy_(buffer), device)
         ),
     )
 
 
-def _products(factor: Tensor) -> Iterator[Callable[[], Tensor]]:
+def _matrix_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the rate of the fastest product of square matrices."""
+    onednn = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    side = MATRIX_SIDE
+    if device.type == "cpu" and dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        # A processor without AVX-512 multiplies in a plain loop, some hundred times as slow.
+        onednn, side = False, MATRIX_SIDE // 16
+    factor = torch.randn(side, side, device=device).to(dtype)
+    return 2 * side**3 / min(_best_seconds(product, device) for product in _products(factor, onednn))
+
+
+def _products(factor: Tensor, onednn: bool) -> Iterator[Callable[[], Tensor]]:
     """Yield ways to multiply a square matrix by itself: PyTorch's product, and oneDNN with a reordered weight."""
     product = torch.empty_like(factor)
     yield lambda: torch.mm(factor, factor, out=product)
-    if factor.device.type == "cpu" and torch.backends.mkldnn.is_available():
-        weight = torch.ops.mkldnn._reorder_linear_weight(factor, MATRIX_SIDE)
+    if onednn:
+        weight = torch.ops.mkldnn._reorder_linear_weight(factor, factor.size(0))
         yield lambda: torch.ops.mkldnn._linear_pointwise(factor, weight, None, "none", [], "")
-
-
-def _matrix_rate(product: Callable[[], Tensor], device: torch.device) -> float:
-    return 2 * MATRIX_SIDE**3 / _best_seconds(product, device)
 
 
 def synchronize(device: torch.device) -> None:
