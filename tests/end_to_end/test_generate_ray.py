@@ -95,7 +95,7 @@ def times(folder):
 
 def wait_for(found):
     """Return the first true result of `found`."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600  # on a busy machine, starting Ray's actors takes minutes
     while not (result := found()):
         assert time.monotonic() < until
         time.sleep(0.005)
