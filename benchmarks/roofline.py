@@ -116,7 +116,7 @@ def _matrix_rate(dtype: torch.dtype, device: torch.device) -> float:
     onednn = device.type == "cpu" and torch.backends.mkldnn.is_available()
     side = MATRIX_SIDE
     if device.type == "cpu" and dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        # A processor without AVX-512 multiplies in a plain loop, some hundred times as slow.
+        # oneDNN refuses bfloat16 here, and PyTorch multiplies in a plain loop, a hundred times as slow as float32.
         onednn, side = False, MATRIX_SIDE // 16
     factor = torch.randn(side, side, device=device).to(dtype)
     return 2 * side**3 / min(_best_seconds(product, device) for product in _products(factor, onednn))

@@ -1,7 +1,7 @@
-"""The progress of commands: bars, and lines for work that cannot be counted, on the terminal of the error stream.
+"""The progress of commands on a terminal: a bar for work that can be counted, and a line for work that cannot.
 
-Bars appear after `DELAY` seconds, and everything disappears at its end. Elsewhere than on a terminal, and where Python
-calls functions of this package, nothing is shown. ``TQDM_DISABLE=1`` in the environment turns all of it off.
+A bar appears after `DELAY` seconds. Bars and lines are removed when the work ends. Nothing is shown if the error stream
+is not a terminal, or if no command runs, as in Python. ``TQDM_DISABLE=1`` in the environment turns all of it off.
 """
 
 import io
@@ -31,9 +31,9 @@ class _Bar(tqdm):
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Within the block, show progress on the present error stream, or on that of the block around it.
+    """Show progress within this block, on the error stream of the outermost such block.
 
-    A command within another one thus shows progress where its own error stream is a file.
+    So a command that another command runs shows its progress on the terminal, even if its own errors go to a file.
     """
     global _stream
     before, _stream = _stream, _stream or sys.stderr

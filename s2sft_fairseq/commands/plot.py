@@ -189,10 +189,10 @@ def _span_problems(spans: Sequence[Sequence[str]], target: Sequence[str]) -> Ite
 
 def _masked_text(args: argparse.Namespace, problems: list[str]) -> Any:
     problems += _empty_texts(args, "text")
-    lengths = args.block_lengths or "2-6"
-    given = _given(args, ratio="mask_ratio", block_prob="block_prob")
-    masking = BlockwiseMasking(**given, block_lengths=parse_range(lengths))
-    problems += masking.problems(lengths)
+    masking = BlockwiseMasking(**_given(args, ratio="mask_ratio", block_prob="block_prob"))
+    if args.block_lengths is not None:
+        masking = replace(masking, block_lengths=parse_range(args.block_lengths))
+    problems += masking.problems(args.block_lengths)
     words = (args.text or "").split()
     if words and _SPECIAL.issuperset(words):
         problems.append(f"--text must have words besides special symbols, but is {args.text!r:.60}")

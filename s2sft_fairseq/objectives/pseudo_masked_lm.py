@@ -35,8 +35,8 @@ class BlockwiseMasking:
     block_lengths: tuple[int, int] = (2, 6)
     """Minimum and maximum length of a block, drawn uniformly."""
 
-    def problems(self, block_lengths: str) -> list[str]:
-        """Return error messages for these values; ``block_lengths`` is the option's text, which a message quotes."""
+    def problems(self, block_lengths: str | None) -> list[str]:
+        """Return error messages for these values; ``block_lengths`` is the option's text, if given, for a message."""
         found = []
         if not 0 < self.ratio < 1:
             found.append(f"--mask-ratio must be above 0 and below 1, but is {self.ratio:g}")
