@@ -6,6 +6,7 @@ models and criterions. This package imports the plugin if fairseq is already imp
 PyTorch, which takes seconds, only when one of its classes is used.
 """
 
+import logging
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ _WHERE = {
     "finetune": "s2sft_fairseq.recipes.finetune",
 }
 
+# fairseq's module for speech logs on import that a package is missing, which text does not need.
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 if "fairseq" in sys.modules:  # fairseq imports this folder as its --user-dir
     from s2sft_fairseq import plugin as plugin
 

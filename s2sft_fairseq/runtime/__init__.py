@@ -84,10 +84,9 @@ def wrap(owner: Any, name: str, around: Function) -> None:
 def _log_as_it_is() -> Iterator[None]:
     """Within the block, imports do not change the log.
 
-    fairseq/tasks/text_to_speech.py logs on import that an optional package is missing. This module,
-    frm_text_to_speech.py beside it, and the commands in fairseq_cli turn the whole log on.
+    fairseq/tasks/text_to_speech.py, frm_text_to_speech.py beside it, and the commands in fairseq_cli turn the whole log
+    on.
     """
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:

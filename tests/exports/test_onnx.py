@@ -39,7 +39,15 @@ def graphs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "masked"])
-@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind != "deberta"])  # deberta is refused
+@pytest.mark.parametrize(
+    "kind",
+    # deberta is refused; an export takes seconds
+    [
+        kind if kind in ("absolute", "modernbert") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ENCODERS
+        if kind != "deberta"
+    ],
+)
 @pytest.mark.rounding
 def test_every_encoder_and_method(graphs, kind, method):
     """In a batch and alone; also a source of one position."""

@@ -22,7 +22,11 @@ def pair_of(tmp_path_factory):
     return exported_pairs(tmp_path_factory.mktemp("models"), "onnx")
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    # an export takes seconds
+    [name if name in ("plain", "languages") else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+)
 @pytest.mark.rounding
 def test_logits_and_hypotheses(pair_of, name):
     """In a batch, and alone."""

@@ -56,7 +56,9 @@ def test_every_search(search):
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-@pytest.mark.parametrize("method", ["causal", "pseudo_masked", "infilling"])
+@pytest.mark.parametrize(
+    "method", ["pseudo_masked", *(pytest.param(method, marks=pytest.mark.slow) for method in ("causal", "infilling"))]
+)
 def test_every_encoder(encoder, method):
     Decoders(tiny_form(method), "all of the beam", tiny_model(1, **encoder)).assert_same(BATCHES[:4])
 

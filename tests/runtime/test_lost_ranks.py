@@ -76,6 +76,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_torchrun_starts_again(tiny_data, tiny_options, tmp_path):
     """A training that restarts by itself ends like one on two nodes without a fault."""
     (tmp_path / "rank.py").write_text(KILLED_ONCE, encoding="utf-8")
