@@ -49,7 +49,7 @@ class Side(NamedTuple):
         middle, most = np.percentile(self.positions, (50, 95))
         return (
             f"{len(self.positions):,} {self.name}: median {middle:.0f}, 95 % at most {most:.0f}, longest "
-            f"{self.positions.max():,}; {self.cut:.2%} are cut to {self.limit}"
+            f"{self.positions.max():,}; {100 * self.cut:.2f} % are cut to {self.limit}"
         )
 
 

@@ -19,7 +19,7 @@ def test_binarized_data(tiny_corpus, tiny_data):
     sources, targets = measure([tiny_data], "train", None, 7, 6)
     assert sources.cut == targets.cut == np.mean(tokens > 5) > 0
     assert f"50 sources: median {np.median(tokens + 2):.0f}" in str(sources)
-    assert f"{np.mean(tokens > 5):.2%} are cut to 7" in str(sources)
+    assert f"{100 * np.mean(tokens > 5):.2f} % are cut to 7" in str(sources)
 
 
 def test_text_files_have_the_lengths_of_binarized_ones(tiny_corpus, tiny_data, tiny_parts):
@@ -78,7 +78,7 @@ def test_the_picture(tmp_path):
     sides = [Side(name, np.array([3, 5, 5, 9]), 5) for name in ("sources", "targets")]
     draw(sides, tmp_path / "lengths.svg")
     text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
-    assert "<!-- 4 sources: median 5" in text and "25.00% are cut to 5" in text and "limit: 5 positions" in text
+    assert "<!-- 4 sources: median 5" in text and "25.00 % are cut to 5" in text and "limit: 5 positions" in text
 
 
 def test_mistakes(tiny_corpus, tiny_data, tmp_path):
