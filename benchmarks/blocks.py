@@ -14,6 +14,7 @@ of a model in turn.
 """
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--blocks", type=int, nargs="*", default=[2, 4, 8, WHOLE])
     parser.add_argument("--confidence", type=float, nargs="*", default=[0.3, 0.5, 0.7, 1.0])
+    parser.add_argument("--revise", type=float, nargs="*", default=[0.0], help="mask tokens again below these")
     parser.add_argument("--no-cache", type=float, nargs="*", default=[0.5, 1.0], help="confidences")
     parser.add_argument("--drafts", type=int, nargs="*", default=[1, 3, -1])
     parser.add_argument("--repeats", type=int, default=1, help="of the timed runs")
@@ -127,10 +129,10 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, Path, dict[str, d
     for count in options.drafts:
         name = "drafts that pay" if count < 0 else f"{count} drafts"
         ways[name] = {"beam": 1, "draft_blocks": count}
-    for block in options.blocks:
-        for confidence in options.confidence:
-            name = f"blocks of {'the target' if block == WHOLE else block}, {confidence:g}"
-            ways[name] = {"beam": 1, "decode_blocks": block, "confidence": confidence}
+    for block, confidence, revise in itertools.product(options.blocks, options.confidence, options.revise):
+        name = f"blocks of {'the target' if block == WHOLE else block}, {confidence:g}"
+        name += f" revised below {revise:g}" if revise else ""
+        ways[name] = {"beam": 1, "decode_blocks": block, "confidence": confidence, "revise": revise}
     for confidence in options.no_cache:
         ways[f"no cache, {confidence:g}"] = {"no_cache": True, "confidence": confidence}
     for pairs, decodings in ((options.plain_model, plain), (options.blocks_model, ways)):

@@ -30,7 +30,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "blocks.py"
 IN_BLOCKS = ("--block-length", "random:8", "--noise-schedule", "cosine")
 METHODS: dict[str, tuple[str, ...]] = {"blocks": IN_BLOCKS, "pseudo_masked": (), "distilled": IN_BLOCKS}
 TARGETS = {"e2e": 64, "squad_qg": 32}
+LOST = 10.0
+"""Points of ROUGE-L below the best from which a point is not drawn."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -163,32 +165,55 @@ def tabulate(seeds: Sequence[Records], file: Path) -> None:
 
 
 def draw(seeds: Sequence[Records], file: Path) -> None:
-    """Plot the score over tokens per pass and over sentences/s: means over seeds, one line for each block length."""
+    """Plot the score over tokens per pass and over sentences/s: means over seeds, a row of panels for each model.
+
+    The lines connect numbers of drafts, and confidences of a block length. The greedy search and the beam of the
+    pseudo-masked model are in all panels. Points `LOST` or more below the best score are left out.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
-    names: dict[str, list[str]] = {}
+    models: dict[str, dict[str, list[str]]] = {}
     for record in seeds[0]:
-        family = record["way"].rsplit(", ", 1)[0] if ", " in record["way"] else record["way"]
-        names.setdefault(family, []).append(record["way"])
-    styles = ["-o", "--s", "-.^", ":v", "-D"]
-    for axis, column in zip(axes, ("tokens/pass", "batch 1"), strict=True):
-        lines, points = itertools.cycle(styles), itertools.cycle("*PXd<>12hH")
-        for family, ways in names.items():
-            found = [[record for records in seeds for record in records if record["way"] == way] for way in ways]
-            x = [statistics.mean(record[column] for record in of_way) for of_way in found]
-            scores = [[record["ROUGE-L"] for record in of_way] for of_way in found]
-            y = list(map(statistics.mean, scores))
-            spread = [statistics.stdev(values) if len(values) > 1 else 0 for values in scores]
-            style = {"fmt": next(lines)} if len(ways) > 1 else {"fmt": next(points), "markersize": 9}
-            axis.errorbar(x, y, yerr=spread, label=family, linewidth=1, capsize=2, **style)
-        axis.set_xlabel({"batch 1": "sentences/s, one by one"}.get(column, "tokens a pass"))
-    axes[0].set_ylabel("ROUGE-L")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-    figure.savefig(file, dpi=110)
+        model, way = record["way"].split(": ", 1)
+        family = "drafts" if way.endswith("drafts") else way.rsplit(", ", 1)[0]
+        models.setdefault(model, {}).setdefault(family, []).append(record["way"])
+    plain, *others = models
+    found = {way: [record for records in seeds for record in records if record["way"] == way] for way in _ways(seeds)}
+    best = max(map(_score, found.values()))
+    figure, axes = pyplot.subplots(
+        len(others), 2, figsize=(11, 4 * len(others)), sharex="col", sharey=True, layout="constrained", squeeze=False
+    )
+    for row, model in zip(axes, others, strict=True):
+        families = {f"{plain}: {family}": ways for family, ways in models[plain].items()} | models[model]
+        for axis, column in zip(row, ("tokens/pass", "batch 1"), strict=True):
+            markers = itertools.cycle("P*oXsd^vD<>")
+            for (family, ways), marker in zip(families.items(), markers, strict=False):
+                drawn = [found[way] for way in ways if best - _score(found[way]) < LOST]
+                x = [statistics.mean(record[column] for record in records) for records in drawn]
+                spread = [_spread(record["ROUGE-L"] for record in records) for records in drawn]
+                style = {"fmt": f"-{marker}" if len(ways) > 1 else marker, "capsize": 2, "linewidth": 1}
+                axis.errorbar(x, list(map(_score, drawn)), yerr=spread, label=family, **style)
+        row[0].set_ylabel(f"{model}: ROUGE-L")
+    for axis, label in zip(axes[-1], ("tokens per pass", "sentences/s, one by one"), strict=True):
+        axis.set_xlabel(label)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    figure.savefig(file, dpi=90)
+
+
+def _ways(seeds: Sequence[Records]) -> list[str]:
+    return [record["way"] for record in seeds[0]]
+
+
+def _score(records: Records) -> float:
+    return statistics.mean(record["ROUGE-L"] for record in records)
+
+
+def _spread(values: Iterable[float]) -> float:
+    found = list(values)
+    return statistics.stdev(found) if len(found) > 1 else 0.0
 
 
 if __name__ == "__main__":
