@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     missing = [run for run, file in records_of.items() if not file.exists()]
     models = {(name, seed): train_all(options, files[name], name, seed) for name, seed in missing}
     for name, seed in missing:
-        decode(options, files[name], models[name, seed], records_of[name, seed], seed)
+        decode(options, files[name], models[name, seed], records_of[name, seed])
     for name in options.sets:
         records = [json.loads(records_of[name, seed].read_text(encoding="utf-8")) for seed in options.seeds]
         tabulate(records, options.output / f"{name}.md")
@@ -131,16 +131,13 @@ def train(options: argparse.Namespace, files: dict[str, list[Path]], method: str
     return out / "model"
 
 
-def decode(
-    options: argparse.Namespace, files: dict[str, list[Path]], models: dict[str, Path], made: Path, seed: int
-) -> None:
-    """Decode in every way in another process. The slow decoding without a cache runs only for the first seed."""
+def decode(options: argparse.Namespace, files: dict[str, list[Path]], models: dict[str, Path], made: Path) -> None:
+    """Decode in every way in another process."""
     source, references = files["benchmark"]
     names = {method: f"{method.replace('_', '-')}={folder}" for method, folder in models.items()}
     words: list[object] = [sys.executable, BENCHMARK, "--plain-model", names["pseudo_masked"]]
     words += ["--blocks-model", names["blocks"], names["distilled"]]
     words += ["--source", source, "--references", references, "--sources", options.sources]
-    words += [] if seed == options.seeds[0] else ["--no-cache"]
     partial = made.with_suffix(".partial")
     subprocess.run([*map(str, words), "--file", str(partial)], check=True)
     partial.rename(made)
@@ -181,7 +178,9 @@ def draw(seeds: Sequence[Records], file: Path) -> None:
         family = "drafts" if way.endswith("drafts") else way.rsplit(", ", 1)[0]
         models.setdefault(model, {}).setdefault(family, []).append(record["way"])
     plain, *others = models
-    found = {way: [record for records in seeds for record in records if record["way"] == way] for way in _ways(seeds)}
+    found: dict[str, Records] = {}
+    for record in itertools.chain(*seeds):
+        found.setdefault(record["way"], []).append(record)
     best = max(map(_score, found.values()))
     figure, axes = pyplot.subplots(
         len(others), 2, figsize=(11, 4 * len(others)), sharex="col", sharey=True, layout="constrained", squeeze=False
@@ -201,10 +200,6 @@ def draw(seeds: Sequence[Records], file: Path) -> None:
         axis.set_xlabel(label)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(file, dpi=90)
-
-
-def _ways(seeds: Sequence[Records]) -> list[str]:
-    return [record["way"] for record in seeds[0]]
 
 
 def _score(records: Records) -> float:

@@ -176,7 +176,7 @@ def run(words: list[str], folder: Path) -> None:
         short += ["--tokens-per-sample", "20"]
     if "unilm_base" in options:
         short += ["--arch", "unilm_tiny"]
-    if options[0] == "attention":
+    if options[:1] == ["attention"]:
         short += ["--target", "w5"]  # targets of the tiny model have at most two tokens
     if command == "generate" and "--input" not in options:
         short = ["--cpu", "--num-workers", "0"]

@@ -415,6 +415,7 @@ def test_checkpointed_activations_change_nothing(encoder):
         torch.testing.assert_close(again, plain, rtol=0, atol=0)
 
 
+@pytest.mark.rounding
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler here")
 @pytest.mark.process  # compilers
 def test_compiled_layers_change_nothing_but_rounding(monkeypatch, tmp_path):
