@@ -1,9 +1,10 @@
-r"""Pre-train an encoder, or DeltaLM, on plain text: from the text to a folder for fine-tuning.
+r"""Pre-train an encoder, or DeltaLM, on plain text or synthetic pairs, up to a folder for fine-tuning.
 
     s2sft pretrain ernie-gen-base --text books --encoder bert-base-uncased --output out
     s2sft pretrain ernie-gen-base --text books --tokenizer-dir vocab --output out --updates 500 \
         -- --arch unilm_tiny --update-freq 1 --cpu
     s2sft pretrain deltalm-base --text texts --pairs pairs --encoder infoxlm-base --output out
+    s2sft pretrain synthetic --encoder minilm --output out --updates 300
 
 `--text` is a folder with train.txt and valid.txt: one paragraph per line, an empty line after each document. The
 settings are those of the paper, for any number of GPUs; options of ``s2sft train`` after ``--`` override them. Stages:
@@ -12,6 +13,9 @@ the same output share the prepared text. The encoder is OUT/RUN/encoder, for ``-
 
 DeltaLM is OUT/RUN/deltalm. Its `--text` has a subfolder for each language, with train.txt and valid.txt; `--pairs` has
 train.X-Y.X, train.X-Y.Y, valid.X-Y.X and valid.X-Y.Y for each pair of languages.
+
+`synthetic` and `synthetic-deltalm` need no text: they train on pairs of random symbols of the vocabulary, whose targets
+are copies of their sources, and other functions of them. A model learns in minutes to look at its source.
 """
 
 import argparse
@@ -21,9 +25,9 @@ from pathlib import Path
 from s2sft_fairseq.cli import call
 from s2sft_fairseq.recipes.pretraining import (
     PRESETS,
-    DeltaLMPretraining,
-    Pretraining,
+    SYNTHETIC,
     files_of_pair,
+    kind_of,
     languages_of,
     pairs_of,
 )
@@ -37,7 +41,9 @@ def main(arguments: Sequence[str]) -> None:
         prog="s2sft pretrain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("preset", choices=PRESETS)
-    parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="with train.txt and valid.txt")
+    parser.add_argument(
+        "--text", type=Path, metavar="DIR", help="with train.txt and valid.txt; synthetic presets have none"
+    )
     parser.add_argument("--pairs", type=Path, metavar="DIR", help="DeltaLM: with train.X-Y.X and so on")
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--encoder", type=Path, metavar="DIR", help="to begin with, as it is published or converted")
@@ -54,8 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     for name in ("text", "pairs", "encoder", "tokenizer_dir"):  # absolute, as the next run may be in another folder
         if path := getattr(options, name):
             setattr(options, name, path.resolve())
-    kind = DeltaLMPretraining if options.preset.startswith("deltalm") else Pretraining
-    kind(options, words[place + 1 :], call).run()
+    kind_of(options.preset)(options, words[place + 1 :], call).run()
 
 
 def find_problems(options: argparse.Namespace) -> list[str]:
@@ -67,17 +72,22 @@ def find_problems(options: argparse.Namespace) -> list[str]:
     problems += [
         f"{name} must be a folder, but {at} is not one" for name, at in folders.items() if at and not at.is_dir()
     ]
-    is_deltalm = options.preset.startswith("deltalm")
+    is_deltalm, is_synthetic = PRESETS[options.preset].task.startswith("deltalm"), options.preset in SYNTHETIC
     if is_deltalm and options.tokenizer_dir:
         problems.append(f"{options.preset} needs --encoder, from whose layers DeltaLM begins, not --tokenizer-dir")
-    if options.pairs and not is_deltalm:
+    if options.pairs and options.preset != "deltalm-base":
         problems.append(f"--pairs is for deltalm-base, but the preset is {options.preset}")
-    needed = ["train.txt", "valid.txt"]
-    if is_deltalm:
-        needed = [f"{language}/{name}" for language in languages_of(options.text) or ["LANGUAGE"] for name in needed]
-    missing = [name for name in needed if not (options.text / name).is_file()]
-    if missing and options.text.is_dir():
-        problems.append(f"--text must hold {' and '.join(missing)}, but {options.text} does not")
+    if is_synthetic and options.text:
+        problems.append(f"--text must be left out with {options.preset}, which makes its pairs, but is {options.text}")
+    if not is_synthetic and not options.text:
+        problems.append(f"{options.preset} needs --text, a folder with train.txt and valid.txt")
+    if options.text and options.text.is_dir():
+        needed = ["train.txt", "valid.txt"]
+        if is_deltalm:
+            found = languages_of(options.text) or ["LANGUAGE"]
+            needed = [f"{language}/{name}" for language in found for name in needed]
+        if missing := [name for name in needed if not (options.text / name).is_file()]:
+            problems.append(f"--text must hold {' and '.join(missing)}, but {options.text} does not")
     if options.pairs and options.pairs.is_dir():
         pairs = pairs_of(options.pairs) or ["X-Y"]
         missing = [name for pair in pairs for name in files_of_pair(pair) if not (options.pairs / name).is_file()]

@@ -1,6 +1,6 @@
-"""Pre-training on plain text: the presets of the papers, and the stages.
+"""Pre-training on plain text or synthetic pairs: the presets, most of them from the papers, and the stages.
 
-The stages convert, tokenize, find spans, binarize, and train.
+The stages convert, tokenize or make pairs, find spans, binarize, and train.
 """
 
 import argparse
@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from s2sft_fairseq.corpora.synthetic import Maker
+from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import write_lines
+from s2sft_fairseq.progress import bar
 from s2sft_fairseq.recipes.engine import Call, Stages, options
 from s2sft_fairseq.recipes.training import NEVER, devices, share_batch
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 
 class Preset(NamedTuple):
@@ -45,6 +50,9 @@ _ERNIE_GEN = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-9", "--label-smo
 # dropout and clipping: these are BERT's, too).
 _LIKE_BERT = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6", "--label-smoothing", "0", "--clip-norm", "1.0")
 _TABLE_6 = {"ae+par-rel": 666, "ae+par": 666, "ae+ar": 666, "ae": 512, "par": 666, "ar": 666}
+SYNTHETIC_LONGEST = 48
+"""Maximum number of symbols of a synthetic source."""
+_SYNTHETIC_POSITIONS = ("--max-source-positions", "50", "--max-target-positions", "50")  # with [CLS] and [SEP]
 # ERNIE-GEN, section 4.1; decay, smoothing, dropout and clipping, which it does not mention, are BERT's.
 PRESETS = {
     "unilmv2-base": Preset("unilm_pretraining", (*_BASE, *_RELATIVE), "6e-4", 500_000, 24_000, 7680 * 666, _UNILMV2),
@@ -74,13 +82,25 @@ PRESETS = {
         )
         for name, positions in _TABLE_6.items()
     },
+    # Not from a paper: for minutes on a CPU, before fine-tuning.
+    "synthetic": Preset(
+        *("unilm_seq2seq", (*_BASE, "--random-init"), "3e-4", 500, 50, 4096, (*_ERNIE_GEN, *_SYNTHETIC_POSITIONS))
+    ),
+    "synthetic-deltalm": Preset(
+        *("deltalm_seq2seq", (), "5e-4", 1000, 100, 4096),
+        options=("--adam-betas", "(0.9, 0.98)", "--clip-norm", "1.0", *_SYNTHETIC_POSITIONS),
+        criterion="cross_entropy",
+    ),
 }
 
+SYNTHETIC = ("synthetic", "synthetic-deltalm")
+"""Presets that need no text."""
 
 SAVED_AFTER = 1000
 """Maximum number of updates that are lost when a training is stopped."""
 LONGEST = 512
 """Maximum number of tokens of a text of DeltaLM."""
+SYNTHETIC_PAIRS = {"train": 50_000, "valid": 500}
 
 
 class Pretraining(Stages):
@@ -146,9 +166,13 @@ class Pretraining(Stages):
         return [*model, *options(span_vocab=self.spans)]
 
     def batch(self) -> list[str]:
-        """Return the options of the batch: its number of positions, and the number of batches of an update."""
-        tokens = self.given.device_tokens
-        return options(max_tokens=tokens, update_freq=max(1, round(self.preset.positions / (tokens * devices()))))
+        """Return the options of the batch: its number of texts or positions, and the number of batches of an update."""
+        tokens, gpus = self.given.device_tokens, devices()
+        if self.preset.texts:
+            size, update_freq = share_batch(max(1, self.preset.texts // gpus), max(1, tokens // LONGEST))
+            return options(batch_size=size, update_freq=update_freq)
+        tokens = min(tokens, max(1, self.preset.positions // gpus))
+        return options(max_tokens=tokens, update_freq=max(1, round(self.preset.positions / (tokens * gpus))))
 
     def training(self) -> list[str]:
         """Return the arguments of ``s2sft train``."""
@@ -193,7 +217,8 @@ class DeltaLMPretraining(Pretraining):
 
     def __init__(self, given: argparse.Namespace, further: Sequence[str], call: Call) -> None:
         super().__init__(given, further, call)
-        self.languages, self.pairs = languages_of(given.text), pairs_of(given.pairs) if given.pairs else []
+        self.languages = languages_of(given.text) if given.text else []
+        self.pairs = pairs_of(given.pairs) if given.pairs else []
 
     def convert_encoder(self, made: Path) -> None:
         """Convert the encoder to begin with, and add sentinels."""
@@ -230,15 +255,42 @@ class DeltaLMPretraining(Pretraining):
         parts = options(text_languages=",".join(self.languages), lang_pairs=",".join(self.pairs))
         return [*options(arch="deltalm", pretrained=self.begin), *parts]
 
-    def batch(self) -> list[str]:
-        """Return the options of the batch: its number of texts, and the number of batches of an update."""
-        share, most = max(1, self.preset.texts // devices()), max(1, self.given.device_tokens // LONGEST)
-        size, update_freq = share_batch(share, most)
-        return options(batch_size=size, update_freq=update_freq)
-
     def write(self, checkpoint: Path, made: Path) -> None:
         """Convert a checkpoint."""
         self.s2sft("convert", checkpoint, tokenizer_dir=self.tokenizer, to=made)
+
+
+class SyntheticPretraining(Pretraining):
+    """The stages of training an encoder on synthetic pairs of symbols of its vocabulary."""
+
+    def tokenize(self, made: Path) -> None:
+        """Make the pairs."""
+        made.mkdir()
+        dictionary = PretrainedDictionary.of(read_vocabulary(self.tokenizer).symbols)
+        dictionary.save(str(made / "dict.txt"))
+        pairs = Maker(dictionary, seed=1)  # trainings with other seeds share the pairs
+        for split, count in SYNTHETIC_PAIRS.items():
+            made_pairs = bar(pairs.pairs(count, SYNTHETIC_LONGEST), split, " pairs", total=count)
+            for side, texts in zip(("src", "tgt"), zip(*made_pairs, strict=True), strict=True):
+                write_lines(made / f"{split}.{side}", map(" ".join, texts))
+
+    def binarize(self, made: Path) -> None:
+        """Binarize the pairs."""
+        sides = {"source_lang": "src", "target_lang": "tgt", "joined_dictionary": True, "destdir": made}
+        prefixes = {f"{split}pref": self.tokens / split for split in SYNTHETIC_PAIRS}
+        self.s2sft("preprocess", srcdict=self.tokens / "dict.txt", **prefixes, **sides)
+
+
+class SyntheticDeltaLMPretraining(SyntheticPretraining, DeltaLMPretraining):
+    """The stages of training DeltaLM on synthetic pairs."""
+
+
+def kind_of(preset: str) -> type[Pretraining]:
+    """Return the class that runs a preset."""
+    is_deltalm = PRESETS[preset].task.startswith("deltalm")
+    if preset in SYNTHETIC:
+        return SyntheticDeltaLMPretraining if is_deltalm else SyntheticPretraining
+    return DeltaLMPretraining if is_deltalm else Pretraining
 
 
 def languages_of(text: Path) -> list[str]:

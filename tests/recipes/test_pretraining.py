@@ -11,6 +11,7 @@ from hugging_face import save, their_model
 
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.recipes import pretraining
 from s2sft_fairseq.recipes.pretraining import PRESETS, DeltaLMPretraining
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
@@ -173,6 +174,42 @@ def test_the_presets_of_ablations():
         assert preset[:6] == PRESETS["ernie-gen-base"][:6]
 
 
+@pytest.fixture
+def few_pairs(monkeypatch):
+    monkeypatch.setattr(pretraining, "SYNTHETIC_PAIRS", {"train": 60, "valid": 10})
+
+
+def test_synthetic_pairs_for_an_encoder(few_pairs, tmp_path):
+    (tmp_path / "vocab").mkdir()
+    symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    (tmp_path / "vocab" / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in symbols))
+    words = ("synthetic", "--tokenizer-dir", "vocab", "--output", "out", "--updates", 4, "--device-tokens", 500)
+    sizes = ("--arch", "unilm_tiny", "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 64, "--max-positions", 100)
+    done = pretrain(tmp_path, *words, "--", *sizes, "--cpu", "--num-workers", 0)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "update 4/4: held out loss" in done.stdout
+    run = tmp_path / "out" / "synthetic"
+    assert PretrainedEncoder.open(run / "encoder").sizes["encoder_embed_dim"] == 32
+    trained = load_checkpoint(run / "checkpoints" / "checkpoint_last.pt")
+    assert trained["cfg"]["task"]["_name"] == "unilm_seq2seq"
+    sources, targets = ((tmp_path / "out" / "tokens" / f"train.{side}").read_text() for side in ("src", "tgt"))
+    assert sources.count("\n") == targets.count("\n") == 60
+    assert set(sources.split()) <= {*"abcdefghijklmnopqrstuvwxyz", "[MASK]"}
+
+
+def test_synthetic_pairs_for_deltalm(few_pairs, tmp_path):
+    save(
+        "xlm-roberta", their_model("xlm-roberta", num_hidden_layers=4, max_position_embeddings=52), tmp_path / "encoder"
+    )
+    words = ("synthetic-deltalm", "--encoder", "encoder", "--output", "out", "--updates", 3)
+    done = pretrain(tmp_path, *words, "--", "--max-tokens", 400, "--update-freq", 1, "--cpu", "--num-workers", 0)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    made = tmp_path / "out" / "synthetic-deltalm" / "deltalm"
+    assert PretrainedEncoder.open(made).model == "deltalm"
+    task = load_checkpoint(made.parent / "checkpoints" / "checkpoint_last.pt")["cfg"]["task"]
+    assert task["_name"] == "deltalm_seq2seq"
+
+
 def test_mistakes(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     words = ("ernie-gen-base", "--text", "empty", "--encoder", "none", "--output", "out", "--updates", 0)
@@ -184,6 +221,10 @@ def test_mistakes(folder, tmp_path):
         tmp_path, "unilmv2-base", "--text", "empty", "--encoder", "empty", "--pairs", "empty", "--output", "o"
     )
     assert "--pairs is for deltalm-base, but the preset is unilmv2-base; --text must hold train.txt" in done.stderr
+    done = pretrain(tmp_path, "synthetic", "--text", "empty", "--encoder", "empty", "--output", "o")
+    assert "--text must be left out with synthetic, which makes its pairs, but is empty" in done.stderr
+    done = pretrain(tmp_path, "unilmv2-base", "--encoder", "empty", "--output", "o")
+    assert "unilmv2-base needs --text" in done.stderr
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "train.en-de.en").touch()
     done = pretrain(
