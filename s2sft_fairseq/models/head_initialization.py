@@ -18,11 +18,9 @@ from s2sft_fairseq.data.text_files import check_text, read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
+from s2sft_fairseq.models.unilm_parts import INITIAL_STD
 from s2sft_fairseq.modules.visibility import PackedColumns
 from s2sft_fairseq.progress import bar, step
-
-# BERT's standard deviation of initial weights.
-INITIAL_STD = 0.02
 
 
 def initialize_head(

@@ -23,6 +23,7 @@ from s2sft_fairseq.models.trained_parameters import (
 )
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes, is_disentangled
 from s2sft_fairseq.models.unilm_parts import (
+    initial_std,
     initialize,
     make_embeddings,
     make_final_layer_norm,
@@ -79,7 +80,7 @@ class UnilmModel(BaseFairseqModel):
         self.patterns = [make_pattern(cfg, index) for index in range(cfg.encoder_layers)]
         self.layer_norm = make_final_layer_norm(cfg)
         self.lm_head = make_lm_head(cfg, vocab_size)
-        self.apply(initialize)
+        self.apply(functools.partial(initialize, std=initial_std(cfg)))
         # No decay of biases, including relative position biases, and layer norms, as in BERT's training and s2s-ft.
         exempt_from_decay(parameter for parameter in self.parameters() if parameter.ndim == 1)
         if isinstance(self.relative_position, RelativePositionBias):

@@ -50,7 +50,7 @@ class LMHead(nn.Module):
         self.hidden = list(hidden)
         for name, module in hidden.items():
             self.add_module(name, module)
-        self.weight = nn.Parameter(torch.empty(vocab_size, matrix_dim).normal_(std=0.02)) if matrix_dim else None
+        self.weight = nn.Parameter(torch.empty(vocab_size, matrix_dim)) if matrix_dim else None
         if bias:
             self.bias = nn.Parameter(torch.zeros(vocab_size))
         else:
