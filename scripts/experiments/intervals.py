@@ -1,0 +1,44 @@
+"""Confidence intervals over seeds and test sentences, for all experiments."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 2000
+
+
+class Interval(NamedTuple):
+    """A mean and the limits of its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+    @property
+    def verdict(self) -> str:
+        """For a difference: whether the interval leaves out 0."""
+        if self.low > 0:
+            return "higher"
+        return "lower" if self.high < 0 else "not resolved"
+
+
+def interval(values: NDArray[np.float64]) -> Interval:
+    """Return the interval of the mean of scores by seed and sentence, or of paired differences of two systems.
+
+    Each resample draws seeds and sentences with replacement, independently of each other: scores vary with both.
+
+    Args:
+        values: (S, N). S: seeds, N: test sentences, the same for each seed.
+    """
+    random = np.random.default_rng(1)
+    seeds, sentences = values.shape
+    means = [
+        values[random.integers(seeds, size=seeds)][:, random.integers(sentences, size=sentences)].mean()
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Interval(float(values.mean()), float(low), float(high))
