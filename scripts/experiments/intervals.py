@@ -1,10 +1,12 @@
 """Confidence intervals over seeds and test sentences, for all experiments."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Choice = NDArray[np.int64]
 RESAMPLES = 2000
 
 
@@ -29,16 +31,26 @@ class Interval(NamedTuple):
 def interval(values: NDArray[np.float64]) -> Interval:
     """Return the interval of the mean of scores by seed and sentence, or of paired differences of two systems.
 
-    Each resample draws seeds and sentences with replacement, independently of each other: scores vary with both.
-
     Args:
         values: (S, N). S: seeds, N: test sentences, the same for each seed.
     """
-    random = np.random.default_rng(1)
     seeds, sentences = values.shape
-    means = [
-        values[random.integers(seeds, size=seeds)][:, random.integers(sentences, size=sentences)].mean()
-        for _ in range(RESAMPLES)
+    return interval_of(lambda chosen, of_each: float(values[chosen][:, of_each].mean()), seeds, sentences)
+
+
+def interval_of(score: Callable[[Choice, Choice], float], seeds: int, sentences: int) -> Interval:
+    """Return the interval of a score.
+
+    Each resample draws seeds and sentences with replacement, independently of each other: scores vary with both.
+
+    Args:
+        score: computes the score over the seeds and sentences of these numbers, which may occur several times.
+        seeds: number of seeds.
+        sentences: number of test sentences.
+    """
+    random = np.random.default_rng(1)
+    drawn = [
+        score(random.integers(seeds, size=seeds), random.integers(sentences, size=sentences)) for _ in range(RESAMPLES)
     ]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Interval(float(values.mean()), float(low), float(high))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Interval(score(np.arange(seeds), np.arange(sentences)), float(low), float(high))

@@ -1,0 +1,303 @@
+"""Train DeltaLM from five starts on the same pairs: does pre-training help, and does the decoder look at its source?
+
+    python scripts/experiments/deltalm_starts.py --data multi30k --output out
+
+DATA has train, valid and test as .src and .tgt, one sentence per line. A SentencePiece model is trained on the training
+pairs. The starts are
+
+* random: the model's own initialization
+* encoder: encoder and decoder begin with the weights of a random encoder like XLM-R
+* spans: the model of "encoder" after span corruption of both sides, and translation span corruption, on the same pairs
+* synthetic: the model of "encoder" after training on synthetic pairs (``s2sft pretrain synthetic-deltalm``)
+* synthetic, then spans: both, one after the other
+
+Each start is fine-tuned with each seed at a constant learning rate. At each budget a part of the test set is translated
+greedily, and the held-out loss is computed with the right sources and with those of other pairs: where the two losses
+are equal, the decoder does not look at its source. OUTPUT/starts.md has BLEU and losses, with intervals over seeds and
+sentences. Stages that are done are not repeated. Several processes may share OUTPUT if they train different seeds.
+
+Hypotheses, written before the first run:
+
+1. "synthetic" is above "random" and "encoder" at every budget up to 1,500 updates.
+2. "spans" is below "encoder" after 1,500 updates, as in an earlier run with one seed: span corruption teaches the
+   decoder to write without its source.
+3. "synthetic, then spans" is above "spans": once the decoder looks at its source, span corruption keeps it so.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from blocks import source_lines
+from intervals import Interval, interval_of
+from sentencepiece import SentencePieceTrainer
+from torch import nn
+
+from s2sft_fairseq import cli
+from s2sft_fairseq.checkpoints.conversion import Conversion
+from s2sft_fairseq.checkpoints.pretrained import write_pretrained
+from s2sft_fairseq.data.text_files import write_lines
+from s2sft_fairseq.evaluation.bleu import sacrebleu
+from s2sft_fairseq.evaluation.examples import Example
+from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
+from s2sft_fairseq.objectives.span_corruption import SENTINEL
+from s2sft_fairseq.recipes.engine import Stages, options
+from s2sft_fairseq.recipes.training import NEVER
+
+BUDGETS = (100, 200, 400, 800, 1500)
+SENTINELS = 30
+POSITIONS = 128
+MODEL = {"encoder_layers": 4, "encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512, "encoder_attention_heads": 2}
+STARTS: dict[str, Sequence[str]] = {
+    "random": ("--random-init", "--arch", "deltalm_tiny", *options(**MODEL, max_positions=POSITIONS)),
+    "encoder": ("--arch", "deltalm", "--pretrained", "encoder"),
+    "spans": ("--arch", "deltalm", "--pretrained", "spans/checkpoint_last.pt"),
+    "synthetic": ("--arch", "deltalm", "--pretrained", "synthetic/synthetic-deltalm/deltalm"),
+    "synthetic, then spans": ("--arch", "deltalm", "--pretrained", "synthetic-spans/checkpoint_last.pt"),
+}
+"""Options of the model; names of files are those in OUTPUT."""
+
+
+class Experiment(Stages):
+    """The stages of the experiment; each makes a file or a folder."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.output = given, given.output.resolve()
+        self.output.mkdir(parents=True, exist_ok=True)
+        super().__init__("starts", self.output / "commands.jsonl", cli.call)
+
+    def run(self) -> None:
+        """Run the stages that are not done."""
+        settings = {name: value for name, value in vars(self.given).items() if name not in ("output", "seeds")}
+        self.pin(self.output / "settings.json", ["texts"], **settings)
+        for name, work in (
+            ("texts", self.texts),
+            ("tokenizer", self.tokenizer),
+            ("tokens", self.tokens),
+            ("data", self.binarize),
+            ("encoder", self.encoder),
+            ("synthetic", self.synthetic),
+            ("spans", lambda made: self.corrupt_spans(made, "encoder")),
+            ("synthetic-spans", lambda made: self.corrupt_spans(made, "synthetic/synthetic-deltalm/deltalm")),
+        ):
+            self.stage(self.output / name, name, work)
+        for seed in self.given.seeds:
+            for start in STARTS:
+                folder = self.run_folder(start, seed)
+                self.stage(
+                    folder / "scores.json", folder.name, lambda made, s=start, n=seed: self.fine_tune(s, n, made)
+                )
+
+    def run_folder(self, start: str, seed: int) -> Path:
+        """Return the folder of a fine-tuning."""
+        return self.output / f"{start.replace(', then ', '-')}-seed{seed}"
+
+    def texts(self, made: Path) -> None:
+        """Write the pairs, evenly spaced test pairs, and the held-out pairs with the sources of others."""
+        made.mkdir()
+        for side in ("src", "tgt"):
+            for split in ("train", "valid"):
+                write_lines(made / f"{split}.{side}", source_lines(self.given.data / f"{split}.{side}"))
+            lines = source_lines(self.given.data / f"test.{side}")
+            spread = np.linspace(0, len(lines) - 1, self.given.sources).astype(int)
+            write_lines(made / f"test.{side}", [lines[number] for number in spread])
+        sources = source_lines(made / "valid.src")
+        write_lines(made / "other.src", [*sources[1:], sources[0]])
+        shutil.copy(made / "valid.tgt", made / "other.tgt")
+
+    def tokenizer(self, made: Path) -> None:
+        made.mkdir()
+        texts = self.output / "texts"
+        SentencePieceTrainer.train(
+            input=[str(texts / "train.src"), str(texts / "train.tgt")],
+            model_prefix=str(made / "sentencepiece.bpe"),
+            vocab_size=self.given.vocab,
+            minloglevel=2,
+        )
+
+    def tokens(self, made: Path) -> None:
+        splits = ("train", "valid", "other")
+        files = [self.output / "texts" / f"{split}.{side}" for split in splits for side in ("src", "tgt")]
+        made.mkdir()
+        named = {"tokenizer_dir": self.output / "tokenizer", "output_dir": made, "dict": made / "dict.txt"}
+        self.s2sft("tokenize", input=files, **named)
+        with (made / "dict.txt").open("a", encoding="utf-8") as file:
+            file.writelines(f"{SENTINEL.format(number)} 1\n" for number in range(SENTINELS))
+
+    def binarize(self, made: Path) -> None:
+        """Binarize the pairs, and each side as plain text: one document, which is cut into samples."""
+        tokens = self.output / "tokens"
+        common = {"srcdict": tokens / "dict.txt", "workers": 1}
+        sides = {"source_lang": "src", "target_lang": "tgt", "joined_dictionary": True}
+        held_out = f"{tokens / 'valid'},{tokens / 'other'}"
+        self.s2sft("preprocess", trainpref=tokens / "train", validpref=held_out, destdir=made, **sides, **common)
+        for side in ("src", "tgt"):
+            sets = {"trainpref": tokens / f"train.{side}", "validpref": tokens / f"valid.{side}"}
+            self.s2sft("preprocess", only_source=True, destdir=made / side, **sets, **common)
+
+    def encoder(self, made: Path) -> None:
+        """Write an encoder of random weights, initialized like fairseq's Transformer, with the files of the tokenizer.
+
+        XLM-R begins with a standard deviation of 0.02 at any width. At this width, the signal from the source would be
+        too small to learn from it in this number of updates.
+        """
+        torch.manual_seed(1)
+        dictionary = self.output / "tokens" / "dict.txt"
+        cfg = UnilmConfig(**MODEL, max_positions=POSITIONS, num_segments=0)
+        complete_sizes(cfg)
+        model = UnilmModel(cfg, vocab_size=len(source_lines(dictionary)), pad=1)
+        for name, value in model.named_parameters():
+            if name.startswith("embeddings.") and value.dim() == 2:
+                nn.init.normal_(value, std=cfg.encoder_embed_dim**-0.5)
+            elif value.dim() == 2:
+                nn.init.xavier_uniform_(value)
+        write_pretrained(made, Conversion("XLM-R", model.state_dict(), {name: getattr(cfg, name) for name in SIZES}))
+        shutil.copy(dictionary, made)
+        shutil.copy(self.output / "tokenizer" / "sentencepiece.bpe.model", made)
+
+    def synthetic(self, made: Path) -> None:
+        """Pre-train on synthetic pairs."""
+        further = options(max_tokens=self.given.max_tokens, update_freq=1, lr=self.given.pretraining_lr, dropout="0.1")
+        self.s2sft(
+            *("pretrain", "synthetic-deltalm", "--encoder", self.output / "encoder", "--output", made),
+            *("--updates", self.given.pretraining_updates, "--", *further, "--cpu", "--num-workers", 0),
+        )
+
+    def corrupt_spans(self, made: Path, start: str) -> None:
+        """Pre-train by span corruption of both sides and of pairs."""
+        updates = self.given.pretraining_updates
+        words = options(task="deltalm_pretraining", arch="deltalm", pretrained=self.output / start, temperature=1)
+        words += options(text_languages="src,tgt", lang_pairs="src-tgt", tokens_per_sample=100)
+        words += options(lr=self.given.pretraining_lr, lr_scheduler="polynomial_decay", warmup_updates=updates // 10)
+        self.train(made, updates, *words)
+
+    def fine_tune(self, start: str, seed: int, made: Path) -> None:
+        """Fine-tune up to each budget; write held-out losses, and the counts of BLEU of each test sentence."""
+        folder = self.run_folder(start, seed)
+        model = [str(self.output / word) if "/" in word or word == "encoder" else word for word in STARTS[start]]
+        words = options(criterion="label_smoothed_cross_entropy", label_smoothing="0.1", lr=self.given.lr, seed=seed)
+        words += options(lr_scheduler="fixed", warmup_updates=60, valid_subset="valid,valid1")
+        found: dict[int, dict[str, Any]] = {}
+        for budget in BUDGETS:
+            written = folder / f"{budget}.txt"
+            if not written.exists():
+                self.train(folder, budget, *model, *words, *options(validate_interval_updates=budget))
+                named = {"path": folder / "checkpoint_last.pt", "tokenizer_dir": self.output / "encoder", "beam": 1}
+                self.s2sft("generate", **named, input=self.output / "texts" / "test.src", output=written, cpu=True)
+            found[budget] = {
+                **held_out_losses(folder / "train.log", budget),
+                "counts": self.bleu(written).counts.tolist(),
+            }
+        for checkpoint in folder.glob("*.pt"):
+            checkpoint.unlink()
+        made.write_text(json.dumps(found), encoding="utf-8")
+
+    def train(self, folder: Path, updates: int, *words: str) -> None:  # type: ignore[override]
+        """Train, or resume, and save only the last checkpoint."""
+        folder.mkdir(exist_ok=True)
+        self.s2sft(
+            *("train", self.output / "data", *words),
+            *options(optimizer="fused_adamw", adam_betas="(0.9, 0.98)", clip_norm="1.0", dropout="0.1"),
+            *options(max_tokens=self.given.max_tokens, update_freq=1, max_update=updates, cpu=True, num_workers=0),
+            *options(save_dir=folder, save_interval_updates=updates, keep_interval_updates=1, save_interval=NEVER),
+            *options(
+                validate_interval=NEVER,
+                no_epoch_checkpoints=True,
+                no_model_folder=True,
+                ignore_unused_valid_subsets=True,
+            ),
+            *options(no_progress_bar=True, log_interval=50, log_format="json", log_file=folder / "train.log"),
+        )
+
+    def bleu(self, written: Path) -> Any:
+        """Return sacreBLEU's counts of each sentence."""
+        texts = zip(source_lines(written), source_lines(self.output / "texts" / "test.tgt"), strict=True)
+        examples = [Example(hypothesis, (reference,)) for hypothesis, reference in texts]
+        return sacrebleu(examples, Settings()).statistics
+
+
+def held_out_losses(log: Path, updates: int) -> dict[str, float]:
+    """Return the losses with the right and with other sources, in bits per token, after some updates."""
+    losses = {}
+    for line in source_lines(log):
+        record = json.loads(line) if line.startswith('{"') else {}
+        for name, subset in (("loss", "valid"), ("loss with other sources", "valid1")):
+            if int(record.get(f"{subset}_num_updates", 0)) == updates:
+                losses[name] = float(record[f"{subset}_nll_loss"])
+    return losses
+
+
+def tabulate(experiment: Experiment, path: Path) -> None:
+    """Write BLEU with intervals, differences from the random start, and the losses with both kinds of sources."""
+    found = {
+        start: [
+            json.loads((experiment.run_folder(start, seed) / "scores.json").read_text(encoding="utf-8"))
+            for seed in experiment.given.seeds
+        ]
+        for start in STARTS
+    }
+    score = experiment.bleu(next(experiment.output.glob(f"*-seed*/{BUDGETS[0]}.txt"))).scores
+    counts = {
+        (start, budget): np.array([of_seed[str(budget)]["counts"] for of_seed in of_seeds])
+        for start, of_seeds in found.items()
+        for budget in BUDGETS
+    }
+
+    def bleu(start: str, budget: int, seeds: Any, sentences: Any) -> float:
+        """Return the mean over seeds of BLEU over sentences."""
+        sums = counts[start, budget][seeds][:, sentences].sum(axis=1)
+        return float(np.mean([score(of_seed)["BLEU"] for of_seed in sums]))
+
+    shape = counts["random", BUDGETS[0]].shape[:2]
+    heading = f"| | {' | '.join(f'{budget} updates' for budget in BUDGETS)} |\n" + "|---" * (len(BUDGETS) + 1) + "|\n"
+    parts = {"BLEU": heading, "BLEU, difference from random": heading, "Held-out loss, other sources": heading}
+    for start, of_seeds in found.items():
+        scores = [interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at), *shape) for budget in BUDGETS]
+        parts["BLEU"] += row(start, scores)
+        if start != "random":
+            differences = [
+                interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at) - bleu("random", b, *at), *shape)
+                for budget in BUDGETS
+            ]
+            parts["BLEU, difference from random"] += row(start, [f"{one}, {one.verdict}" for one in differences])
+        names = ("loss", "loss with other sources")
+        losses = [[np.mean([of[str(budget)][name] for of in of_seeds]) for name in names] for budget in BUDGETS]
+        parts["Held-out loss, other sources"] += row(start, [f"{right:.2f}, {other:.2f}" for right, other in losses])
+    path.write_text("\n".join(f"{name}:\n\n{table}" for name, table in parts.items()), encoding="utf-8")
+
+
+def row(name: str, cells: Sequence[Interval | str]) -> str:
+    """Return a row of a table."""
+    return f"| {name} | {' | '.join(map(str, cells))} |\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--vocab", type=int, default=4000, metavar="N", help="pieces (default: 4000)")
+    parser.add_argument("--max-tokens", type=int, default=2048, metavar="N", help="of a batch (default: 2048)")
+    parser.add_argument("--lr", default="1e-3", metavar="X", help="of fine-tuning (default: 1e-3)")
+    parser.add_argument("--pretraining-lr", default="5e-4", metavar="X", help="(default: 5e-4)")
+    parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
+    parser.add_argument("--sources", type=int, default=250, metavar="N", help="of the test set (default: 250)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
+    parser.add_argument("--train-only", action="store_true", help="leave the table to a later run")
+    given = parser.parse_args()
+    experiment = Experiment(given)
+    status = cli.guarded("deltalm_starts", experiment.run)
+    if not status and not given.train_only:
+        tabulate(experiment, given.output / "starts.md")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
