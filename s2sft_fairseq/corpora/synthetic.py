@@ -8,8 +8,8 @@ of a source names the task:
 ``reverse``         the source backwards
 ``set``             each symbol of the source once, in the order in which they first occur
 ``delete``          the source begins with a symbol; the target is the rest, without this symbol
-``first_sentence``  the source is some sentences in random order, and before them one of them, half of it masked; the
-                    target is this sentence
+``first_sentence``  the source is some sentences in random order, and before them one of them, half of whose symbols are
+                    masked; the target is this sentence
 ==================  ==================================================================================================
 """
 
@@ -24,8 +24,7 @@ Symbols = list[str]
 LONGEST_NGRAM = 4
 """A source is made of n-grams of at most so many random symbols, and repeats them."""
 SHORTEST = 12
-MASKED = 0.5
-"""Share of the first sentence that is masked."""
+"""Least number of symbols of a source; those of ``first_sentence`` may be a little shorter."""
 
 
 class Pair(NamedTuple):
@@ -59,7 +58,7 @@ class Maker:
         self.mask = dictionary.symbols[dictionary.mask_index]
 
     def pairs(self, count: int, longest: int) -> Iterator[Pair]:
-        """Yield pairs of random tasks, with sources of `SHORTEST` to ``longest`` symbols."""
+        """Yield pairs of random tasks, with sources of at most ``longest`` symbols."""
         for _ in range(count):
             name = self.random.choice(list(self.tasks))
             source, target = self.tasks[name](self.random.randint(SHORTEST, longest) - 1)
@@ -93,7 +92,8 @@ class Maker:
         words = max(1, length // (number + 1) - 1)
         sentences = [self.sequence(words) for _ in range(number)]
         target = sentences[0]
-        masked = [self.mask if self.random.random() < MASKED else symbol for symbol in target]
+        hidden = set(self.random.sample(range(words), words // 2))
+        masked = [self.mask if place in hidden else symbol for place, symbol in enumerate(target)]
         self.random.shuffle(sentences)
         return Pair([symbol for sentence in [masked, *sentences] for symbol in [*sentence, self.boundary]], target)
 

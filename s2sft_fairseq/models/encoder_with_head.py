@@ -4,6 +4,7 @@ Texts are packed, one after the other without padding. A head chooses the tokens
 layer computes no other states. T: tokens of all texts, N: tokens that are read, H: width of the layers, B: texts.
 """
 
+import functools
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.pretrained_checkpoint import check_fit
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_parts import initialize
+from s2sft_fairseq.models.unilm_parts import initial_std, initialize
 from s2sft_fairseq.modules.dropout import Dropout
 from s2sft_fairseq.modules.matmul import Linear
 from s2sft_fairseq.modules.upload import upload
@@ -77,7 +78,7 @@ class EncoderWithHead(BaseFairseqModel):
         super().__init__()
         encoder.lm_head = None
         self.has_random_weights = encoder.has_random_weights
-        self.encoder, self.head = encoder, head.apply(initialize)
+        self.encoder, self.head = encoder, head.apply(functools.partial(initialize, std=initial_std(encoder.cfg)))
         exempt_from_decay(parameter for parameter in head.parameters() if parameter.ndim == 1)
 
     def forward(

@@ -26,8 +26,8 @@ def size(default: Any, description: str, *, least: float | None = None) -> Any:
     return field(default=None, metadata={"help": description, "size": default, "least": least})
 
 
-def number(default: float, description: str, *, least: float) -> Any:
-    """Declare an option that is a number of at least ``least``."""
+def number(default: float | None, description: str, *, least: float) -> Any:
+    """Declare an option that is a number of at least ``least``; None: the default depends on other options."""
     return field(default=default, metadata={"help": description, "least": least})
 
 

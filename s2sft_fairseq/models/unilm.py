@@ -105,6 +105,7 @@ class UnilmModel(BaseFairseqModel):
         if pretrained is not None and any(roles_and_turns):
             pretrained = pretrained.with_roles(*roles_and_turns)
         complete_sizes(cfg, pretrained.sizes if pretrained else None)
+        cfg.initial_std = initial_std(cfg)
         use_matmul(str(getattr(cfg, "matmul", "auto")))
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
         model.has_random_weights = pretrained is None  # until a checkpoint is loaded
@@ -114,7 +115,9 @@ class UnilmModel(BaseFairseqModel):
             if cfg.lora_rank:
                 add_adapters(model, cfg, pretrained.newly_initialized)
             cfg.pretrained = str(pretrained.path.resolve()) if cfg.lora_rank else None
-        model.settled_options = {name: getattr(cfg, name) for name in ("pretrained", "attention_dropout", *SIZES)}
+        model.settled_options = {
+            name: getattr(cfg, name) for name in ("pretrained", "attention_dropout", "initial_std", *SIZES)
+        }
         freeze(model, cfg)
         if not all(parameter.requires_grad for parameter in model.parameters()):
             logger.info(trained_share(model))

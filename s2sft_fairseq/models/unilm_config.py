@@ -130,10 +130,10 @@ class UnilmConfig(TransformerOptions):
         },
     )
     compile: bool = flag("fuse the position-wise parts of the layers in training by torch.compile, for GPUs")
-    initial_std: float = number(
-        0.0,
-        "standard deviation of random weights, without --pretrained; 0: BERT's 0.02, and in layers of a width H below "
-        "768 0.02 sqrt(768 / H), so that attention begins as in BERT base",
+    initial_std: Optional[float] = number(
+        None,
+        "standard deviation of weights that begin at random (default: BERT's 0.02; without --pretrained and with a "
+        "width H below 768, 0.02 sqrt(768 / H), so that attention begins as in BERT base)",
         least=0,
     )
     freeze_embeddings: bool = flag("freeze token, position and segment embeddings, and with them a tied output matrix")

@@ -148,15 +148,16 @@ _BASE_WIDTH = 768
 
 
 def initial_std(cfg: UnilmConfig) -> float:
-    """Return the standard deviation of random weights.
+    """Return the standard deviation of weights that begin at random.
 
     A projection multiplies the spread of its input by the standard deviation times the square root of the width. At
     BERT's 0.02 and a width of 128 this is 0.23 in place of BERT base's 0.55. Attention is then almost uniform, and
-    small models need many more updates to look at single tokens. New weights of a pretrained encoder keep 0.02.
+    small models need many more updates to look at single tokens. New weights of a pretrained encoder have 0.02.
     """
-    if cfg.pretrained:
-        return INITIAL_STD
-    return getattr(cfg, "initial_std", 0.0) or INITIAL_STD * max(1.0, _BASE_WIDTH / cfg.encoder_embed_dim) ** 0.5
+    given: float | None = getattr(cfg, "initial_std", None)  # a checkpoint may be older than this option
+    if given is not None:
+        return given
+    return INITIAL_STD if cfg.pretrained else INITIAL_STD * max(1.0, _BASE_WIDTH / cfg.encoder_embed_dim) ** 0.5
 
 
 def initialize(module: nn.Module, std: float = INITIAL_STD) -> None:

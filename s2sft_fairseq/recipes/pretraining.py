@@ -84,10 +84,21 @@ PRESETS = {
     },
     # Not from a paper: for minutes on a CPU, before fine-tuning.
     "synthetic": Preset(
-        *("unilm_seq2seq", (*_BASE, "--random-init"), "3e-4", 500, 50, 4096, (*_ERNIE_GEN, *_SYNTHETIC_POSITIONS))
+        task="unilm_seq2seq",
+        model=(*_BASE, "--random-init"),
+        lr="3e-4",
+        updates=500,
+        warmup=50,
+        positions=4096,
+        options=(*_ERNIE_GEN, *_SYNTHETIC_POSITIONS),
     ),
     "synthetic-deltalm": Preset(
-        *("deltalm_seq2seq", (), "5e-4", 1000, 100, 4096),
+        task="deltalm_seq2seq",
+        model=(),
+        lr="5e-4",
+        updates=1000,
+        warmup=100,
+        positions=4096,
         options=("--adam-betas", "(0.9, 0.98)", "--clip-norm", "1.0", *_SYNTHETIC_POSITIONS),
         criterion="cross_entropy",
     ),
@@ -107,6 +118,8 @@ class Pretraining(Stages):
     """The stages of pre-training an encoder."""
 
     made_name = "encoder"
+    converted_for = ""
+    """Tells encoders that are converted in different ways, but that presets of equal texts would share."""
 
     def __init__(self, given: argparse.Namespace, further: Sequence[str], call: Call) -> None:
         """Prepare the stages.
@@ -132,7 +145,7 @@ class Pretraining(Stages):
         tokenizer = given.tokenizer_dir or given.encoder
         self.pin(self.output / "text.settings", ["tokens"], text=given.text, pairs=given.pairs, tokenizer=tokenizer)
         if given.encoder is not None:
-            self.pin(self.output / "begin.settings", ["begin"], encoder=given.encoder)
+            self.pin(self.output / "begin.settings", ["begin"], encoder=given.encoder, converted_for=self.converted_for)
             self.stage(self.begin, "convert", self.convert_encoder)
         self.stage(self.tokens, "tokenize", self.tokenize)
         if self.spans:
@@ -263,6 +276,8 @@ class DeltaLMPretraining(Pretraining):
 class SyntheticPretraining(Pretraining):
     """The stages of training an encoder on synthetic pairs of symbols of its vocabulary."""
 
+    converted_for = "synthetic"
+
     def tokenize(self, made: Path) -> None:
         """Make the pairs."""
         made.mkdir()
@@ -283,6 +298,8 @@ class SyntheticPretraining(Pretraining):
 
 class SyntheticDeltaLMPretraining(SyntheticPretraining, DeltaLMPretraining):
     """The stages of training DeltaLM on synthetic pairs."""
+
+    converted_for = "synthetic-deltalm"
 
 
 def kind_of(preset: str) -> type[Pretraining]:

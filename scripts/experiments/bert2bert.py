@@ -2,15 +2,18 @@
 
     python scripts/experiments/bert2bert.py --data DATA --encoder MINILM --output out
 
-OUTPUT is that of ``learning_curves.py``, whose texts and pseudo-masked models are compared with: run that first, with
-the same number of threads. Encoder and decoder begin with the encoder's weights (Rothe et al., 2020); cross-attention
-and the head are new. Batches have 16 pairs, the learning rate is constant after 20 updates of warm-up, and gradients
-are clipped at 1, as in the learning curves. The learning rate is the best of three by the loss of held-out pairs after
-the most updates, with seed 1. The test sources are written greedily at each budget, and beyond the budgets until the
-training has taken as long as the pseudo-masked one.
+OUTPUT is that of ``learning_curves.py``, whose texts, head and pseudo-masked models are used: run that first, on the
+same machine and with the same number of threads, with nothing beside either.
+
+Encoder and decoder begin with the encoder's weights (Rothe et al., 2020), the head with the one that was computed for
+the learning curves; only cross-attention is new. Batches have 16 pairs of similar length, the learning rate is constant
+after 20 updates of warm-up, gradients are clipped at 1, and biases and norms do not decay, as in the learning curves.
+The learning rate is the best of three, by the loss of 320 held-out pairs after the most updates; ours was not chosen.
+Test sources are written greedily, after each number of updates, and after as many seconds as pseudo-masked fine-tuning
+needed for the most updates. Seconds are those of updates alone.
 
 The hypothesis, written before the first run: BERT2BERT is below pseudo-masked fine-tuning at every budget and after the
-same minutes, because its cross-attention, 10 % of its parameters, begins at random.
+same seconds, because its cross-attention begins at random.
 """
 
 import argparse
@@ -27,47 +30,63 @@ from typing import Any
 import numpy as np
 import torch
 from blocks import source_lines
-from intervals import interval
-from learning_curves import BUDGETS, TARGETS, Curves, read_curves
+from intervals import interval, table
+from learning_curves import BUDGETS, POSITIONS, TARGETS, Curves, read_curves
+from logs import update_seconds
 
 from s2sft_fairseq import cli
+from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.recipes.engine import Stages
 
 LEARNING_RATES = (1e-4, 3e-4, 1e-3)
 BATCH, WARMUP, HELD_OUT = 16, 20, 320
-SOURCE_POSITIONS = 192
+POOL = 50
+"""Batches whose pairs are sorted by length."""
+PAD, CLS, SEP = 0, 101, 102  # of BERT's vocabulary
+SAME_TIME = "same seconds"
+Pairs = list[tuple[list[int], list[int]]]
+"""Ids of sources and targets, with [CLS] and [SEP]."""
 
 
 class Bert2Bert:
     """A model in training."""
 
-    def __init__(self, encoder: Path, target_positions: int, lr: float, seed: int) -> None:
-        from transformers import AutoTokenizer, EncoderDecoderModel
+    def __init__(self, encoder: Path, head: Path, lr: float, seed: int) -> None:
+        """Begin with an encoder, and with the head of a converted one."""
+        from transformers import EncoderDecoderModel
 
         warnings.filterwarnings("ignore", "Version v4.12.0 introduces a better way", FutureWarning)
         torch.manual_seed(seed)
-        self.tokenizer = AutoTokenizer.from_pretrained(encoder)
         self.model = EncoderDecoderModel.from_encoder_decoder_pretrained(encoder, encoder)
-        self.model.config.decoder_start_token_id = self.tokenizer.cls_token_id
-        self.model.config.pad_token_id = self.tokenizer.pad_token_id
-        self.target_positions = target_positions
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, eps=1e-6, weight_decay=0.01, fused=True)
+        self.model.config.decoder_start_token_id, self.model.config.pad_token_id = CLS, PAD
+        fitted = load_checkpoint(head)["model"]
+        predictions = self.model.decoder.cls.predictions
+        with torch.no_grad():
+            predictions.transform.dense.weight.copy_(fitted["lm_head.dense.weight"])
+            predictions.transform.dense.bias.copy_(fitted["lm_head.dense.bias"])
+            predictions.decoder.bias.copy_(fitted["lm_head.bias"])
+        parameters = list(self.model.parameters())
+        groups = [
+            {"params": [value for value in parameters if value.ndim > 1], "weight_decay": 0.01},
+            {"params": [value for value in parameters if value.ndim == 1], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=lr, eps=1e-6, fused=True)
         self.warmup = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda done: min(1.0, (done + 1) / WARMUP))
         self.updates, self.seconds = 0, 0.0
 
-    def loss(self, pairs: list[tuple[str, str]]) -> torch.Tensor:
+    def loss(self, pairs: Pairs) -> torch.Tensor:
         """Return the mean loss of the tokens of some pairs."""
         sources, targets = zip(*pairs, strict=True)
-        read = self.encode(sources, SOURCE_POSITIONS)
-        labels = self.encode(targets, self.target_positions).input_ids[:, 1:]  # without [CLS], which the decoder reads
-        return self.model(**read, labels=labels.masked_fill(labels == self.tokenizer.pad_token_id, -100)).loss
+        labels = padded([ids[1:] for ids in targets])  # the decoder reads [CLS] before them
+        ids = padded(sources)
+        loss: torch.Tensor = self.model(
+            input_ids=ids, attention_mask=(ids != PAD).long(), labels=labels.masked_fill(labels == PAD, -100)
+        ).loss
+        return loss
 
-    def encode(self, texts: Any, longest: int) -> Any:
-        """Return the padded ids of some texts."""
-        return self.tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
-
-    def train(self, batches: Iterator[list[tuple[str, str]]], updates: int, seconds: float = math.inf) -> None:
-        """Train up to a number of updates, and no longer than some seconds in all."""
+    def train(self, batches: Iterator[Pairs], updates: float, seconds: float) -> None:
+        """Train up to a number of updates, or of seconds, whichever comes first."""
         self.model.train()
         while self.updates < updates and self.seconds < seconds:
             start = time.perf_counter()
@@ -82,43 +101,45 @@ class Bert2Bert:
                 print(f"bert2bert: {self.updates} updates, {self.seconds:.0f} s", flush=True)
 
     @torch.no_grad()
-    def held_out_loss(self, pairs: list[tuple[str, str]]) -> float:
+    def held_out_loss(self, pairs: Pairs) -> float:
         """Return the mean loss of batches of held-out pairs."""
         self.model.eval()
-        losses = [self.loss(batch).item() for batch in in_batches(pairs)]
+        losses = [self.loss(batch).item() for batch in in_batches(pairs, BATCH)]
         return sum(losses) / len(losses)
 
     @torch.no_grad()
-    def write(self, sources: list[str]) -> list[str]:
-        """Write a text for each source, greedily."""
+    def write(self, sources: list[list[int]], longest: int) -> list[list[int]]:
+        """Write a text for each source, greedily, of at most ``longest`` tokens."""
         self.model.eval()
-        written: list[str] = []
-        for texts in in_batches(sources):
-            read = self.encode(texts, SOURCE_POSITIONS)
-            ids = self.model.generate(
-                **read,
-                num_beams=1,
-                do_sample=False,
-                max_new_tokens=self.target_positions,
-                decoder_start_token_id=self.tokenizer.cls_token_id,
-                eos_token_id=self.tokenizer.sep_token_id,
-                pad_token_id=self.tokenizer.pad_token_id,
-            )
-            written += self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        special = {"decoder_start_token_id": CLS, "eos_token_id": SEP, "pad_token_id": PAD}
+        written: list[list[int]] = []
+        for batch in in_batches(sources, BATCH):
+            ids = padded(batch)
+            mask = (ids != PAD).long()
+            search = {"num_beams": 1, "do_sample": False, "max_new_tokens": longest}
+            written += self.model.generate(ids, attention_mask=mask, **search, **special).tolist()
         return written
 
 
-def in_batches(items: Sequence[Any]) -> Iterator[Any]:
+def padded(texts: Sequence[list[int]]) -> torch.Tensor:
+    """Return ids (B, T), padded to the longest text."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in texts], batch_first=True, padding_value=PAD)
+
+
+def in_batches(items: Sequence[Any], size: int) -> Iterator[Any]:
     """Yield items in batches; the last one may be smaller."""
-    return (items[start : start + BATCH] for start in range(0, len(items), BATCH))
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def endless(pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield full batches of pairs, shuffled anew in each epoch, without end."""
+def endless(pairs: Pairs, seed: int) -> Iterator[Pairs]:
+    """Yield full batches of pairs of similar length, shuffled anew in each epoch, without end."""
     order, shuffled = random.Random(seed), list(pairs)
     while True:
         order.shuffle(shuffled)
-        yield from (batch for batch in in_batches(shuffled) if len(batch) == BATCH)
+        for pool in in_batches(shuffled, POOL * BATCH):
+            batches = list(in_batches(sorted(pool, key=lambda pair: len(pair[0]) + len(pair[1])), BATCH))
+            order.shuffle(batches)
+            yield from (batch for batch in batches if len(batch) == BATCH)
 
 
 class Comparison(Stages):
@@ -126,16 +147,21 @@ class Comparison(Stages):
 
     def __init__(self, given: argparse.Namespace, name: str) -> None:
         self.given, self.curves = given, Curves(given, name)
-        self.output = self.curves.output
+        self.output, self.longest = self.curves.output, TARGETS[name]
         super().__init__("bert2bert", self.output / "bert2bert.jsonl", cli.call)
-        texts = self.output / "texts"
-        pairs = list(zip(source_lines(texts / "train.src"), source_lines(texts / "train.tgt"), strict=True))
-        random.Random(0).shuffle(pairs)
-        self.held_out, self.pairs = pairs[:HELD_OUT], pairs[HELD_OUT:]
-        self.sources = source_lines(texts / "test.src")
 
     def run(self) -> None:
         """Choose the learning rate, then train with each seed."""
+        from transformers import AutoTokenizer
+
+        self.pin(self.output / "bert2bert.settings", ["bert2bert-lr.json"], encoder=self.given.encoder.resolve())
+        self.tokenizer = AutoTokenizer.from_pretrained(self.given.encoder)
+        texts = self.output / "texts"
+        sides = (("src", POSITIONS - self.longest), ("tgt", self.longest + 1))  # [CLS] of the target is not predicted
+        pairs = list(zip(*(self.encode(texts / f"train.{side}", most) for side, most in sides), strict=True))
+        self.sources = self.encode(texts / "test.src", POSITIONS - self.longest)
+        random.Random(0).shuffle(pairs)
+        self.held_out, self.pairs = pairs[:HELD_OUT], pairs[HELD_OUT:]
         choice = self.output / "bert2bert-lr.json"
         self.stage(choice, choice.name, self.choose)
         losses: dict[str, float] = json.loads(choice.read_text(encoding="utf-8"))
@@ -144,43 +170,46 @@ class Comparison(Stages):
             made = self.output / f"bert2bert-seed{seed}.json"
             self.stage(made, made.name, lambda made, seed=seed: self.compare(lr, seed, made))
 
+    def encode(self, path: Path, longest: int) -> list[list[int]]:
+        """Return the ids of the texts of a file."""
+        ids: list[list[int]] = self.tokenizer(source_lines(path), truncation=True, max_length=longest).input_ids
+        return ids
+
     def start(self, lr: float, seed: int) -> Bert2Bert:
-        return Bert2Bert(self.given.encoder, TARGETS[self.curves.set], lr, seed)
+        return Bert2Bert(self.given.encoder, self.output / "encoder" / "model.pt", lr, seed)
 
     def choose(self, made: Path) -> None:
         """Write the held-out loss of each learning rate."""
         losses = {}
         for lr in LEARNING_RATES:
             model = self.start(lr, 1)
-            model.train(endless(self.pairs, 1), BUDGETS[-1])
+            model.train(endless(self.pairs, 1), BUDGETS[-1], math.inf)
             losses[str(lr)] = model.held_out_loss(self.held_out)
             self.say(f"learning rate {lr:g}: held-out loss {losses[str(lr)]:.3f}")
         made.write_text(json.dumps(losses), encoding="utf-8")
 
     def compare(self, lr: float, seed: int, made: Path) -> None:
-        """Write scores and seconds of both systems at each budget, and of BERT2BERT after our seconds, too."""
+        """Write scores and seconds of both systems at each budget, and of BERT2BERT after our seconds."""
         ours = self.our_seconds(seed)
         model, data = self.start(lr, seed), endless(self.pairs, seed)
-        records = []
-        for budget, limit in [*((budget, math.inf) for budget in BUDGETS), (10 * BUDGETS[-1], ours[BUDGETS[-1]])]:
-            model.train(data, budget, limit)
-            texts = self.output / f"bert2bert-seed{seed}-{model.updates}.txt"
-            texts.write_text("".join(f"{text}\n" for text in model.write(self.sources)), encoding="utf-8")
+        left: list[int | str] = [*BUDGETS, SAME_TIME]
+        records: dict[int | str, dict[str, Any]] = {}
+        while left:
+            updates = math.inf if left[0] == SAME_TIME else float(left[0])
+            model.train(data, updates, ours[BUDGETS[-1]] if SAME_TIME in left else math.inf)
+            reached = left[0] if model.updates == updates else SAME_TIME
+            left.remove(reached)
+            texts = self.output / f"bert2bert-seed{seed}-{reached}.txt"
+            ids = model.write(self.sources, self.longest)
+            write_lines(texts, self.tokenizer.batch_decode(ids, skip_special_tokens=True))
             scores = [round(score, 4) for score in self.curves.rouge_l(texts)]
-            records.append({"updates": model.updates, "seconds": round(model.seconds, 1), "ROUGE-L": scores})
+            records[reached] = {"updates": model.updates, "seconds": round(model.seconds, 1), "ROUGE-L": scores}
         made.write_text(json.dumps({"lr": lr, "theirs": records, "our seconds": ours}), encoding="utf-8")
 
     def our_seconds(self, seed: int) -> dict[int, float]:
-        """Return the seconds of pseudo-masked fine-tuning up to each budget, with those of starting it."""
-        folder = str(self.curves.run_folder("pseudo-masked", seed))
-        seconds: dict[int, float] = {}
-        for line in (self.output / "commands.jsonl").read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            words = record["command"]
-            if words[1] == "train" and folder in words and not record["status"]:
-                budget = int(words[words.index("--max-update") + 1])
-                seconds[budget] = record["seconds"] + sum(seconds.values())
-        return seconds
+        """Return the seconds of the updates of pseudo-masked fine-tuning up to each budget."""
+        seconds = update_seconds(self.curves.run_folder("pseudo-masked", seed) / "train.log")
+        return {budget: sum(value for done, value in seconds.items() if done <= budget) for budget in BUDGETS}
 
 
 def tabulate(comparison: Comparison, path: Path) -> None:
@@ -190,17 +219,19 @@ def tabulate(comparison: Comparison, path: Path) -> None:
         json.loads((comparison.output / f"bert2bert-seed{seed}.json").read_text(encoding="utf-8")) for seed in seeds
     ]
     ours = read_curves(comparison.curves)["pseudo-masked"]
-    lines = ["| updates | pseudo-masked | seconds | BERT2BERT | seconds | difference |\n", "|---" * 6 + "|\n"]
-    for number, budget in enumerate((*BUDGETS, None)):
-        theirs = np.array([of_seed["theirs"][number]["ROUGE-L"] for of_seed in found])
-        spent = np.mean([of_seed["theirs"][number]["seconds"] for of_seed in found])
-        our_scores = ours[budget or BUDGETS[-1]]
-        our_spent = np.mean([of_seed["our seconds"][str(budget or BUDGETS[-1])] for of_seed in found])
-        difference = interval(our_scores - theirs)
-        name = budget or f"{BUDGETS[-1]}, and the same time"
-        cells = [name, interval(our_scores), f"{our_spent:.0f}", interval(theirs), f"{spent:.0f}", difference]
-        lines.append(f"| {' | '.join(map(str, cells))} |\n")
-    path.write_text("".join(lines), encoding="utf-8")
+    rows: dict[str, list[object]] = {}
+    for name in (*map(str, BUDGETS), SAME_TIME):
+        budget = BUDGETS[-1] if name == SAME_TIME else int(name)
+        theirs = np.array([of_seed["theirs"][name]["ROUGE-L"] for of_seed in found])
+        updates, spent = (
+            np.mean([of_seed["theirs"][name][key] for of_seed in found]) for key in ("updates", "seconds")
+        )
+        our_spent = np.mean([of_seed["our seconds"][str(budget)] for of_seed in found])
+        difference = interval(ours[budget] - theirs)
+        scores = [interval(ours[budget]), f"{our_spent:.0f}", interval(theirs), f"{updates:.0f}", f"{spent:.0f}"]
+        rows[name] = [*scores, f"{difference}, {difference.verdict}"]
+    columns = ["pseudo-masked", "seconds", "BERT2BERT", "updates", "seconds", "difference"]
+    path.write_text(table(columns, rows), encoding="utf-8")
 
 
 def main() -> int:

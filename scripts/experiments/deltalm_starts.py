@@ -9,12 +9,13 @@ pairs. The starts are
 * encoder: encoder and decoder begin with the weights of a random encoder like XLM-R
 * spans: the model of "encoder" after span corruption of both sides, and translation span corruption, on the same pairs
 * synthetic: the model of "encoder" after training on synthetic pairs (``s2sft pretrain synthetic-deltalm``)
-* synthetic, then spans: both, one after the other
+* synthetic, then spans: both, one after the other, each for half of the updates
 
-Each start is fine-tuned with each seed at a constant learning rate. At each budget a part of the test set is translated
-greedily, and the held-out loss is computed with the right sources and with those of other pairs: where the two losses
-are equal, the decoder does not look at its source. OUTPUT/starts.md has BLEU and losses, with intervals over seeds and
-sentences. Stages that are done are not repeated. Several processes may share OUTPUT if they train different seeds.
+Each seed has an encoder and pre-trainings of its own. Each start is fine-tuned with each seed at a constant learning
+rate. At each budget a part of the test set is translated greedily, and the held-out loss is computed with the right
+sources and with those of other pairs: where the two losses are equal, the decoder does not look at its source.
+OUTPUT/starts.md has BLEU and losses, with intervals over seeds and sentences. Stages that are done are not repeated.
+Several processes may share OUTPUT if they train different seeds.
 
 Hypotheses, written before the first run:
 
@@ -28,14 +29,15 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from blocks import source_lines
-from intervals import Interval, interval_of
+from intervals import interval_of, table
+from logs import log_records
 from sentencepiece import SentencePieceTrainer
 from torch import nn
 
@@ -56,14 +58,18 @@ BUDGETS = (100, 200, 400, 800, 1500)
 SENTINELS = 30
 POSITIONS = 128
 MODEL = {"encoder_layers": 4, "encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512, "encoder_attention_heads": 2}
-STARTS: dict[str, Sequence[str]] = {
-    "random": ("--random-init", "--arch", "deltalm_tiny", *options(**MODEL, max_positions=POSITIONS)),
-    "encoder": ("--arch", "deltalm", "--pretrained", "encoder"),
-    "spans": ("--arch", "deltalm", "--pretrained", "spans/checkpoint_last.pt"),
-    "synthetic": ("--arch", "deltalm", "--pretrained", "synthetic/synthetic-deltalm/deltalm"),
-    "synthetic, then spans": ("--arch", "deltalm", "--pretrained", "synthetic-spans/checkpoint_last.pt"),
+RANDOM = ["--random-init", "--arch", "deltalm_tiny", *options(**MODEL, max_positions=POSITIONS)]
+HALF = "synthetic/half/deltalm"
+STARTS = {
+    "random": "",
+    "encoder": "encoder",
+    "spans": "spans/checkpoint_last.pt",
+    "synthetic": "synthetic/all/deltalm",
+    "synthetic, then spans": "synthetic-spans/checkpoint_last.pt",
 }
-"""Options of the model; names of files are those in OUTPUT."""
+"""The model of each start, in the folder of its seed."""
+_OF_A_RUN = ("output", "seeds", "train_only")
+"""Options that may differ between processes with the same output."""
 
 
 class Experiment(Stages):
@@ -76,29 +82,41 @@ class Experiment(Stages):
 
     def run(self) -> None:
         """Run the stages that are not done."""
-        settings = {name: value for name, value in vars(self.given).items() if name not in ("output", "seeds")}
-        self.pin(self.output / "settings.json", ["texts"], **settings)
+        settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
+        self.pin(self.output / "settings.json", ["texts"], **settings, budgets=BUDGETS, starts=STARTS)
         for name, work in (
             ("texts", self.texts),
             ("tokenizer", self.tokenizer),
             ("tokens", self.tokens),
             ("data", self.binarize),
-            ("encoder", self.encoder),
-            ("synthetic", self.synthetic),
-            ("spans", lambda made: self.corrupt_spans(made, "encoder")),
-            ("synthetic-spans", lambda made: self.corrupt_spans(made, "synthetic/synthetic-deltalm/deltalm")),
         ):
             self.stage(self.output / name, name, work)
         for seed in self.given.seeds:
+            self.pretrain(seed)
             for start in STARTS:
                 folder = self.run_folder(start, seed)
-                self.stage(
-                    folder / "scores.json", folder.name, lambda made, s=start, n=seed: self.fine_tune(s, n, made)
-                )
+                made = folder / "scores.json"
+                self.stage(made, f"{start}, seed {seed}", lambda made, s=start, n=seed: self.fine_tune(s, n, made))
+
+    def begin_folder(self, seed: int) -> Path:
+        """Return the folder of the encoder and the pre-trainings of a seed."""
+        return self.output / f"begin-seed{seed}"
 
     def run_folder(self, start: str, seed: int) -> Path:
         """Return the folder of a fine-tuning."""
         return self.output / f"{start.replace(', then ', '-')}-seed{seed}"
+
+    def pretrain(self, seed: int) -> None:
+        """Make the encoder of a seed, and pre-train from it."""
+        begin, updates = self.begin_folder(seed), self.given.pretraining_updates
+        begin.mkdir(exist_ok=True)
+        self.stage(begin / "encoder", f"encoder, seed {seed}", lambda made: self.encoder(seed, made))
+        for name, part in (("all", updates), ("half", updates // 2)):
+            self.synthetic(name, part, seed)
+        for name, start, part in (("spans", "encoder", updates), ("synthetic-spans", HALF, updates // 2)):
+            folder = begin / name
+            work = partial(self.corrupt_spans, start, part, seed)
+            self.stage(folder, f"{name}, seed {seed}", work)
 
     def texts(self, made: Path) -> None:
         """Write the pairs, evenly spaced test pairs, and the held-out pairs with the sources of others."""
@@ -143,13 +161,13 @@ class Experiment(Stages):
             sets = {"trainpref": tokens / f"train.{side}", "validpref": tokens / f"valid.{side}"}
             self.s2sft("preprocess", only_source=True, destdir=made / side, **sets, **common)
 
-    def encoder(self, made: Path) -> None:
+    def encoder(self, seed: int, made: Path) -> None:
         """Write an encoder of random weights, initialized like fairseq's Transformer, with the files of the tokenizer.
 
         XLM-R begins with a standard deviation of 0.02 at any width. At this width, the signal from the source would be
         too small to learn from it in this number of updates.
         """
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         dictionary = self.output / "tokens" / "dict.txt"
         cfg = UnilmConfig(**MODEL, max_positions=POSITIONS, num_segments=0)
         complete_sizes(cfg)
@@ -163,34 +181,35 @@ class Experiment(Stages):
         shutil.copy(dictionary, made)
         shutil.copy(self.output / "tokenizer" / "sentencepiece.bpe.model", made)
 
-    def synthetic(self, made: Path) -> None:
-        """Pre-train on synthetic pairs."""
+    def synthetic(self, name: str, updates: int, seed: int) -> None:
+        """Pre-train on synthetic pairs; what is done before is not repeated."""
+        begin = self.begin_folder(seed)
         further = options(max_tokens=self.given.max_tokens, update_freq=1, lr=self.given.pretraining_lr, dropout="0.1")
         self.s2sft(
-            *("pretrain", "synthetic-deltalm", "--encoder", self.output / "encoder", "--output", made),
-            *("--updates", self.given.pretraining_updates, "--", *further, "--cpu", "--num-workers", 0),
+            *("pretrain", "synthetic-deltalm", "--encoder", begin / "encoder", "--output", begin / "synthetic"),
+            *("--run", name, "--updates", updates, "--seed", seed, "--", *further, "--cpu", "--num-workers", 0),
         )
 
-    def corrupt_spans(self, made: Path, start: str) -> None:
+    def corrupt_spans(self, start: str, updates: int, seed: int, made: Path) -> None:
         """Pre-train by span corruption of both sides and of pairs."""
-        updates = self.given.pretraining_updates
-        words = options(task="deltalm_pretraining", arch="deltalm", pretrained=self.output / start, temperature=1)
-        words += options(text_languages="src,tgt", lang_pairs="src-tgt", tokens_per_sample=100)
+        words = options(task="deltalm_pretraining", arch="deltalm", pretrained=self.begin_folder(seed) / start)
+        words += options(text_languages="src,tgt", lang_pairs="src-tgt", tokens_per_sample=100, temperature=1)
         words += options(lr=self.given.pretraining_lr, lr_scheduler="polynomial_decay", warmup_updates=updates // 10)
-        self.train(made, updates, *words)
+        self.train_up_to(updates, made, *words, *options(seed=seed))
 
     def fine_tune(self, start: str, seed: int, made: Path) -> None:
         """Fine-tune up to each budget; write held-out losses, and the counts of BLEU of each test sentence."""
         folder = self.run_folder(start, seed)
-        model = [str(self.output / word) if "/" in word or word == "encoder" else word for word in STARTS[start]]
+        begin = self.begin_folder(seed)
+        model = ["--arch", "deltalm", "--pretrained", str(begin / STARTS[start])] if STARTS[start] else RANDOM
         words = options(criterion="label_smoothed_cross_entropy", label_smoothing="0.1", lr=self.given.lr, seed=seed)
         words += options(lr_scheduler="fixed", warmup_updates=60, valid_subset="valid,valid1")
         found: dict[int, dict[str, Any]] = {}
         for budget in BUDGETS:
             written = folder / f"{budget}.txt"
             if not written.exists():
-                self.train(folder, budget, *model, *words, *options(validate_interval_updates=budget))
-                named = {"path": folder / "checkpoint_last.pt", "tokenizer_dir": self.output / "encoder", "beam": 1}
+                self.train_up_to(budget, folder, *model, *words, *options(validate_interval_updates=budget))
+                named = {"path": folder / "checkpoint_last.pt", "tokenizer_dir": begin / "encoder", "beam": 1}
                 self.s2sft("generate", **named, input=self.output / "texts" / "test.src", output=written, cpu=True)
             found[budget] = {
                 **held_out_losses(folder / "train.log", budget),
@@ -200,7 +219,7 @@ class Experiment(Stages):
             checkpoint.unlink()
         made.write_text(json.dumps(found), encoding="utf-8")
 
-    def train(self, folder: Path, updates: int, *words: str) -> None:  # type: ignore[override]
+    def train_up_to(self, updates: int, folder: Path, *words: str) -> None:
         """Train, or resume, and save only the last checkpoint."""
         folder.mkdir(exist_ok=True)
         self.s2sft(
@@ -227,8 +246,7 @@ class Experiment(Stages):
 def held_out_losses(log: Path, updates: int) -> dict[str, float]:
     """Return the losses with the right and with other sources, in bits per token, after some updates."""
     losses = {}
-    for line in source_lines(log):
-        record = json.loads(line) if line.startswith('{"') else {}
+    for record in log_records(log):
         for name, subset in (("loss", "valid"), ("loss with other sources", "valid1")):
             if int(record.get(f"{subset}_num_updates", 0)) == updates:
                 losses[name] = float(record[f"{subset}_nll_loss"])
@@ -257,26 +275,21 @@ def tabulate(experiment: Experiment, path: Path) -> None:
         return float(np.mean([score(of_seed)["BLEU"] for of_seed in sums]))
 
     shape = counts["random", BUDGETS[0]].shape[:2]
-    heading = f"| | {' | '.join(f'{budget} updates' for budget in BUDGETS)} |\n" + "|---" * (len(BUDGETS) + 1) + "|\n"
-    parts = {"BLEU": heading, "BLEU, difference from random": heading, "Held-out loss, other sources": heading}
+    columns = [f"{budget} updates" for budget in BUDGETS]
+    scores, differences, losses = {}, {}, {}
     for start, of_seeds in found.items():
-        scores = [interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at), *shape) for budget in BUDGETS]
-        parts["BLEU"] += row(start, scores)
-        if start != "random":
-            differences = [
-                interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at) - bleu("random", b, *at), *shape)
-                for budget in BUDGETS
-            ]
-            parts["BLEU, difference from random"] += row(start, [f"{one}, {one.verdict}" for one in differences])
+        scores[start] = [interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at), *shape) for budget in BUDGETS]
+        compared = [
+            interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at) - bleu("random", b, *at), *shape)
+            for budget in BUDGETS
+        ]
+        differences[start] = [f"{difference}, {difference.verdict}" for difference in compared]
         names = ("loss", "loss with other sources")
-        losses = [[np.mean([of[str(budget)][name] for of in of_seeds]) for name in names] for budget in BUDGETS]
-        parts["Held-out loss, other sources"] += row(start, [f"{right:.2f}, {other:.2f}" for right, other in losses])
-    path.write_text("\n".join(f"{name}:\n\n{table}" for name, table in parts.items()), encoding="utf-8")
-
-
-def row(name: str, cells: Sequence[Interval | str]) -> str:
-    """Return a row of a table."""
-    return f"| {name} | {' | '.join(map(str, cells))} |\n"
+        means = [[np.mean([of[str(budget)][name] for of in of_seeds]) for name in names] for budget in BUDGETS]
+        losses[start] = [f"{right:.2f}, {other:.2f}" for right, other in means]
+    del differences["random"]
+    parts = {"BLEU": scores, "BLEU, difference from random": differences, "Held-out loss, other sources": losses}
+    path.write_text("\n".join(f"{name}:\n\n{table(columns, part)}" for name, part in parts.items()), encoding="utf-8")
 
 
 def main() -> int:
@@ -292,6 +305,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
     parser.add_argument("--train-only", action="store_true", help="leave the table to a later run")
     given = parser.parse_args()
+    given.data = given.data.resolve()
     experiment = Experiment(given)
     status = cli.guarded("deltalm_starts", experiment.run)
     if not status and not given.train_only:

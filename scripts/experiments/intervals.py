@@ -1,24 +1,25 @@
-"""Confidence intervals over seeds and test sentences, for all experiments."""
+"""Confidence intervals over seeds and test sentences, and tables of them, for all experiments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 Choice = NDArray[np.int64]
-RESAMPLES = 2000
+RESAMPLES = 1000
 
 
 class Interval(NamedTuple):
-    """A mean and the limits of its 95 % interval."""
+    """A score and the limits of its 95 % interval."""
 
-    mean: float
+    value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
     @property
     def verdict(self) -> str:
@@ -39,18 +40,28 @@ def interval(values: NDArray[np.float64]) -> Interval:
 
 
 def interval_of(score: Callable[[Choice, Choice], float], seeds: int, sentences: int) -> Interval:
-    """Return the interval of a score.
+    """Return the interval of a score, which varies with seeds and with sentences.
 
-    Each resample draws seeds and sentences with replacement, independently of each other: scores vary with both.
+    The part from seeds is Student's t interval of the scores of single seeds: percentiles of resampled seeds would be
+    too narrow, with five seeds 83 % in place of 95 %. The part from sentences is 1.96 standard deviations of the scores
+    of resampled sentences. The two are added as standard deviations are.
 
     Args:
         score: computes the score over the seeds and sentences of these numbers, which may occur several times.
-        seeds: number of seeds.
-        sentences: number of test sentences.
+        seeds: number of seeds, S, at least 2.
+        sentences: number of test sentences, N.
     """
+    all_seeds, all_sentences = np.arange(seeds), np.arange(sentences)
+    of_seeds = [score(all_seeds[number : number + 1], all_sentences) for number in range(seeds)]
+    from_seeds = stats.t.ppf(0.975, seeds - 1) * np.std(of_seeds, ddof=1) / np.sqrt(seeds)
     random = np.random.default_rng(1)
-    drawn = [
-        score(random.integers(seeds, size=seeds), random.integers(sentences, size=sentences)) for _ in range(RESAMPLES)
-    ]
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Interval(score(np.arange(seeds), np.arange(sentences)), float(low), float(high))
+    resampled = [score(all_seeds, random.integers(sentences, size=sentences)) for _ in range(RESAMPLES)]
+    half = float(np.hypot(from_seeds, 1.96 * np.std(resampled)))
+    value = score(all_seeds, all_sentences)
+    return Interval(value, value - half, value + half)
+
+
+def table(columns: Sequence[object], rows: Mapping[str, Sequence[object]]) -> str:
+    """Return a Markdown table; the first column has the names of the rows."""
+    lines = [["", *columns], ["---"] * (len(columns) + 1), *([name, *cells] for name, cells in rows.items())]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)

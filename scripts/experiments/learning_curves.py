@@ -5,7 +5,8 @@
 DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``. Each method trains with each seed at a constant
 learning rate, and stops at each budget to write a part of the test set greedily. Scores of single sentences are
 OUTPUT/SET/METHOD-seedN/scores.json; OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals over seeds and
-sentences. Stages that are done are not repeated, and a training that was stopped resumes. Several processes may share
+sentences. Each table of differences has 35 verdicts; chance alone makes about two of them "higher" or "lower" at 95 %.
+Stages that are done are not repeated, and a training that was stopped resumes. Several processes may share
 OUTPUT if they train different seeds: give each its ``--train-only``.
 
 Hypotheses, written before the first run:
@@ -27,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 from blocks import prepare, source_lines
-from intervals import interval
+from intervals import interval, table
 from numpy.typing import NDArray
 
 from s2sft_fairseq import cli
@@ -52,6 +53,8 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 BUDGETS = (50, 100, 200, 400, 800)
 TARGETS = {"e2e": 64, "squad_qg": 32}
+POSITIONS = 512
+"""Positions of source and target together: all of MiniLM's, because answers stand at the end of passages."""
 
 
 class Curves(Stages):
@@ -66,7 +69,9 @@ class Curves(Stages):
     def run(self) -> None:
         """Make the shared files, then train with each seed and method."""
         self.output.mkdir(parents=True, exist_ok=True)
-        self.pin(self.output / "settings.json", ["texts"], encoder=self.given.encoder, sources=self.given.sources)
+        constants = {"methods": METHODS, "budgets": BUDGETS, "options": self.training(0, "METHOD", 0, Path())}
+        given = {"data": self.data, "encoder": self.given.encoder.resolve(), "sources": self.given.sources}
+        self.pin(self.output / "settings.json", ["texts"], **given, **constants)
         for name, work in (
             ("texts", self.texts),
             ("words", self.words),
@@ -125,7 +130,8 @@ class Curves(Stages):
         for budget in BUDGETS:
             found = folder / f"{budget}.txt"
             if not found.exists():
-                self.train_up_to(budget, method, seed, folder)
+                folder.mkdir(exist_ok=True)
+                self.s2sft("train", *self.training(budget, method, seed, folder))
                 where = {"input": self.output / "texts" / "test.src", "output": found, "beam": 1, "cpu": True}
                 self.s2sft(
                     "generate", path=folder / "checkpoint_last.pt", tokenizer_dir=self.output / "encoder", **where
@@ -135,20 +141,21 @@ class Curves(Stages):
             checkpoint.unlink()
         made.write_text(json.dumps(scores), encoding="utf-8")
 
-    def train_up_to(self, budget: int, method: str, seed: int, folder: Path) -> None:
-        """Train, or resume, and save only the last checkpoint."""
+    def training(self, budget: int, method: str, seed: int, folder: Path) -> list[str]:
+        """Return the arguments of ``s2sft train``, which saves only the last checkpoint."""
         spans = str(self.output / "spans.txt")
-        words = [spans if word == "SPANS" else word for word in METHODS[method]]
+        words = [spans if word == "SPANS" else word for word in METHODS.get(method, [method])]
         target = TARGETS[self.set]
-        self.s2sft(
-            *("train", self.output / "binarized", *words),
+        return [
+            *(str(self.output / "binarized"), *words),
             *options(pretrained=self.output / "encoder", save_dir=folder, seed=seed, cpu=True, num_workers=0),
-            *options(max_target_positions=target, max_source_positions=256 - target, batch_size=16, update_freq=1),
+            *options(max_target_positions=target, max_source_positions=POSITIONS - target),
+            *options(batch_size=16, update_freq=1),
             *options(lr="3e-4", lr_scheduler="fixed", warmup_updates=20, label_smoothing="0", dropout="0.1"),
             *options(max_update=budget, save_interval_updates=budget, keep_interval_updates=1, save_interval=NEVER),
             *options(disable_validation=True, no_epoch_checkpoints=True, no_model_folder=True, log_interval=50),
-            *options(no_progress_bar=True),
-        )
+            *options(no_progress_bar=True, log_format="json", log_file=folder / "train.log"),
+        ]
 
     def rouge_l(self, found: Path) -> list[float]:
         """Return ROUGE-L of each text."""
@@ -164,7 +171,7 @@ Scores = dict[int, NDArray[np.float64]]
 
 
 def read_curves(curves: Curves) -> dict[str, Scores]:
-    """Return the scores of each method, from seeds that all methods have."""
+    """Return the scores of each method."""
     found: dict[str, Scores] = {}
     for method in curves.given.methods:
         files = [curves.run_folder(method, seed) / "scores.json" for seed in curves.given.seeds]
@@ -175,16 +182,14 @@ def read_curves(curves: Curves) -> dict[str, Scores]:
 
 def tabulate(found: Mapping[str, Scores], baseline: str, path: Path) -> None:
     """Write a table of scores, and one of differences to a method, each with its interval."""
-    heading = [f"| | {' | '.join(f'{budget} updates' for budget in BUDGETS)} |\n", "|---" * (len(BUDGETS) + 1) + "|\n"]
-    scores, differences = heading[:], heading[:]
+    columns = [f"{budget} updates" for budget in BUDGETS]
+    scores = {method: list(map(interval, of_budget.values())) for method, of_budget in found.items()}
+    differences: dict[str, list[str]] = {}
     for method, of_budget in found.items():
-        cells = [str(interval(values)) for values in of_budget.values()]
-        scores.append(f"| {method} | {' | '.join(cells)} |\n")
-        if method != baseline:
-            pairs = [interval(values - found[baseline][budget]) for budget, values in of_budget.items()]
-            cells = [f"{difference}, {difference.verdict}" for difference in pairs]
-            differences.append(f"| {method} | {' | '.join(cells)} |\n")
-    text = "".join(["ROUGE-L:\n\n", *scores, f"\nDifference from {baseline}:\n\n", *differences])
+        pairs = [interval(values - found[baseline][budget]) for budget, values in of_budget.items()]
+        differences[method] = [f"{difference}, {difference.verdict}" for difference in pairs]
+    del differences[baseline]
+    text = f"ROUGE-L:\n\n{table(columns, scores)}\nDifference from {baseline}:\n\n{table(columns, differences)}"
     path.write_text(text, encoding="utf-8")
 
 
@@ -198,8 +203,8 @@ def draw(found: Mapping[str, Scores], path: Path) -> None:
     figure, axis = pyplot.subplots(figsize=(7, 5), layout="constrained")
     for method, marker in zip(found, "oXsdv^<>", strict=False):
         points = [interval(values) for values in found[method].values()]
-        means = [point.mean for point in points]
-        errors = [[point.mean - point.low for point in points], [point.high - point.mean for point in points]]
+        means = [point.value for point in points]
+        errors = [point.high - point.value for point in points]
         axis.errorbar(BUDGETS, means, yerr=errors, label=method, marker=marker, capsize=2, linewidth=1)
     axis.set(xscale="log", xlabel="updates", ylabel="ROUGE-L", xticks=BUDGETS, xticklabels=BUDGETS)
     axis.minorticks_off()

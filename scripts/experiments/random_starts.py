@@ -14,7 +14,6 @@ Stages that are done are not repeated, and a training that was stopped resumes. 
 """
 
 import argparse
-import json
 import math
 import sys
 from collections import Counter
@@ -22,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from blocks import source_lines
+from logs import log_records, update_seconds
 
 from s2sft_fairseq import cli
 
 FLOWS = {"ernie-gen-base": "word", "unilmv2-base": "par"}
 """The flow of placeholders of each preset."""
-DEVIATIONS = {"0.02": "0.02", "default": "0"}
+DEVIATIONS = {"0.02": ("--initial-std", "0.02"), "default": ()}
+SHARES = (10, 25, 50, 75, 100)
+"""Parts of a training, in percent, after which the table has the loss. Held-out losses are computed 20 times."""
 
 
 def main() -> int:
@@ -50,7 +52,7 @@ def main() -> int:
             if status := pretrain(given, preset, DEVIATIONS[name], folder):
                 return status
             losses, minutes = read(folder, FLOWS[preset])
-            cells = [f"{losses[round(share / 100 * (len(losses) - 1))]:.2f}" for share in SHARES]
+            cells = [f"{losses[given.updates * share // 100]:.2f}" for share in SHARES]
             rows.append(f"| {preset} | {name} | {minutes:.1f} | {' | '.join(cells)} |\n")
     entropy = entropy_of(given.output / given.presets[0] / "tokens" / "train.txt")
     text = f"{''.join(rows)}\nThe entropy of single words is {entropy:.2f} bits per token.\n"
@@ -59,28 +61,23 @@ def main() -> int:
     return 0
 
 
-SHARES = (10, 25, 50, 75, 100)
-"""Parts of a training, in percent, after which the table has the loss."""
-
-
-def pretrain(given: argparse.Namespace, preset: str, deviation: str, folder: Path) -> int:
+def pretrain(given: argparse.Namespace, preset: str, deviation: tuple[str, ...], folder: Path) -> int:
     """Pre-train; return the exit status."""
     words: list[Any] = ["pretrain", preset, "--text", given.text, "--tokenizer-dir", given.tokenizer_dir]
     words += ["--output", folder.parent, "--run", folder.name, "--updates", given.updates, "--seed", given.seed]
-    words += ["--device-tokens", given.positions, "--", "--arch", "unilm_tiny", "--initial-std", deviation]
+    words += ["--device-tokens", given.positions, "--", "--arch", "unilm_tiny", *deviation]
     words += ["--lr", given.lr, "--update-freq", 1, "--attention-dropout", 0, "--cpu", "--num-workers", 0]
     return cli.main([str(word) for word in words])
 
 
-def read(folder: Path, flow: str) -> tuple[list[float], float]:
-    """Return the held-out losses of a flow, in bits per token, and the minutes of the training."""
-    records = [json.loads(line) for line in source_lines(folder / "train.log") if line.startswith('{"')]
-    losses = [float(record[f"valid_{flow}_loss"]) for record in records if f"valid_{flow}_loss" in record]
-    seconds = 0.0
-    for line in source_lines(folder / "commands.jsonl"):
-        record = json.loads(line)
-        seconds += record["seconds"] if record["command"][1] == "train" else 0
-    return losses, seconds / 60
+def read(folder: Path, flow: str) -> tuple[dict[int, float], float]:
+    """Return the held-out losses of a flow by update, in bits per token, and the minutes of all updates."""
+    losses = {
+        int(record["valid_num_updates"]): float(record[f"valid_{flow}_loss"])
+        for record in log_records(folder / "train.log")
+        if f"valid_{flow}_loss" in record
+    }
+    return losses, sum(update_seconds(folder / "train.log").values()) / 60
 
 
 def entropy_of(path: Path) -> float:
