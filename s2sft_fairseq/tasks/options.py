@@ -147,7 +147,7 @@ class InfillingOptions(FairseqDataclass):
         default=None,
         metadata={
             "help": "infilling with --span-vocab, and blocks: weight W of the word flow in the loss; the other flow "
-            "has 1 - W (default: 0.5; blocks of one length: 0, no word flow)"
+            "has 1 - W (default: 0.5; blocks of random length: 0.7, of one length: 0, no word flow)"
         },
     )
 

@@ -37,7 +37,7 @@ from typing import Any
 from s2sft_fairseq import cli
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "blocks.py"
-IN_BLOCKS = ("--block-length", "random:8", "--noise-schedule", "cosine")
+IN_BLOCKS = ("--block-length", "random:8", "--noise-schedule", "cosine", "--word-flow-weight", "0.5")
 METHODS: dict[str, tuple[str, ...]] = {"blocks": IN_BLOCKS, "pseudo_masked": (), "distilled": IN_BLOCKS}
 TARGETS = {"e2e": 64, "squad_qg": 32}
 LOST = 10.0
