@@ -20,6 +20,5 @@ def update_seconds(log: Path) -> dict[int, float]:
 
     The log of a training that was stopped and resumed has some updates twice: the later value counts.
     """
-    return {
-        int(record["num_updates"]): float(record["train_wall"]) for record in log_records(log) if "train_wall" in record
-    }
+    of_updates = [record for record in log_records(log) if "num_updates" in record]  # not the summary of an epoch
+    return {int(record["num_updates"]): float(record["train_wall"]) for record in of_updates}

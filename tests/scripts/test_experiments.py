@@ -48,7 +48,7 @@ def test_tables():
 def test_seconds_of_updates(tmp_path):
     """A resumed training has some updates twice; its epoch's summary and other lines do not count."""
     records = [{"num_updates": "50", "train_wall": "7"}, {"num_updates": "100", "train_wall": "8"}]
-    records += [{"num_updates": "100", "train_wall": "9"}, {"train_num_updates": "100", "train_train_wall": "15"}]
+    records += [{"num_updates": "100", "train_wall": "9"}, {"train_num_updates": "100", "train_wall": "15"}]
     lines = ["DeltaLMModel(", *map(json.dumps, records)]
     (tmp_path / "train.log").write_text("".join(f"{line}\n" for line in lines))
     assert len(list(log_records(tmp_path / "train.log"))) == 4
