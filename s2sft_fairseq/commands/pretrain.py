@@ -14,8 +14,8 @@ the same output share the prepared text. The encoder is OUT/RUN/encoder, for ``-
 DeltaLM is OUT/RUN/deltalm. Its `--text` has a subfolder for each language, with train.txt and valid.txt; `--pairs` has
 train.X-Y.X, train.X-Y.Y, valid.X-Y.X and valid.X-Y.Y for each pair of languages.
 
-`synthetic` and `synthetic-deltalm` need no text: they train on pairs of random symbols of the vocabulary, whose targets
-are copies of their sources, and other functions of them. A model learns in minutes to look at its source.
+`synthetic` and `synthetic-deltalm` need no text. They train on pairs of random symbols of the vocabulary: a target is
+its source copied, reversed or otherwise changed, so the model must look at the source.
 """
 
 import argparse

@@ -6,10 +6,10 @@ of a source names the task:
 ==================  ==================================================================================================
 ``copy``            the target is the source
 ``reverse``         the source backwards
-``set``             each symbol of the source once, in the order in which they first occur
+``set``             the symbols of the source without repetitions, in the order of their first occurrence
 ``delete``          the source begins with a symbol; the target is the rest, without this symbol
-``first_sentence``  the source is some sentences in random order, and before them one of them, half of whose symbols are
-                    masked; the target is this sentence
+``first_sentence``  the source is several sentences, after a copy of one of them with half of its symbols masked; the
+                    target is the copied sentence
 ==================  ==================================================================================================
 """
 
@@ -22,9 +22,9 @@ from s2sft_fairseq.errors import UserError
 
 Symbols = list[str]
 LONGEST_NGRAM = 4
-"""A source is made of n-grams of at most so many random symbols, and repeats them."""
+"""Maximum length of the random n-grams that a source repeats."""
 SHORTEST = 12
-"""Least number of symbols of a source; those of ``first_sentence`` may be a little shorter."""
+"""Minimum number of symbols of a source; those of ``first_sentence`` can be a little shorter."""
 
 
 class Pair(NamedTuple):
@@ -65,29 +65,29 @@ class Maker:
             yield Pair([name, *source], target)
 
     def copy(self, length: int) -> Pair:
-        """Make a pair of a source and itself."""
+        """Make a pair: the target is the source."""
         source = self.sequence(length)
         return Pair(source, source)
 
     def reverse(self, length: int) -> Pair:
-        """Make a pair of a source and its reverse."""
+        """Make a pair: the target is the source backwards."""
         source = self.sequence(length)
         return Pair(source, source[::-1])
 
     def set(self, length: int) -> Pair:
-        """Make a pair of a source and its distinct symbols."""
+        """Make a pair: the target is the source without repeated symbols."""
         source = self.sequence(length)
         return Pair(source, list(dict.fromkeys(source)))
 
     def delete(self, length: int) -> Pair:
-        """Make a pair of a symbol with a text, and the text without the symbol, of which something is left."""
+        """Make a pair: the source is a symbol and a text; the target is the text without the symbol, never empty."""
         text = self.sequence(length - 1)
         deleted = self.random.choice(text)
         left = [symbol for symbol in text if symbol != deleted]
         return Pair([deleted, *text], left) if left else self.delete(length)
 
     def first_sentence(self, length: int) -> Pair:
-        """Make a pair of some sentences after one of them, which is partly masked, and this one."""
+        """Make a pair: the source is a sentence, half masked, and several sentences; the target is that sentence."""
         number = self.random.randint(2, 4)
         words = max(1, length // (number + 1) - 1)
         sentences = [self.sequence(words) for _ in range(number)]
@@ -98,7 +98,7 @@ class Maker:
         return Pair([symbol for sentence in [masked, *sentences] for symbol in [*sentence, self.boundary]], target)
 
     def sequence(self, length: int) -> Symbols:
-        """Return a sequence of a few n-grams, which are random and may occur several times."""
+        """Return a sequence of random n-grams, some of which occur several times."""
         ngrams = [
             self.random.choices(self.symbols, k=self.random.randint(1, LONGEST_NGRAM))
             for _ in range(max(1, length // LONGEST_NGRAM))

@@ -134,7 +134,7 @@ class UnilmConfig(TransformerOptions):
         None,
         "standard deviation of weights that begin at random (default: BERT's 0.02; without --pretrained and with a "
         "width H below 768, 0.02 sqrt(768 / H), so that attention begins as in BERT base)",
-        least=0,
+        least=1e-6,
     )
     freeze_embeddings: bool = flag("freeze token, position and segment embeddings, and with them a tied output matrix")
     freeze_layers: int = number(

@@ -150,9 +150,9 @@ _BASE_WIDTH = 768
 def initial_std(cfg: UnilmConfig) -> float:
     """Return the standard deviation of weights that begin at random.
 
-    A projection multiplies the spread of its input by the standard deviation times the square root of the width. At
-    BERT's 0.02 and a width of 128 this is 0.23 in place of BERT base's 0.55. Attention is then almost uniform, and
-    small models need many more updates to look at single tokens. New weights of a pretrained encoder have 0.02.
+    A projection multiplies the spread of its input by this standard deviation times the square root of the width. With
+    BERT's 0.02 and a width of 128 the factor is 0.23; BERT base has 0.55. Attention is then almost uniform. The default
+    gives narrower models the factor of BERT base. New weights of a pretrained encoder have 0.02.
     """
     given: float | None = getattr(cfg, "initial_std", None)  # a checkpoint may be older than this option
     if given is not None:

@@ -119,7 +119,7 @@ class Pretraining(Stages):
 
     made_name = "encoder"
     converted_for = ""
-    """Tells encoders that are converted in different ways, but that presets of equal texts would share."""
+    """Recorded with the converted encoder. One synthetic preset adds sentinels to it, so the two must not share it."""
 
     def __init__(self, given: argparse.Namespace, further: Sequence[str], call: Call) -> None:
         """Prepare the stages.
