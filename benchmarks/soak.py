@@ -8,8 +8,10 @@
 Every `--every` seconds it samples resident memory and open files of the process, and its work since the last sample:
 updates, or sentences of a file that is read again and again. Work is divided by wall time, and by the CPU time of the
 process, which other programs on the machine affect less. A soak test can be run in pieces: each run adds samples to the
-file, and training continues from the checkpoint that SIGTERM makes it save. The report compares the medians of the last
-quarter of each piece with those of the second quarter; in the first quarter, kernels are chosen and memory pools fill.
+file, and training continues from the checkpoint that SIGTERM makes it save. The report compares the last quarter of
+each piece with the second quarter; in the first quarter, kernels are chosen and memory pools fill. Work and open files
+are medians. Memory is the lowest and the highest value: training keeps freed memory for some updates and then returns
+it, so that single samples say little. A leak raises the lowest value.
 """
 
 import argparse
@@ -181,16 +183,22 @@ def training(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 
 def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
     """Print how the last quarter of each piece differs from its second quarter."""
-    pieces = sorted({(each["kind"], each["piece"]) for each in samples})
-    print("| | minutes | memory, MB | change | files | change | work/s | change | work per CPU second | change |")
-    print("|---" * 10 + "|")
-    for kind, piece in pieces:
+    columns = (
+        ("lowest memory, MB", "resident_kB", min, 1024),
+        ("highest", "resident_kB", max, 1024),
+        ("files", "files", statistics.median, 1),
+        ("work/s", "speed", statistics.median, 1),
+        ("work per CPU second", "cpu_speed", statistics.median, 1),
+    )
+    print("| | minutes | " + " | ".join(f"{title} | change" for title, *_ in columns) + " |")
+    print("|---" * (2 + 2 * len(columns)) + "|")
+    for kind, piece in sorted({(each["kind"], each["piece"]) for each in samples}):
         own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
         quarter = max(1, len(own) // 4)
         cells = [f"{kind} {piece}", f"{own[-1]['seconds'] / 60:.0f}"]
-        for name, unit in (("resident_kB", 1024), ("files", 1), ("speed", 1), ("cpu_speed", 1)):
+        for _, name, summary, unit in columns:
             second, last = (
-                statistics.median(each[name] for each in part) for part in (own[quarter : 2 * quarter], own[-quarter:])
+                summary([each[name] for each in part]) for part in (own[quarter : 2 * quarter], own[-quarter:])
             )
             cells += [f"{last / unit:.4g}", f"{100 * (last / second - 1):+.1f} %"]
         print(f"| {' | '.join(cells)} |")
