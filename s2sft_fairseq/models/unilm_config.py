@@ -136,6 +136,12 @@ class UnilmConfig(TransformerOptions):
         "width H below 768, 0.02 sqrt(768 / H), so that attention begins as in BERT base)",
         least=1e-6,
     )
+    initial_locality: float = number(
+        0.0,
+        "how much a relative position bias that begins at random falls from one bin of distances to the next; with 1, "
+        "attention begins at the neighbours of a token, and a small model learns to read them within minutes",
+        least=0,
+    )
     freeze_embeddings: bool = flag("freeze token, position and segment embeddings, and with them a tied output matrix")
     freeze_layers: int = number(
         0,
@@ -228,6 +234,11 @@ def _problems(cfg: UnilmConfig) -> list[str]:
             f"--max-relative-position must exceed a quarter of --relative-position-bins ({bins}), "
             f"but is {cfg.max_relative_position}"
         )
+    if locality := getattr(cfg, "initial_locality", 0.0):
+        if not bins:
+            problems.append(f"--initial-locality must be 0 without --relative-position-bins, but is {locality:g}")
+        if cfg.pretrained:
+            problems.append(f"--initial-locality must be 0 with --pretrained, which has biases, but is {locality:g}")
     problems += _disentangled_problems(cfg)
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
     if heads > 0 and cfg.rotary_base and width % heads == 0 and width // heads % 2:

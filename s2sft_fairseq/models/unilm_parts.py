@@ -56,7 +56,12 @@ def make_relative_position(cfg: UnilmConfig) -> RelativePositionBias | RelativeE
         )
     if not cfg.relative_position_bins:
         return None
-    return RelativePositionBias(cfg.encoder_attention_heads, cfg.relative_position_bins, cfg.max_relative_position)
+    return RelativePositionBias(
+        cfg.encoder_attention_heads,
+        cfg.relative_position_bins,
+        cfg.max_relative_position,
+        locality=getattr(cfg, "initial_locality", 0.0),  # a checkpoint may be older than this option
+    )
 
 
 def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:

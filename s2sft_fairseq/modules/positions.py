@@ -34,10 +34,20 @@ def relative_position_bucket(distance: Tensor, num_bins: int, max_distance: int)
 class RelativePositionBias(nn.Module):
     """One table of biases for all layers, added to the attention scores after their scaling by 1/sqrt(d)."""
 
-    def __init__(self, num_heads: int, num_bins: int, max_distance: int) -> None:
+    def __init__(self, num_heads: int, num_bins: int, max_distance: int, locality: float = 0.0) -> None:
+        """Initialize the biases.
+
+        Args:
+            num_heads: heads, each with its own biases.
+            num_bins: bins of distances, an even number.
+            max_distance: distances from this one on share the last bin.
+            locality: how much the bias falls from bin to bin at first. With 1, a token gives its neighbour 2.7 times
+                the weight of the token behind that, and itself as much as a neighbour.
+        """
         super().__init__()
         self.num_bins, self.max_distance = num_bins, max_distance
-        self.weight = nn.Parameter(torch.empty(num_heads, num_bins).normal_(std=0.02))
+        weight = torch.empty(num_heads, num_bins).normal_(std=0.02)
+        self.weight = nn.Parameter(weight - locality * torch.arange(num_bins // 2).clamp(min=1).repeat(2))
 
     def bucket(self, distance: Tensor) -> Tensor:
         """Map distances, position of the key minus position of the query, to bins, (...) -> (...)."""

@@ -66,6 +66,15 @@ def test_local_rotary_positions_need_global_ones():
         complete_sizes(UnilmConfig(local_rotary_base=100.0))
 
 
+def test_a_local_beginning_needs_random_biases():
+    with pytest.raises(UserError) as raised:
+        complete_sizes(UnilmConfig(initial_locality=0.5, pretrained="encoder"))
+    assert raised.value.problems == [
+        "--initial-locality must be 0 without --relative-position-bins, but is 0.5",
+        "--initial-locality must be 0 with --pretrained, which has biases, but is 0.5",
+    ]
+
+
 def test_values_of_other_types():
     """As a file can hold them."""
     wrong = {"encoder_layers": "six", "dropout": "x", "encoder_embed_dim": [1], "compile": 1, "max_positions": True}

@@ -59,6 +59,16 @@ def test_bias_is_looked_up_by_head_and_position():
                     assert out[example, head, i, j] == bias.weight[head, bucket(key - query, 8, 16)]
 
 
+def test_bias_of_a_local_beginning():
+    """It falls from bin to bin on both sides; a token itself has the bias of a neighbour."""
+    torch.manual_seed(0)
+    bias = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16, locality=3.0)
+    torch.manual_seed(0)
+    uniform = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16)
+    expected = torch.tensor([-3.0, -3.0, -6.0, -9.0] * 2).expand(2, -1)
+    torch.testing.assert_close((bias.weight - uniform.weight).detach(), expected)
+
+
 def test_bias_learns_from_every_pair():
     bias = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16)
     positions = torch.arange(4).unsqueeze(0)
