@@ -139,7 +139,7 @@ class UnilmConfig(TransformerOptions):
     initial_locality: float = number(
         0.0,
         "how much a relative position bias that begins at random falls from one bin of distances to the next; with 1, "
-        "attention begins at the neighbours of a token, and a small model learns to read them within minutes",
+        "attention begins at the neighbours of a token",
         least=0,
     )
     freeze_embeddings: bool = flag("freeze token, position and segment embeddings, and with them a tied output matrix")
