@@ -98,7 +98,7 @@ class Maker:
         return Pair([symbol for sentence in [masked, *sentences] for symbol in [*sentence, self.boundary]], target)
 
     def sequence(self, length: int) -> Symbols:
-        """Return a sequence of random n-grams, some of which occur several times."""
+        """Draw a few random n-grams, and join them in random order, with repetitions."""
         ngrams = [
             self.random.choices(self.symbols, k=self.random.randint(1, LONGEST_NGRAM))
             for _ in range(max(1, length // LONGEST_NGRAM))

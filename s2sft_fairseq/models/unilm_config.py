@@ -138,8 +138,8 @@ class UnilmConfig(TransformerOptions):
     )
     initial_locality: float = number(
         0.0,
-        "how much a relative position bias that begins at random falls from one bin of distances to the next; with 1, "
-        "attention begins at the neighbours of a token",
+        "how much smaller a relative position bias without --pretrained is at first from each bin of distances to the "
+        "next; with 1, tokens attend mostly to their neighbours; 0: all bins begin alike",
         least=0,
     )
     freeze_embeddings: bool = flag("freeze token, position and segment embeddings, and with them a tied output matrix")

@@ -41,8 +41,8 @@ class RelativePositionBias(nn.Module):
             num_heads: heads, each with its own biases.
             num_bins: bins of distances, an even number.
             max_distance: distances from this one on share the last bin.
-            locality: how much the bias falls from bin to bin at first. With 1, a token gives its neighbour 2.7 times
-                the weight of the token behind that, and itself as much as a neighbour.
+            locality: how much smaller the initial bias is from each bin to the next. With 1, attention weights fall by
+                a factor of e per bin. A token itself has the bias of its neighbours.
         """
         super().__init__()
         self.num_bins, self.max_distance = num_bins, max_distance

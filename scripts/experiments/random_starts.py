@@ -23,7 +23,8 @@ Hypotheses, each written before its first run:
    earlier blocks (UniLMv2) than in the other flow; with "default" and "relative" they are not. This was written after
    trials of 350 updates.
 
-Stages that are done are not repeated, and a training that was stopped resumes. The table is OUTPUT/PRESETS.md.
+Stages that are done are not repeated, and a training that was stopped resumes. The table is in OUTPUT, named
+after the presets.
 """
 
 import argparse

@@ -66,7 +66,7 @@ def test_local_rotary_positions_need_global_ones():
         complete_sizes(UnilmConfig(local_rotary_base=100.0))
 
 
-def test_a_local_beginning_needs_random_biases():
+def test_initial_locality_needs_random_biases():
     with pytest.raises(UserError) as raised:
         complete_sizes(UnilmConfig(initial_locality=0.5, pretrained="encoder"))
     assert raised.value.problems == [

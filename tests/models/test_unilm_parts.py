@@ -40,7 +40,7 @@ def test_wide_layers_begin_as_in_bert(width):
     assert initial_std(tiny_config(encoder_embed_dim=width)) == 0.02
 
 
-def test_a_local_beginning():
+def test_initial_locality():
     model = UnilmModel(tiny_config(relative_position_bins=8, initial_locality=2.0), vocab_size=20, pad=PAD)
     table = model.relative_position.weight
     assert (table[:, 1] > table[:, 2] + 1.5).all()

@@ -59,7 +59,7 @@ def test_bias_is_looked_up_by_head_and_position():
                     assert out[example, head, i, j] == bias.weight[head, bucket(key - query, 8, 16)]
 
 
-def test_bias_of_a_local_beginning():
+def test_initial_locality():
     """It falls from bin to bin on both sides; a token itself has the bias of a neighbour."""
     torch.manual_seed(0)
     bias = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16, locality=3.0)
