@@ -10,7 +10,13 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer, made_by_library, require_library
 from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
-from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, load_sentencepiece, read_config
+from s2sft_fairseq.tokenization.vocabulary import (
+    TOKENIZER_CONFIG,
+    Vocabulary,
+    load_sentencepiece,
+    read_config,
+    sentencepiece_pieces,
+)
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 if TYPE_CHECKING:
@@ -100,7 +106,7 @@ def _unigram(path: Path, dictionary: PretrainedDictionary) -> "Library":
     trainer, normalizer = (_fields(path, described.get(number, b"")) for number in (2, 3))
     if trainer.get(3, _UNIGRAM) != _UNIGRAM:
         raise UserError(f"{path} is no Unigram model, which {FAST} cannot describe")
-    pieces = {model.id_to_piece(number): model.get_score(number) for number in range(model.get_piece_size())}
+    pieces = {piece: model.get_score(number) for number, piece in enumerate(sentencepiece_pieces(model, path))}
     scores = [(token, pieces.get(token, 0.0)) for token in map(read_symbol, dictionary.symbols)]
     library = Library(made_by_library(path, models.Unigram, scores, dictionary.unk(), False))
     steps: list[Any] = [normalizers.Precompiled(normalizer[2])] if normalizer.get(2) else []

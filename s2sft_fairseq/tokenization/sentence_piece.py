@@ -5,7 +5,7 @@ from pathlib import Path
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.tokenization.symbols import KeptTokens, Pieces, write_symbol
-from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece, sentencepiece_pieces
 
 
 class SentencePiece:
@@ -18,8 +18,9 @@ class SentencePiece:
             UserError: `sentencepiece` is not installed, or cannot read the file.
         """
         self.dictionary = dictionary
-        self.model = load_sentencepiece(folder / vocabulary.files[0])
-        pieces = [write_symbol(self.model.id_to_piece(number)) for number in range(self.model.get_piece_size())]
+        path = folder / vocabulary.files[0]
+        self.model = load_sentencepiece(path)
+        pieces = [write_symbol(piece) for piece in sentencepiece_pieces(self.model, path)]
         self.symbols = [piece if piece in dictionary else dictionary.unk_word for piece in pieces]
         self.symbols[self.model.unk_id()] = dictionary.unk_word
         self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])

@@ -221,8 +221,7 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
 
 def _symbols_of_model(path: Path) -> list[str]:
     """Return the pieces of a SentencePiece model: for XLM-R in the order of fairseq, else in the model's order."""
-    model = load_sentencepiece(path)
-    pieces = [write_symbol(model.id_to_piece(number)) for number in range(model.get_piece_size())]
+    pieces = [write_symbol(piece) for piece in sentencepiece_pieces(load_sentencepiece(path), path)]
     if path.name == XLMR_MODEL:
         # The first three pieces are the model's unk, bos and eos.
         return [*FAIRSEQ_SYMBOLS, *pieces[3:], ROBERTA_SYMBOLS.mask]
@@ -252,6 +251,25 @@ def load_sentencepiece(path: Path) -> Any:
             f"{path} must have a piece for unknown text, but none of its {model.get_piece_size()} pieces is one"
         )
     return model
+
+
+def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
+    """Return the pieces of a `SentencePieceProcessor` by id.
+
+    Args:
+        model: the processor.
+        path: its file, for the message.
+
+    Raises:
+        UserError: a piece is not UTF-8.
+    """
+    pieces = []
+    for number in range(model.get_piece_size()):
+        try:
+            pieces.append(model.id_to_piece(number))
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} must hold pieces in UTF-8, but piece {number} is {error.object!r}") from None
+    return pieces
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:

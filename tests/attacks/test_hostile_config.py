@@ -5,6 +5,9 @@ import json
 import pytest
 from hugging_face import save, their_model
 
+from s2sft_fairseq.checkpoints.source_files import open_source
+from s2sft_fairseq.models.convert import convert_encoder
+
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
@@ -51,3 +54,11 @@ def test_a_value(bert, convert, name, value):
 )
 def test_no_configuration(convert, text):
     assert "config.json must" in convert(text)
+
+
+def test_null_is_the_same_as_leaving_it_out(tmp_path):
+    save("ultrabert", their_model("ultrabert"), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "sliding_window": None}), encoding="utf-8")
+    assert convert_encoder(open_source(tmp_path)).sizes["local_attention_window"] == 256

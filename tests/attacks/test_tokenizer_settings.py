@@ -41,6 +41,14 @@ def test_a_sentencepiece_model_without_pieces(tmp_path):
         open_tokenizer(tmp_path)
 
 
+def test_a_sentencepiece_model_with_a_piece_that_is_not_utf8(tmp_path):
+    write_sentencepiece(tmp_path)
+    path = tmp_path / "sentencepiece.bpe.model"
+    path.write_bytes(path.read_bytes().replace(b"<unk>", b"<\xednk>"))
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model must hold pieces in UTF-8, but piece 0 is"):
+        open_tokenizer(tmp_path)
+
+
 def test_invalid_codes(tmp_path):
     write_fastbpe(tmp_path)
     (tmp_path / "codes").write_text("")
