@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.families.settings import check_kinds
+from s2sft_fairseq.checkpoints.families.settings import checked_kinds
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
@@ -72,8 +72,7 @@ def open_source(path: Path, config: Path | None = None) -> SourceCheckpoint:
         # A fairseq checkpoint has its own configuration; one beside it may belong to something else.
         beside = config or (None if inner else find_config(file))
         if beside is not None:
-            found = read_json_object(beside)
-            check_kinds(beside, found)
+            found = checked_kinds(beside, read_json_object(beside))
         elif inner is None and not problems:
             problems.append(f"{file} needs its configuration beside it, {_or(_config_names(file))}, or --config FILE")
     except UserError as error:
@@ -143,8 +142,7 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
     inner = None
     options = state.get("args") or state.get("cfg")
     if options is not None and isinstance(state.get("model"), dict):
-        inner = _fairseq_options(file, options)
-        check_kinds(file, inner)
+        inner = checked_kinds(file, _fairseq_options(file, options))
         state = state["model"]
     elif isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]

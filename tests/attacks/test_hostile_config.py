@@ -3,9 +3,11 @@
 import json
 
 import pytest
-from hugging_face import save, their_model
+from hugging_face import MODELS, save, their_model
 
+from s2sft_fairseq.checkpoints.families.settings import NULLABLE
 from s2sft_fairseq.checkpoints.source_files import open_source
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import convert_encoder
 
 
@@ -56,9 +58,17 @@ def test_no_configuration(convert, text):
     assert "config.json must" in convert(text)
 
 
-def test_null_is_the_same_as_leaving_it_out(tmp_path):
-    save("ultrabert", their_model("ultrabert"), tmp_path)
+@pytest.mark.parametrize("family", MODELS)
+def test_null_is_the_same_as_leaving_it_out(family, tmp_path):
+    save(family, their_model(family), tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "sliding_window": None}), encoding="utf-8")
-    assert convert_encoder(open_source(tmp_path)).sizes["local_attention_window"] == 256
+    nulls = dict.fromkeys(NULLABLE & config.keys())
+    outcomes = []
+    for changed in ({name: value for name, value in config.items() if name not in nulls}, {**config, **nulls}):
+        path.write_text(json.dumps(changed), encoding="utf-8")
+        try:
+            outcomes.append(convert_encoder(open_source(tmp_path)).sizes)
+        except UserError as error:
+            outcomes.append(error.problems)
+    assert outcomes[0] == outcomes[1]

@@ -45,6 +45,9 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
 }
 """The optional settings that families read, by the kind of their values: the types, and the names of the settings."""
 
+NULLABLE = frozenset(name for _, names in _KINDS.values() for name in names if not name.endswith(("eps", "epsilon")))
+"""Those for which null means the same as leaving them out."""
+
 # Our names of sizes -> those in Hugging Face's configurations.
 HUGGING_FACE_SIZES = {
     "encoder_layers": "num_hidden_layers",
@@ -67,12 +70,15 @@ ACTIVATIONS = {
 }
 
 
-def check_kinds(file: Path, config: Mapping[str, Any]) -> None:
+def checked_kinds(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Check the types of all given settings that any family reads.
 
     Args:
         file: the file of the configuration, for the message.
         config: the configuration.
+
+    Returns:
+        The configuration without the settings of `NULLABLE` that are null.
 
     Raises:
         UserError: listing every setting of a wrong type.
@@ -93,6 +99,7 @@ def check_kinds(file: Path, config: Mapping[str, Any]) -> None:
         problems.append(f"the configuration's pos_att_type must hold texts, but is {shown(given)}")
     if problems:
         raise UserError.of(f"{file}: {problem}" for problem in problems)
+    return {name: value for name, value in config.items() if value is not None or name not in NULLABLE}
 
 
 def required(config: Mapping[str, Any], **names: str) -> dict[str, Any]:
