@@ -15,7 +15,7 @@ from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
-_DAMAGED = (ValueError, OSError, AssertionError, KeyError, MemoryError, struct.error)
+_DAMAGED = (ValueError, OSError, AssertionError, KeyError, MemoryError, OverflowError, struct.error)
 """What fairseq raises for a damaged index."""
 
 

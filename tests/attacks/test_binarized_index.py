@@ -28,6 +28,7 @@ INDEXES = {
     "a negative length": (8, 2, [-1, 3], [0, -2]),
     "more than the file has": (8, 2, [1, 2**30], [0, 2]),
     "more examples than the index has": (8, 2**60, [1, 3], [0, 2]),
+    "more examples than there are numbers for": (8, 2**63, [1, 3], [0, 2]),
     "no type": (99, 2, [1, 3], [0, 2]),
 }
 
