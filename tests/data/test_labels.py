@@ -38,3 +38,6 @@ def test_mistakes(tmp_path):
     with pytest.raises(UserError) as raised:
         read_number_labels(write(path, "1", "one", "nan"), 3)
     assert str(raised.value) == f"{path}: 2 line(s) are no numbers: line 2, 3"
+    with pytest.raises(UserError) as raised:
+        read_number_labels(write(path, "1", "1e39", "-1e300"), 3)
+    assert str(raised.value) == f"{path}: 2 line(s) are outside of -3.40282e+38 to 3.40282e+38: line 2, 3"
