@@ -62,11 +62,14 @@ def _close(close: Function, dataset: Any) -> None:
 
 
 class EpochBatchIterator(iterators.EpochBatchIterator):
-    """The class of fairseq/data/iterators.py, with two changes.
+    """The class of fairseq/data/iterators.py, with three changes.
 
     Workers end with their epoch unless the next one uses them. fairseq keeps them. If the next epoch has other batches,
     they are never used again: they run until Python's garbage collector finds them, which then waits 5 seconds for
     each.
+
+    The data of an epoch is closed when the next epoch reads another folder. fairseq's sampler refers to its iterator,
+    so that the data stays open until the garbage collector finds both, up to ten folders later.
 
     A training resumes within an epoch with any number of ranks. Ranks take batches in turn, so what N ranks have read
     is the beginning of the epoch. fairseq saves how many batches each rank has read, and would read the first ones
@@ -77,6 +80,12 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         if not getattr(dataset, "can_reuse_epoch_itr_across_epochs", True):
             options.update(reuse_dataloader=False, persistent_workers=False)
         super().__init__(dataset, *args, **options)
+
+    def _get_iterator_for_epoch(self, *args: Any, **options: Any) -> Any:
+        found = super()._get_iterator_for_epoch(*args, **options)
+        if not self.reuse_dataloader:
+            self.epoch_batch_sampler.ordered_batches = None  # it has the batches of its only epoch
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, with the number of ranks."""

@@ -8,6 +8,8 @@ import io
 import multiprocessing
 import sys
 import time
+import weakref
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -133,6 +135,24 @@ def workers_after_an_epoch(reusable):
         while (alive := multiprocessing.active_children()) and not reusable and time.monotonic() < deadline:
             time.sleep(0.05)
         return alive
+    finally:
+        gc.enable()
+
+
+def test_the_data_of_an_epoch_is_closed_with_it():
+    """Without the help of the garbage collector, which would find it epochs later."""
+    data = Numbers(reusable=False)
+    closed = weakref.ref(data)
+    gc.collect()
+    gc.disable()
+    try:
+        epoch = FairseqTask(Namespace()).get_batch_iterator(data, max_sentences=2, data_buffer_size=1)
+        assert len(list(epoch.next_epoch_itr())) == 2
+        del data, epoch
+        deadline = time.monotonic() + 4
+        while closed() is not None and time.monotonic() < deadline:  # until the thread that fills the buffer has ended
+            time.sleep(0.05)
+        assert closed() is None
     finally:
         gc.enable()
 
