@@ -9,9 +9,10 @@ Every `--every` seconds it samples resident memory and open files of the process
 updates, or sentences of a file that is read again and again. Work is divided by wall time, and by the CPU time of the
 process, which other programs on the machine affect less. A soak test can be run in pieces: each run adds samples to the
 file, and training continues from the checkpoint that SIGTERM makes it save. The report compares the last quarter of
-each piece with the second quarter; in the first quarter, kernels are chosen and memory pools fill. Work and open files
-are medians. Memory is the lowest and the highest value: training keeps freed memory for some updates and then returns
-it, so that single samples say little. A leak raises the lowest value.
+each piece with the second quarter; in the first quarter, kernels are chosen and memory pools fill. Memory is the lowest,
+the mean and the highest value. A leak raises all three. The lowest and the highest one are single samples: training
+keeps freed memory for some updates and then returns it, and a server is rarely sampled between two batches. Work is the
+mean, because a sample has few batches.
 """
 
 import argparse
@@ -185,10 +186,11 @@ def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
     """Print how the last quarter of each piece differs from its second quarter."""
     columns = (
         ("lowest memory, MB", "resident_kB", min, 1024),
+        ("mean", "resident_kB", statistics.mean, 1024),
         ("highest", "resident_kB", max, 1024),
         ("files", "files", statistics.median, 1),
-        ("work/s", "speed", statistics.median, 1),
-        ("work per CPU second", "cpu_speed", statistics.median, 1),
+        ("work/s", "speed", statistics.mean, 1),
+        ("work per CPU second", "cpu_speed", statistics.mean, 1),
     )
     print("| | minutes | " + " | ".join(f"{title} | change" for title, *_ in columns) + " |")
     print("|---" * (2 + 2 * len(columns)) + "|")

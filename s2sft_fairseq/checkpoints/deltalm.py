@@ -23,6 +23,7 @@ TABLES = (TOKENS, *POSITIONS)
 """The tables, which may have more or fewer rows than those of the model."""
 SENTINELS = 100
 """Number of sentinels in the official token tables: their last rows (microsoft/unilm, issue 881)."""
+_FFN = "encoder.layers.0.fc1.weight"
 _VERSIONS = ("encoder.version", "decoder.version")  # buffers with the version of fairseq's code
 
 # Patterns of our encoder's names, and their replacements in fairseq's names.
@@ -125,12 +126,16 @@ def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: 
         pad: id of the padding.
 
     Raises:
-        UserError: naming a parameter that the sizes are read from and that is missing; or if there are too many layers.
-            :func:`fit_problems` checks all other parameters.
+        UserError: naming a parameter that the sizes are read from and that is missing or no matrix; or if there are too
+            many layers. :func:`fit_problems` checks all other parameters.
     """
     weights = {name: value for name, value in official_weights(source).items() if name not in _VERSIONS}
     tied = tie(weights)
     try:
+        for name in (TOKENS, _FFN, *POSITIONS):
+            if weights[name].dim() != 2:
+                found = tuple(weights[name].shape)
+                raise UserError(f"this is no DeltaLM checkpoint: {name} must be a matrix, but has the shape {found}")
         sizes: Sizes = sizes_of(weights, pad)
     except KeyError as error:
         raise UserError(f"this is no DeltaLM checkpoint: it lacks {error.args[0]}") from None
@@ -185,7 +190,7 @@ def sizes_of(weights: Mapping[str, Tensor], pad: int) -> dict[str, int | str]:
         "encoder_layers": _num_layers(weights, "encoder"),
         "decoder_layers": _num_layers(weights, "decoder"),
         "encoder_embed_dim": weights[TOKENS].size(1),
-        "encoder_ffn_embed_dim": weights["encoder.layers.0.fc1.weight"].size(0),
+        "encoder_ffn_embed_dim": weights[_FFN].size(0),
         "layernorm_embedding": "yes" if "encoder.layernorm_embedding.weight" in weights else "no",
         "max_positions": max(len(weights[name]) for name in POSITIONS) - pad - 1,
     }

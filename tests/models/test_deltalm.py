@@ -291,6 +291,10 @@ def test_problems_with_a_checkpoint(encoders, tmp_path):
     torch.save({"weights": model}, path)
     with pytest.raises(UserError, match=r"needs a dictionary whose padding is symbol 1, .* but it is symbol 0"):
         build(encoders["bert"].symbols, pretrained=str(path), encoder_attention_heads=2)
+    for name in ("encoder.layers.0.fc1.weight", "decoder.embed_positions.weight"):
+        torch.save({"weights": {**model, name: torch.ones(3)}}, path)
+        with pytest.raises(UserError, match=rf"checkpoint: {name} must be a matrix, but has the shape \(3,\)"):
+            build(pretrained=str(path))
     broken = {**model, "encoder.new.weight": torch.ones(1), "decoder.layers.1.fc1.bias": torch.ones(3)}
     del broken["encoder.layers.3.fc1.bias"]
     torch.save({"weights": broken}, path)
