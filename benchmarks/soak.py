@@ -9,10 +9,10 @@ Every `--every` seconds it samples resident memory and open files of the process
 updates, or sentences of a file that is read again and again. Work is divided by wall time, and by the CPU time of the
 process, which other programs on the machine affect less. A soak test can be run in pieces: each run adds samples to the
 file, and training continues from the checkpoint that SIGTERM makes it save. The report compares the last quarter of
-each piece with the second quarter; in the first quarter, kernels are chosen and memory pools fill. Memory is the lowest,
-the mean and the highest value. A leak raises all three. The lowest and the highest one are single samples: training
-keeps freed memory for some updates and then returns it, and a server is rarely sampled between two batches. Work is the
-mean, because a sample has few batches.
+each piece with the second quarter; in the first quarter, kernels are chosen and memory pools fill. Memory is the
+lowest, the mean and the highest value: a leak raises all three. The lowest and the highest one are single samples.
+Training keeps freed memory for some updates and then returns it, and a server is rarely sampled between two batches.
+Work is the mean, because a sample has few batches.
 """
 
 import argparse
@@ -35,6 +35,9 @@ from records import write_records
 
 S2SFT = (sys.executable, "-m", "s2sft_fairseq")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+WINDOW = 20
+"""Samples of a point in the picture."""
 
 
 def main() -> None:
@@ -209,24 +212,31 @@ def report(samples: Sequence[dict[str, Any]], picture: Path | None) -> None:
 
 
 def draw(samples: Sequence[dict[str, Any]], picture: Path) -> None:
-    """Plot memory, open files and work per CPU second over time, relative to the median of each piece."""
+    """Plot each window of 20 samples: the lowest, mean and highest memory, open files, and mean work.
+
+    Open files and work are divided by their means over the whole piece.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    names = {"resident_kB": "memory", "files": "open files", "cpu_speed": "work per CPU second"}
-    figure, axes = pyplot.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
-    for kind, style in zip(sorted({each["kind"] for each in samples}), ("-", "--", ":"), strict=False):
-        for piece in sorted({each["piece"] for each in samples if each["kind"] == kind}):
-            own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
-            for axis, name in zip(axes, names, strict=True):
-                middle = statistics.median(each[name] for each in own)
-                minutes = [each["seconds"] / 60 for each in own]
-                axis.plot(minutes, [each[name] / middle for each in own], style, label=f"{kind} {piece}", linewidth=1)
-                axis.set_ylabel(f"{names[name]} / median")
-    axes[-1].set_xlabel("minutes")
-    axes[0].legend(fontsize=8)
+    pieces = sorted({(each["kind"], each["piece"]) for each in samples})
+    figure, (memory, files, work) = pyplot.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
+    for kind, piece in pieces:
+        own = [each for each in samples if (each["kind"], each["piece"]) == (kind, piece)]
+        windows = [own[start : start + WINDOW] for start in range(0, len(own) - WINDOW + 1, WINDOW)]
+        minutes = [statistics.mean(each["seconds"] for each in window) / 60 for window in windows]
+        values = [[each["resident_kB"] / 2**20 for each in window] for window in windows]
+        (line,) = memory.plot(minutes, list(map(statistics.mean, values)), label=f"{kind} {piece}")
+        memory.fill_between(minutes, list(map(min, values)), list(map(max, values)), color=line.get_color(), alpha=0.15)
+        for axis, name in ((files, "files"), (work, "speed")):
+            whole = statistics.mean(each[name] for each in own)
+            axis.plot(minutes, [statistics.mean(each[name] for each in window) / whole for window in windows])
+    memory.set(ylabel="memory, GiB", ylim=(0, None))
+    files.set(ylabel="open files / mean", ylim=(0.9, 1.1))
+    work.set(ylabel="work / mean", ylim=(0.8, 1.2), xlabel="minutes")
+    memory.legend(fontsize=8)
     figure.savefig(picture, dpi=110)
 
 
