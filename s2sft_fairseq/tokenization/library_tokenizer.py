@@ -117,7 +117,10 @@ def made_by_library(path: Path, make: Any, *arguments: Any, **options: Any) -> A
     """
     try:
         return make(*arguments, **options)
-    except Exception as error:
+    except BaseException as error:
+        # A panic of the library's Rust code is not an `Exception`, and its class cannot be imported.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise UserError(f"{path} cannot be used by the package tokenizers: {error}") from error
 
 

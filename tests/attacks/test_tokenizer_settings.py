@@ -32,6 +32,18 @@ def test_a_tokenizer_json_with_parts_of_other_types(tmp_path, part, value):
         open_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("prefix", ["##", "as long as no token is"])
+def test_a_prefix_that_no_token_has(tmp_path, prefix):
+    """The library tokenizers panics, which is no `Exception`."""
+    write_modernbert(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["model"]["continuing_subword_prefix"] = prefix
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be used by the package tokenizers: .*"):
+        open_tokenizer(tmp_path)
+
+
 def test_a_sentencepiece_model_without_pieces(tmp_path):
     write_sentencepiece(tmp_path)
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
