@@ -126,8 +126,8 @@ def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: 
         pad: id of the padding.
 
     Raises:
-        UserError: naming a parameter that the sizes are read from and that is missing or no matrix; or if there are too
-            many layers. :func:`fit_problems` checks all other parameters.
+        UserError: a parameter that the sizes are read from is missing or not a matrix, or there are too many layers.
+            :func:`fit_problems` checks all other parameters.
     """
     weights = {name: value for name, value in official_weights(source).items() if name not in _VERSIONS}
     tied = tie(weights)

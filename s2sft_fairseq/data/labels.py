@@ -52,8 +52,8 @@ def read_number_labels(path: Path, count: int) -> np.ndarray:
     They are float64 because fairseq's ``--fp16`` and ``--bf16`` convert float32 to 16 bits.
 
     Raises:
-        UserError: if the file is missing or malformed, has another number of lines, or a line is not a number of
-            float32.
+        UserError: if the file is missing or malformed, has another number of lines, or a line is not a number or
+            outside of float32.
     """
     labels = [_number(text) for text in _labels(path, count)]
     _check(path, [math.isfinite(label) for label in labels], "are no numbers")

@@ -268,7 +268,7 @@ def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
         try:
             pieces.append(model.id_to_piece(number))
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} must hold pieces in UTF-8, but piece {number} is {error.object!r}") from None
+            raise UserError(f"{path} must hold pieces in UTF-8, but piece {number} is {shown(error.object)}") from None
     return pieces
 
 

@@ -46,7 +46,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
 """The optional settings that families read, by the kind of their values: the types, and the names of the settings."""
 
 NULLABLE = frozenset(name for _, names in _KINDS.values() for name in names if not name.endswith(("eps", "epsilon")))
-"""Those for which null means the same as leaving them out."""
+"""The optional settings that may be null, which means the same as leaving them out: all but the epsilons."""
 
 # Our names of sizes -> those in Hugging Face's configurations.
 HUGGING_FACE_SIZES = {
