@@ -7,10 +7,11 @@ same machine and with the same number of threads, with nothing beside either.
 
 Encoder and decoder begin with the encoder's weights (Rothe et al., 2020), the head with the one that was computed for
 the learning curves; only cross-attention is new. Batches have 16 pairs of similar length, the learning rate is constant
-after 20 updates of warm-up, gradients are clipped at 1, and biases and norms do not decay, as in the learning curves.
-The learning rate is the best of three, by the loss of 320 held-out pairs after the most updates; ours was not chosen.
-Test sources are written greedily, after each number of updates, and after as many seconds as pseudo-masked fine-tuning
-needed for the most updates. Seconds are those of updates alone.
+after 20 updates of warm-up, products are computed in bfloat16 (``torch.autocast``), gradients are clipped at 1, and
+biases and norms do not decay, as in the learning curves. The learning rate is the best of three, by the loss of 320
+held-out pairs after the most updates; ours was not chosen. Test sources are written greedily, after each number of
+updates, and after as many seconds as pseudo-masked fine-tuning needed for the most updates. Seconds are those of
+updates alone.
 
 The hypothesis, written before the first run: BERT2BERT is below pseudo-masked fine-tuning at every budget and after the
 same seconds, because its cross-attention begins at random.
@@ -80,9 +81,10 @@ class Bert2Bert:
         sources, targets = zip(*pairs, strict=True)
         labels = padded([ids[1:] for ids in targets])  # the decoder reads [CLS] before them
         ids = padded(sources)
-        loss: torch.Tensor = self.model(
-            input_ids=ids, attention_mask=(ids != PAD).long(), labels=labels.masked_fill(labels == PAD, -100)
-        ).loss
+        with torch.autocast("cpu", torch.bfloat16):
+            loss: torch.Tensor = self.model(
+                input_ids=ids, attention_mask=(ids != PAD).long(), labels=labels.masked_fill(labels == PAD, -100)
+            ).loss
         return loss
 
     def train(self, batches: Iterator[Pairs], updates: float, seconds: float) -> None:

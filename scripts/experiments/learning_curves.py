@@ -3,11 +3,11 @@
     python scripts/experiments/learning_curves.py --data DATA --encoder MINILM --output out
 
 DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``. Each method trains with each seed at a constant
-learning rate, and stops at each budget to write a part of the test set greedily. Scores of single sentences are
-OUTPUT/SET/METHOD-seedN/scores.json; OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals over seeds and
-sentences. Each table of differences has 35 verdicts; chance alone makes about two of them "higher" or "lower" at 95 %.
-Stages that are done are not repeated, and a training that was stopped resumes. Several processes may share
-OUTPUT if they train different seeds: give each its ``--train-only``.
+learning rate with ``--amp``, and stops at each budget to write a part of the test set greedily. Scores of single
+sentences are OUTPUT/SET/METHOD-seedN/scores.json; OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals
+over seeds and sentences. Each table of differences has 35 verdicts; chance alone makes about two of them "higher" or
+"lower" at 95 %. Stages that are done are not repeated, and a training that was stopped resumes. Several processes may
+share OUTPUT if they train different seeds: give each its ``--train-only``.
 
 Hypotheses, written before the first run:
 
@@ -148,7 +148,7 @@ class Curves(Stages):
         target = TARGETS[self.set]
         return [
             *(str(self.output / "binarized"), *words),
-            *options(pretrained=self.output / "encoder", save_dir=folder, seed=seed, cpu=True, num_workers=0),
+            *options(pretrained=self.output / "encoder", save_dir=folder, seed=seed, cpu=True, amp=True, num_workers=0),
             *options(max_target_positions=target, max_source_positions=POSITIONS - target),
             *options(batch_size=16, update_freq=1),
             *options(lr="3e-4", lr_scheduler="fixed", warmup_updates=20, label_smoothing="0", dropout="0.1"),
