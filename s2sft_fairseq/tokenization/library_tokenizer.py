@@ -25,6 +25,7 @@ class LibraryTokenizer:
 
     def __init__(
         self,
+        path: Path,
         dictionary: PretrainedDictionary,
         library: "Library",
         kept: Iterable[str],
@@ -33,6 +34,7 @@ class LibraryTokenizer:
         """Wrap a tokenizer of the library.
 
         Args:
+            path: the tokenizer's file, for errors.
             dictionary: the model's dictionary; a token that it lacks becomes its unknown symbol.
             library: the tokenizer, without truncation and padding.
             kept: tokens that are not split in raw text.
@@ -40,6 +42,7 @@ class LibraryTokenizer:
         """
         from tokenizers import AddedToken, pre_tokenizers
 
+        self.path = path
         self.dictionary = dictionary
         self.library = library
         library.add_special_tokens([AddedToken(token, special=True) for token in kept])
@@ -64,14 +67,22 @@ class LibraryTokenizer:
         return self.encode_batch([line])[0]
 
     def encode_batch(self, lines: Sequence[str]) -> list[str]:
-        """Encode many lines, on all cores unless TOKENIZERS_PARALLELISM is false in the environment."""
+        """Encode many lines, on all cores unless TOKENIZERS_PARALLELISM is false in the environment.
+
+        Raises:
+            UserError: the library cannot encode a line, because the tokenizer has no token for unknown text.
+        """
         symbol_of = self.symbols.__getitem__
-        encodings = self.library.encode_batch_fast(lines, add_special_tokens=False)
+        encodings = made_by_library(self.path, self.library.encode_batch_fast, lines, add_special_tokens=False)
         return [" ".join(map(symbol_of, encoding.ids)) for encoding in encodings]
 
     def encode_pieces(self, lines: Sequence[str]) -> list[Pieces]:
-        """Encode many lines, with the offsets of each symbol."""
-        encodings = self.library.encode_batch(lines, add_special_tokens=False)
+        """Encode many lines, with the offsets of each symbol.
+
+        Raises:
+            UserError: as `encode_batch`.
+        """
+        encodings = made_by_library(self.path, self.library.encode_batch, lines, add_special_tokens=False)
         return [Pieces([self.symbols[number] for number in found.ids], found.offsets) for found in encodings]
 
     def decode(self, tokens: str) -> str:
@@ -134,7 +145,8 @@ class TokenizerJson(LibraryTokenizer):
             UserError: `tokenizers` is not installed, or cannot read the file.
         """
         kept = [dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added]
-        super().__init__(dictionary, load_library_file(folder / vocabulary.files[0]), kept)
+        path = folder / vocabulary.files[0]
+        super().__init__(path, dictionary, load_library_file(path), kept)
 
 
 class ByteLevelBpe(LibraryTokenizer):
@@ -165,7 +177,7 @@ class ByteLevelBpe(LibraryTokenizer):
         pieces = sum(write_symbol(piece) in dictionary for piece in ids)
         numbers = {piece: str(number) for piece, number in ids.items() if str(number) in dictionary}
         # Some numbers are pieces, too: a dictionary of pieces also has a few hundred numbers.
-        super().__init__(dictionary, library, kept, names=numbers if len(numbers) > pieces else None)
+        super().__init__(ids_path, dictionary, library, kept, names=numbers if len(numbers) > pieces else None)
 
     def decode(self, tokens: str) -> str:
         """Return the text of symbols."""

@@ -53,7 +53,7 @@ class WordPiece(LibraryTokenizer):
             library = load_library_file(path)
         else:
             library = _make_library(path, bool(vocabulary.lower), read_config(folder))
-        super().__init__(dictionary, library, [*SPECIAL_TOKENS, *vocabulary.added])
+        super().__init__(path, dictionary, library, [*SPECIAL_TOKENS, *vocabulary.added])
 
     def decode(self, tokens: str) -> str:
         """Join pieces to words with the spaces of ordinary text; case and accents that were removed stay lost."""

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tokenizer_folders import write_fastbpe, write_modernbert, write_sentencepiece, write_wordpiece
+from tokenizer_folders import write_fastbpe, write_gemma, write_modernbert, write_sentencepiece, write_wordpiece
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
@@ -42,6 +42,19 @@ def test_a_prefix_that_no_token_has(tmp_path, prefix):
     path.write_text(json.dumps(document))
     with pytest.raises(UserError, match=r"tokenizer\.json cannot be used by the package tokenizers: .*"):
         open_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_json_without_the_token_for_unknown_text(tmp_path):
+    """Its library finds this only when it encodes unknown text."""
+    write_gemma(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["model"].update(unk_token="<none>", byte_fallback=False)
+    path.write_text(json.dumps(document))
+    tokenizer = open_tokenizer(tmp_path)
+    for encode in (tokenizer.encode_batch, tokenizer.encode_pieces):
+        with pytest.raises(UserError, match=r"tokenizer\.json cannot be used by the package tokenizers: .*<none>"):
+            encode(["\U00012000"])
 
 
 def test_a_sentencepiece_model_without_pieces(tmp_path):
