@@ -5,7 +5,8 @@ import re
 import reprlib
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -32,6 +33,17 @@ class UserError(Exception):
         if len(lines) == 1 and not heading:
             return cls(lines[0])
         return cls("\n".join([heading or f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]), lines)
+
+
+@contextmanager
+def about(place: str | None) -> Iterator[None]:
+    """Context manager that puts a place, such as a file, before the text of a `UserError` that does not name it."""
+    try:
+        yield
+    except UserError as error:
+        if place is None or place in str(error):
+            raise
+        raise UserError(f"{place}: {error}", error.problems) from None
 
 
 class _Shown(reprlib.Repr):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from s2sft_fairseq import errors
-from s2sft_fairseq.errors import UserError, install_excepthook, user_error_text
+from s2sft_fairseq.errors import UserError, about, install_excepthook, user_error_text
 
 
 def test_several_problems_are_a_line_each():
@@ -19,6 +19,15 @@ def test_several_problems_are_a_line_each():
     assert str(UserError.of(["one"])) == "one"
     assert str(UserError.of(["one"], heading="nothing was written:")) == "nothing was written:\n  - one"
     assert UserError("alone").problems == ["alone"]
+
+
+def test_a_place_is_named_once():
+    for text in ("too large", "model.pt: too large"):
+        with pytest.raises(UserError, match=r"^model\.pt: too large$"), about("model.pt"):
+            raise UserError(text)
+    with pytest.raises(UserError, match="^too large$") as raised, about(None):
+        raise UserError("too large", ["large"])
+    assert raised.value.problems == ["large"]
 
 
 def test_survives_pickling():

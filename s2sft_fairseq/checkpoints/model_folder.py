@@ -25,6 +25,7 @@ from torch import Tensor
 
 from s2sft_fairseq import __version__
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_safetensors
+from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError
@@ -157,8 +158,8 @@ def read_model(weights: Path) -> dict[str, Any]:
         weights: the file ``model.safetensors``.
 
     Raises:
-        UserError: if the file, or ``config.json`` beside it, is missing, damaged or of a newer version, or if the
-            folder is for an engine.
+        UserError: if the file, or ``config.json`` beside it, is missing, damaged or of a newer version, if the sizes in
+            ``config.json`` are far too large for the file, or if the folder is for an engine.
     """
     config = read_config(weights.parent)
     if engine := config.get("engine"):
@@ -167,6 +168,7 @@ def read_model(weights: Path) -> dict[str, Any]:
             "run: give the model that it was exported from"
         )
     check_files(weights, weights.parent / CONFIG)
+    check_sizes(weights, config["cfg"]["model"], f"{weights.parent / CONFIG}: cfg.model")
     model = read_safetensors(weights)
     if unknown := sorted(set(config["copies"].values()) - model.keys()):
         raise UserError(f"{weights} must hold the tensors that {CONFIG} names, but lacks {', '.join(unknown)}")
@@ -220,22 +222,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if problems:
         raise UserError.of(f"{path}: {problem}" for problem in problems)
     return config
-
-
-def layout_problems(layout: Any, place: str = "task_state.layout") -> Iterator[str]:
-    """Yield errors in the names and types of a layout; the task of the model checks the values."""
-    if not isinstance(layout, dict):
-        yield f"{place} must be an object, but is {layout!r:.60}"
-        return
-    for name, value in layout.items():
-        if name == "languages":
-            kind, fits = "a list of texts", isinstance(value, list) and all(isinstance(each, str) for each in value)
-        elif name.startswith("max_") or name.endswith("_segment"):
-            kind, fits = "a whole number", type(value) is int or value is None
-        else:
-            kind, fits = "a text", isinstance(value, str | None)
-        if not fits:
-            yield f"{place}.{name} must be {kind}, but is {value!r:.60}"
 
 
 def _search_problems(search: Mapping[str, Any]) -> Iterator[str]:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
-from s2sft_fairseq.checkpoints.model_folder import layout_problems
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
+from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
@@ -112,6 +112,7 @@ class PretrainedEncoder:
         problems += layout_problems(described["layout"], "layout")
         if problems:
             raise UserError(f"{what}: {'; '.join(problems)}")
+        check_sizes(folder / MODEL, described["sizes"], f"{folder / CONFIG}: sizes")
         return cls(folder, **{name: described[name] for name in _KINDS})
 
     def with_roles(self, num_roles: int, num_turns: int) -> "PretrainedEncoder":

@@ -17,6 +17,13 @@ from s2sft_fairseq.errors import UserError, shown
 
 _WEIGHTS = ("model", "weights", "state_dict")  # the keys for tensors by name in fairseq, DeltaLM and other programs
 _KINDS = {"args": Namespace, "cfg": dict, "model": dict, "task_state": dict, "extra_state": dict}
+_MAY_BE_NONE = ("args", "cfg", "extra_state")
+_SIZES = (
+    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "decoder_layers", "decoder_embed_dim"),
+    *("decoder_ffn_embed_dim", "embedding_dim", "max_positions", "num_segments", "num_roles", "num_turns"),
+    *("relative_position_bins", "disentangled_buckets", "max_relative_position", "lm_head_dim"),
+)
+_SMALL = 2**26  # parameters
 _SHOWN = 5
 
 
@@ -39,20 +46,50 @@ def check_archive(path: str) -> None:
         )
 
 
+def check_sizes(file: str | os.PathLike[str], sizes: Mapping[str, Any], where: str) -> None:
+    """Check that a model of these sizes has no more parameters than the file of its weights has bytes.
+
+    Models of up to 256 MiB pass, whatever their file.
+
+    Args:
+        file: the file of the weights.
+        sizes: the options of a model, of this package or of fairseq.
+        where: the place of the sizes, for the message.
+
+    Raises:
+        UserError: if it has more, naming the sizes.
+    """
+    size = os.path.getsize(file)
+    if _least_parameters(sizes) > max(size, _SMALL):
+        given = ", ".join(f"{name} {shown(sizes[name])}" for name in _SIZES if sizes.get(name))
+        raise UserError(f"{where} must be sizes that fit {file} ({size:,} bytes), but has far larger ones: {given}")
+
+
+def _least_parameters(sizes: Mapping[str, Any]) -> int:
+    """Return a number of parameters that a model of these sizes exceeds."""
+    given = {name: sizes[name] for name in _SIZES if type(sizes.get(name)) is int and sizes[name] > 0}
+    found, width, inner = 0, 768, 3072  # those of BERT base, if none are given
+    for part in ("encoder", "decoder"):  # a decoder without sizes of its own has those of the encoder
+        width, inner = given.get(f"{part}_embed_dim", width), given.get(f"{part}_ffn_embed_dim", inner)
+        # Queries and output of attention (H, H), the two layers of the feed-forward network (H, F).
+        found += given.get(f"{part}_layers", 0) * 2 * width * (width + inner)
+    width = given.get("encoder_embed_dim", width)
+    rows = ["num_segments", "num_roles", "num_turns"]
+    if str(sizes.get("disentangled_attention") or "none") != "none":
+        rows += ["disentangled_buckets" if "disentangled_buckets" in given else "max_relative_position"]
+    elif not sizes.get("rotary_base"):
+        rows += ["max_positions"]
+    found += given.get("embedding_dim", width) * sum(given.get(name, 0) for name in rows)
+    return found + given.get("relative_position_bins", 0) + given.get("lm_head_dim", 0) * width
+
+
 def check_state(path: str, state: Mapping[Any, Any]) -> None:
-    """Check the names, parts and tensors of a checkpoint.
+    """Check the names, parts, tensors and sizes of a checkpoint.
 
     Raises:
         UserError: naming the file and the first errors, each with what is needed and what is found.
     """
-    problems = [
-        f"{path}: {name} must be a {kind.__name__}, but is a {type(state[name]).__name__}"
-        for name, kind in _KINDS.items()
-        if "model" in state
-        and ("cfg" in state or "args" in state)  # a checkpoint of fairseq
-        and state.get(name) is not None
-        and not isinstance(state[name], kind)
-    ]
+    problems = [f"{path}: {problem}" for problem in _fairseq_problems(state)]
     tables = [state, *(state[name] for name in _WEIGHTS if isinstance(state.get(name), dict))]
     problems += [
         f"{path}: names must be plain text, but one is {shown(name)}"
@@ -68,6 +105,50 @@ def check_state(path: str, state: Mapping[Any, Any]) -> None:
     if problems:
         more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
         raise UserError.of([*problems[:_SHOWN], *more])
+    cfg = state.get("cfg")
+    for where, options in (
+        ("args", state.get("args")),
+        ("cfg.model", cfg.get("model") if isinstance(cfg, dict) else None),
+    ):
+        options = dict(vars(options)) if isinstance(options, Namespace) else options
+        # The sizes of a model with adapters are those of its encoder, whose weights are in another file.
+        if isinstance(options, dict) and not options.get("lora_rank"):
+            check_sizes(path, options, f"{path}: {where}")
+
+
+def _fairseq_problems(state: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield errors in the parts of a checkpoint of fairseq; other programs' have no configuration."""
+    if "model" not in state or not ("cfg" in state or "args" in state):
+        return
+    for name, kind in _KINDS.items():
+        value = state.get(name, kind())
+        if not isinstance(value, kind) and not (value is None and name in _MAY_BE_NONE):
+            yield f"{name} must be a {kind.__name__}, but is a {type(value).__name__}"
+    weights, of_task = state["model"], state.get("task_state")
+    if isinstance(weights, dict):
+        for name, value in weights.items():
+            if isinstance(name, str) and not isinstance(value, Tensor):
+                yield f"model.{name} must be a tensor, but is a {type(value).__name__}"
+    if isinstance(of_task, dict):
+        yield from layout_problems(of_task.get("layout", {}))
+
+
+def layout_problems(layout: Any, place: str = "task_state.layout") -> Iterator[str]:
+    """Yield errors in the names and types of a layout; the task of the model checks the values."""
+    if not isinstance(layout, dict):
+        yield f"{place} must be an object, but is {layout!r:.60}"
+        return
+    for name, value in layout.items():
+        if not isinstance(name, str):
+            kind, fits = "named by a text", False
+        elif name == "languages":
+            kind, fits = "a list of texts", isinstance(value, list) and all(isinstance(each, str) for each in value)
+        elif name.startswith("max_") or name.endswith("_segment"):
+            kind, fits = "a whole number", type(value) is int or value is None
+        else:
+            kind, fits = "a text", isinstance(value, str | None)
+        if not fits:
+            yield f"{place}.{name} must be {kind}, but is {value!r:.60}"
 
 
 def _tensors(state: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:

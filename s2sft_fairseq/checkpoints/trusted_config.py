@@ -111,8 +111,9 @@ def _class_problems(part: str, options: Any, where: str) -> Iterator[str]:
     else:
         values = _values(options) if isinstance(options, dict | Namespace) else {}
         named = {f"{where}.{key}": values[key] for key in _NAMES[part] if values.get(key) is not None}
-        if part == "model" and values and not named:  # fairseq would take the name of the first option
-            yield f"{where} must name its class by _name or arch, but has {', '.join(map(str, values))[:_SHOWN]}"
+        if part == "model" and not named:  # fairseq would take the name of the first option
+            has = ", ".join(map(str, values))[:_SHOWN] or "none"
+            yield f"{where} must name its class by _name or arch, but has {has}"
     for field, name in named.items():
         if not isinstance(name, str) or not _may_be_built(part, name):
             yield (

@@ -17,9 +17,9 @@ from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, fit_problems, i
 from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, is_bart, read_bart
 from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize
-from s2sft_fairseq.checkpoints.model_folder import layout_problems
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
+from s2sft_fairseq.checkpoints.state_checks import layout_problems
 from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.binarized_text import parse_languages
 from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, DICTIONARY, FAIRSEQ_SYMBOLS, LANGUAGE_TOKEN, ROBERTA_SYMBOLS

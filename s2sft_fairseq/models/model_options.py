@@ -4,6 +4,7 @@ Each option has its default, range and help in one place. Types are written ``Op
 command line from them and supports no other spelling.
 """
 
+import math
 import typing
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum
@@ -15,15 +16,16 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.modules.matmul import MATMULS
 
 
-def size(default: Any, description: str, *, least: float | None = None) -> Any:
+def size(default: Any, description: str, *, least: float | None = None, above: float | None = None) -> Any:
     """Declare a size of the model. Its value on the command line is None by default: ``--pretrained`` may set it.
 
     Args:
         default: the value if neither the command line nor ``--pretrained`` sets it; None: computed from other sizes.
         description: the text for ``--help``.
         least: the minimum.
+        above: a number that the value must exceed.
     """
-    return field(default=None, metadata={"help": description, "size": default, "least": least})
+    return field(default=None, metadata={"help": description, "size": default, "least": least, "above": above})
 
 
 def number(default: float | None, description: str, *, least: float) -> Any:
@@ -69,7 +71,7 @@ class TransformerOptions(FairseqDataclass):
         least=1,
     )
     layer_norm_eps: Optional[float] = size(
-        1e-12, "epsilon of the layer norms (default: 1e-12, BERT's; of DeltaLM 1e-5)"
+        1e-12, "epsilon of the layer norms (default: 1e-12, BERT's; of DeltaLM 1e-5)", above=0
     )
     activation_fn: Optional[ChoiceEnum(["gelu", "gelu_tanh", "relu", "silu"])] = size(  # type: ignore[valid-type]
         "gelu", "activation (default: gelu, the exact one); DeltaLM has no silu"
@@ -144,7 +146,11 @@ def _missed_type(declared: Field[Any], value: Any) -> str | None:
 
 def _missed_range(declared: Field[Any], value: Any) -> str | None:
     """Return the range of an option if the value lies outside of it; otherwise None."""
-    least, below = declared.metadata.get("least"), declared.metadata.get("below")
+    least, below, above = (declared.metadata.get(name) for name in ("least", "below", "above"))
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number"
+    if above is not None and value <= above:
+        return f"above {above}"
     if least is not None and (value < least or (below is not None and value >= below)):
         return f"at least {least}" if below is None else f"at least {least} and below {below}"
     kinds = typing.get_args(declared.type) or (declared.type,)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from s2sft_fairseq.errors import about
 from s2sft_fairseq.models.inference import prepare_for_inference
 from s2sft_fairseq.models.pretrained_checkpoint import check_fit, open_encoder
 from s2sft_fairseq.models.trained_parameters import (
@@ -104,13 +105,16 @@ class UnilmModel(BaseFairseqModel):
         roles_and_turns = [getattr(cfg, name, None) or 0 for name in ("num_roles", "num_turns")]
         if pretrained is not None and any(roles_and_turns):
             pretrained = pretrained.with_roles(*roles_and_turns)
-        complete_sizes(cfg, pretrained.sizes if pretrained else None)
+        where = f"--pretrained {cfg.pretrained}" if cfg.pretrained else None
+        with about(where):
+            complete_sizes(cfg, pretrained.sizes if pretrained else None)
         cfg.initial_std = initial_std(cfg)
         use_matmul(str(getattr(cfg, "matmul", "auto")))
         model = cls(cfg, vocab_size=len(task.source_dictionary), pad=task.source_dictionary.pad())
         model.has_random_weights = pretrained is None  # until a checkpoint is loaded
         if pretrained is not None:
-            pretrained.load_into(model)
+            with about(where):
+                pretrained.load_into(model)
             model.pretrained_layout = pretrained.layout
             if cfg.lora_rank:
                 add_adapters(model, cfg, pretrained.newly_initialized)

@@ -176,7 +176,7 @@ def complete_sizes(cfg: UnilmConfig, pretrained: dict[str, Any] | None = None) -
     Raises:
         UserError: naming every size that contradicts the pretrained encoder or another size.
     """
-    known = {**SIZES, **(pretrained or {})}
+    known = {**SIZES, **{name: value for name, value in (pretrained or {}).items() if value is not None}}
     problems = []
     has_roles = bool(getattr(cfg, "num_roles", None))
     if has_roles and cfg.num_segments is None:

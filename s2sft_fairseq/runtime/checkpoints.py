@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +20,7 @@ from fairseq import checkpoint_utils, models
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
+from omegaconf.errors import OmegaConfBaseException
 from torch.serialization import safe_globals
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
@@ -27,7 +28,7 @@ from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, what_it_is
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
 from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, not_built
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, about
 from s2sft_fairseq.files import locked, remove_temporary
 from s2sft_fairseq.runtime import Function, wrap
 
@@ -83,25 +84,29 @@ def _load(file: BinaryIO, map_location: object = None) -> dict[str, Any]:
     return state
 
 
-def _load_to_cpu(load: Function, path: str, *args: Any, **options: Any) -> dict[str, Any]:
+def _load_to_cpu(load: Function, path: str, *args: Any, **options: Any) -> Mapping[str, Any]:
     """Patch ``load_checkpoint_to_cpu`` of fairseq/checkpoint_utils.py: report a bad file as a user error.
 
-    For a file without a model or a configuration, fairseq fails with an unrelated exception.
+    For a file without a model or with a strange configuration, fairseq fails with an unrelated exception.
     """
     path = os.fspath(checkpoint_file(path))
+    failure = None
     try:
-        return load(path, *args, **options)
-    except UserError:  # from `_load`
+        state = load(path, *args, **options)
+    except (UserError, MemoryError):
         raise
-    except Exception:
-        state = load_checkpoint(PathManager.get_local_path(path))
-        if "model" not in state or not (state.get("cfg") or state.get("args")):
-            entries = ", ".join(list(map(str, state))[:5]) or "nothing"
-            raise UserError(
-                f"{path}: not a fairseq checkpoint, which has a 'model' and a 'cfg'; this file holds {entries}"
-                + (", ..." if len(state) > 5 else "")
-            ) from None
-        raise
+    except Exception as error:
+        failure, state = error, load_checkpoint(PathManager.get_local_path(path))
+    if not ("model" in state and (state.get("cfg") or state.get("args"))):
+        entries = ", ".join(list(map(str, state))[:5]) or "nothing"
+        raise UserError(
+            f"{path}: not a fairseq checkpoint, which has a 'model' and a 'cfg'; this file holds {entries}"
+            + (", ..." if len(state) > 5 else "")
+        )
+    if failure is not None:
+        what = f"{type(failure).__name__}: {failure}"
+        raise UserError(f"{path}: fairseq cannot read its configuration: {what}") from failure
+    return state
 
 
 def _load_ensemble(
@@ -115,15 +120,18 @@ def _load_ensemble(
     """Patch ``load_model_ensemble_and_task`` of fairseq/checkpoint_utils.py.
 
     If the caller gives a task, the file's task is neither built nor checked. A missing file is a user error that names
-    the option.
+    the option, and one with options of other types is a user error that names it.
     """
-    with not_built(*(() if task is None else ("task",))):
+    names = ", ".join(filenames)
+    with about(names), not_built(*(() if task is None else ("task",))):
         try:
             return load(filenames, arg_overrides, task, *args, **options)
         except OSError as error:
             if str(error).startswith("Model file not found"):
                 raise UserError(f"{error} (--path)") from None
             raise
+        except OmegaConfBaseException as error:
+            raise UserError(f"{names}: an option has another type: {error}") from error
 
 
 def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, ...]:

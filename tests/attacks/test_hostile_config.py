@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from file_readers import READERS
 from hugging_face import MODELS, save, their_model
 
 from s2sft_fairseq.checkpoints.families.settings import NULLABLE
@@ -72,3 +74,59 @@ def test_null_is_the_same_as_leaving_it_out(family, tmp_path):
         except UserError as error:
             outcomes.append(error.problems)
     assert outcomes[0] == outcomes[1]
+
+
+def write_sizes(carrier, folder, **sizes):
+    """Write a checkpoint, a model folder or a converted encoder whose configuration has these sizes."""
+    READERS[carrier].write(folder)
+    if carrier == "checkpoint":
+        state = torch.load(folder / "checkpoint.pt", weights_only=False)
+        state["cfg"]["model"].update(sizes)
+        torch.save(state, folder / "checkpoint.pt")
+    else:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (config["cfg"]["model"] if carrier == "model_folder" else config["sizes"]).update(sizes)
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+@pytest.mark.parametrize("carrier", ["checkpoint", "model_folder", "pretrained"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *({"encoder_layers": value} for value in (10**9, 10**18)),
+        *({name: 10**12} for name in ("encoder_embed_dim", "encoder_ffn_embed_dim", "num_segments", "lm_head_dim")),
+        {"max_positions": 10**10},
+        {"num_segments": 0, "num_roles": 10**11, "num_turns": 4},
+        {"relative_position_bins": 10**12},
+        {"disentangled_attention": "both", "max_relative_position": 10**12},
+    ],
+    ids=str,
+)
+def test_sizes_that_the_weights_do_not_explain(carrier, sizes, tmp_path):
+    write_sizes(carrier, tmp_path, **sizes)
+    with pytest.raises(UserError) as error:
+        READERS[carrier].read(tmp_path)
+    said = str(error.value)
+    (weights,) = [path for name in ("*.pt", "*.safetensors") for path in tmp_path.glob(name)]
+    assert f"{weights} ({weights.stat().st_size:,} bytes)" in said
+    assert all(
+        f"{name} {value!r}" in said for name, value in sizes.items() if name != "disentangled_attention" and value
+    )
+
+
+@pytest.mark.parametrize("carrier", ["checkpoint", "model_folder", "pretrained"])
+@pytest.mark.parametrize(
+    ("value", "needed"),
+    [(float("nan"), "a finite number"), (float("inf"), "a finite number"), (-1.0, "above 0"), (0.0, "above 0")],
+)
+def test_an_epsilon(carrier, value, needed, tmp_path):
+    write_sizes(carrier, tmp_path, layer_norm_eps=value)
+    with pytest.raises(UserError, match=f"--layer-norm-eps must be {needed}, but is {value:g}") as error:
+        READERS[carrier].read(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_sizes_may_be_null(tmp_path):
+    """Null is the same as leaving a size out."""
+    write_sizes("pretrained", tmp_path, num_segments=None, layer_norm_eps=None)
+    READERS["pretrained"].read(tmp_path)

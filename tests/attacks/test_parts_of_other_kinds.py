@@ -20,7 +20,11 @@ from s2sft_fairseq.errors import UserError
         ({"args": "unilm"}, "args must be a Namespace, but is a str"),
         ({"cfg": [("model", {})]}, "cfg must be a dict, but is a list"),
         ({"cfg": {}, "model": [torch.zeros(1)]}, "model must be a dict, but is a list"),
+        ({"cfg": {}, "model": None}, "model must be a dict, but is a NoneType"),
+        ({"cfg": {}, "model": {"a": 1}}, r"model\.a must be a tensor, but is a int"),
         ({"cfg": {}, "task_state": [1]}, "task_state must be a dict, but is a list"),
+        ({"cfg": {}, "task_state": {"layout": 1}}, r"task_state\.layout must be an object, but is 1"),
+        ({"cfg": {}, "task_state": {"layout": {3: "x"}}}, r"task_state\.layout\.3 must be named by a text"),
     ],
 )
 def test_parts_of_another_kind(tmp_path, entries, message):

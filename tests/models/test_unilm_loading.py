@@ -78,7 +78,7 @@ def test_encoders_and_checkpoints_without_newer_options(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     built = UnilmModel.build_model(UnilmConfig(pretrained=folder, biases="all"), TASK)
     assert {name: getattr(built.cfg, name) for name in NEWER} == {name: SIZES[name] for name in NEWER}
-    with pytest.raises(UserError, match=r"^--biases is none, but the pretrained encoder has all$"):
+    with pytest.raises(UserError, match=f"^--pretrained {folder}: --biases is none, but .* has all$"):
         UnilmModel.build_model(UnilmConfig(pretrained=folder, biases="none"), TASK)
     old = Namespace(**{name: value for name, value in vars(model.cfg).items() if name not in NEWER})
     UnilmModel.build_model(old, TASK).load_state_dict(model.state_dict())
@@ -107,7 +107,7 @@ def test_a_dictionary_that_does_not_fit_the_encoder(tmp_path):
     with pytest.raises(UserError) as raised:
         UnilmModel.build_model(UnilmConfig(pretrained=folder), task)
     assert str(raised.value) == (
-        "the dictionary has 47 symbols, but the checkpoint was made with 50: "
+        f"--pretrained {folder}: the dictionary has 47 symbols, but the checkpoint was made with 50: "
         "use the dict.txt that belongs to the checkpoint"
     )
 

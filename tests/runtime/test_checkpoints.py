@@ -127,9 +127,9 @@ def test_refuses_weights_alone(tmp_path):
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
-def test_other_errors_of_a_good_file_are_unchanged(tmp_path):
+def test_an_error_of_fairseq_names_the_file(tmp_path):
     path = save(tmp_path / "unfinished.pt", checkpoint(optimizer_history=[]))
-    with pytest.raises(IndexError):
+    with pytest.raises(UserError, match=r"unfinished\.pt: fairseq cannot read its configuration: IndexError"):
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 

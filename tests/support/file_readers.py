@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import json
 import pickle
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import raw_corpora
 import torch
+from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from hugging_face import their_model
 from official_deltalm import write_official
@@ -20,11 +22,9 @@ from tiny import TINY_SIZES, tiny_dictionary, tiny_model
 from tokenizer_folders import WRITERS
 
 from s2sft_fairseq import plugin  # noqa: F401  registers what a configuration can name
-from s2sft_fairseq.checkpoints.model_folder import write_model
-from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
-from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, write_model
+from s2sft_fairseq.checkpoints.safe_loading import load_pickle
 from s2sft_fairseq.checkpoints.source_files import open_source
-from s2sft_fairseq.checkpoints.trusted_config import check_config
 from s2sft_fairseq.checksums import check_files, write_checksums
 from s2sft_fairseq.corpora import data_to_text, dialogue, glue, iwslt14, line_aligned, squad, summarization
 from s2sft_fairseq.corpora.pairs import USUAL, read_pairs
@@ -41,10 +41,13 @@ from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.inference.shards import Manifest, Shard
 from s2sft_fairseq.models.convert import convert_deltalm, convert_encoder
 from s2sft_fairseq.models.deltalm_start import open_start
+from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.plots.training import read_run
 from s2sft_fairseq.question_answering.questions import label_array, read_questions
 from s2sft_fairseq.recipes.settings import TRAINING, read_toml, read_values
 from s2sft_fairseq.spans.vocabulary import load_spans
+from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqConfig, UnilmSeq2SeqTask
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import json_columns, json_mistakes
 
@@ -102,31 +105,31 @@ def _state() -> dict[str, Any]:
     return {
         "args": None,
         "cfg": {"model": {"_name": "unilm", **TINY_SIZES}, "task": task, "criterion": {"_name": "cross_entropy"}},
-        "model": {"embeddings.tokens.weight": torch.zeros(3, 2), "lm_head.bias": torch.zeros(3)},
+        "model": tiny_model().state_dict(),
         "optimizer_history": [history],
         "task_state": {"layout": {"finetune_method": "causal"}},
         "extra_state": {"train_iterator": {"epoch": 1}},
     }
 
 
-def _read_state(path: Path) -> None:
-    state = load_checkpoint(path)
-    check_config(str(path), state)
+def _load_model(path: Path) -> None:
+    """Load a model as ``s2sft generate`` does."""
+    options = UnilmSeq2SeqConfig(data="", source_lang="src", target_lang="tgt")
+    options.max_source_positions, options.max_target_positions = 32, 16
+    load_model_ensemble([str(checkpoint_file(path))], task=UnilmSeq2SeqTask(options, tiny_dictionary()))
 
 
 def _write_pretrained(folder: Path) -> None:
-    model = tiny_model()
-    torch.save({**_state(), "model": model.state_dict()}, folder / "model.pt")
+    torch.save(_state(), folder / "model.pt")
     tiny_dictionary().save(str(folder / "dict.txt"))
     described = {"sizes": TINY_SIZES, "vocab_size": 50, "newly_initialized": [], "layout": {}, "files": ["model.pt"]}
     (folder / "config.json").write_text(json.dumps({**described, "family": "BERT", "model": "unilm"}))
 
 
 def _read_pretrained(folder: Path) -> None:
-    encoder = PretrainedEncoder.open(folder)
-    encoder.read_weights()
-    encoder.check_symbols(PretrainedDictionary.load(str(folder / "dict.txt")).symbols)
-    encoder.with_roles(2, 4)
+    """Begin a training from a converted encoder, as ``s2sft train --pretrained`` does."""
+    dictionary = PretrainedDictionary.load(str(folder / "dict.txt"))
+    UnilmModel.build_model(UnilmConfig(pretrained=str(folder)), Namespace(source_dictionary=dictionary))
 
 
 def _use_tokenizer(folder: Path) -> None:
@@ -303,9 +306,9 @@ READERS: dict[str, Reader] = {
     "paddle": Reader(_write_paddle, lambda folder: load_pickle(folder / "ernie.pdparams")),
     "checkpoint": Reader(
         lambda folder: torch.save(_state(), folder / "checkpoint.pt"),
-        lambda folder: _read_state(folder / "checkpoint.pt"),
+        lambda folder: _load_model(folder / "checkpoint.pt"),
     ),
-    "model_folder": Reader(lambda folder: write_model(_state(), folder, {"beam": 4}, {}), _read_state),
+    "model_folder": Reader(lambda folder: write_model(_state(), folder, {"beam": 4}, {}), _load_model),
     "pretrained": Reader(_write_pretrained, _read_pretrained),
     "dictionary": Reader(
         lambda folder: tiny_dictionary().save(str(folder / "dict.txt")),
