@@ -25,7 +25,7 @@ def test_a_place_is_named_once():
     for text in ("too large", "model.pt: too large"):
         with pytest.raises(UserError, match=r"^model\.pt: too large$"), about("model.pt"):
             raise UserError(text)
-    with pytest.raises(UserError, match="^too large$") as raised, about(None):
+    with pytest.raises(UserError, match=r"^too large$") as raised, about(None):
         raise UserError("too large", ["large"])
     assert raised.value.problems == ["large"]
 
