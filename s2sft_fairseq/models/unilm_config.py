@@ -20,6 +20,8 @@ from s2sft_fairseq.models.model_options import (
 )
 
 ATTENTIONS = ("auto", "padded", "flash", "flex", "loop")
+FURTHEST = 1_000_000
+"""The largest ``--max-relative-position`` of disentangled attention, which has a table of all distances."""
 BIASED = ("attention", "fc1", "fc2", "norm", "head")
 """Parts that may have biases: the projections of attention, the two layers of the feed-forward networks, norms, and the
 hidden layers of the head."""
@@ -289,6 +291,8 @@ def _disentangled_problems(cfg: UnilmConfig) -> list[str]:
     ]
     if str(getattr(cfg, "attention", "auto")) not in ("auto", "loop"):
         problems.append(f"--attention must be auto or loop {where}, but is {cfg.attention}")
+    if furthest > FURTHEST:
+        problems.append(f"--max-relative-position must be at most {FURTHEST:,} {where}, but is {furthest:,}")
     if buckets % 2 or 0 < buckets < 4:
         problems.append(f"--disentangled-buckets must be 0 or an even number from 4 on, but is {buckets}")
     elif furthest <= (buckets // 2 + 1 if buckets else 0):

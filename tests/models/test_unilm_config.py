@@ -167,6 +167,8 @@ def test_what_disentangled_attention_excludes():
     [
         ({"disentangled_attention": "none", "disentangled_buckets": 8},
          r"^--disentangled-buckets must be 0 without --disentangled-attention, but is 8$"),
+        ({"disentangled_attention": "both", "disentangled_buckets": 8, "max_relative_position": 10**7},
+         r"^--max-relative-position must be at most 1,000,000 with --disentangled-attention both, but is 10,000,000$"),
         ({"disentangled_attention": "both", "disentangled_buckets": 8, "max_relative_position": 5},
          r"^--max-relative-position must exceed half of --disentangled-buckets \(8\) by 2 or more, but is 5$"),
         ({"disentangled_attention": "both", "max_relative_position": 0},
