@@ -69,10 +69,11 @@ def _least_parameters(sizes: Mapping[str, Any]) -> int:
     """Return a number of parameters that a model of these sizes exceeds."""
     given = {name: sizes[name] for name in _SIZES if type(sizes.get(name)) is int and sizes[name] > 0}
     found, width, inner = 0, 768, 3072  # those of BERT base, if none are given
-    for part in ("encoder", "decoder"):  # a decoder without sizes of its own has those of the encoder
+    # A decoder without sizes of its own has those of the encoder.
+    for part, layers in (("encoder", 1), ("decoder", 0)):
         width, inner = given.get(f"{part}_embed_dim", width), given.get(f"{part}_ffn_embed_dim", inner)
         # Queries and output of attention (H, H), the two layers of the feed-forward network (H, F).
-        found += given.get(f"{part}_layers", 0) * 2 * width * (width + inner)
+        found += given.get(f"{part}_layers", layers) * 2 * width * (width + inner)
     width = given.get("encoder_embed_dim", width)
     rows = ["num_segments", "num_roles", "num_turns"]
     if str(sizes.get("disentangled_attention") or "none") != "none":
@@ -124,6 +125,10 @@ def _fairseq_problems(state: Mapping[Any, Any]) -> Iterator[str]:
         value = state.get(name, kind())
         if not isinstance(value, kind) and not (value is None and name in _MAY_BE_NONE):
             yield f"{name} must be a {kind.__name__}, but is a {type(value).__name__}"
+    if isinstance(cfg := state.get("cfg"), dict):
+        for part in ("model", "task"):
+            if not isinstance(cfg.get(part, {}), dict | Namespace | None):
+                yield f"cfg.{part} must be a dict, but is a {type(cfg[part]).__name__}"
     weights, of_task = state["model"], state.get("task_state")
     if isinstance(weights, dict):
         for name, value in weights.items():

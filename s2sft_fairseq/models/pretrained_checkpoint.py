@@ -16,9 +16,9 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, about
 from s2sft_fairseq.models.trained_parameters import FINGERPRINT, WHERE, merge_adapters
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 from s2sft_fairseq.models.unilm_parts import make_lm_head
 
 logger = logging.getLogger(__name__)
@@ -48,9 +48,10 @@ def check_fit(
         UserError: if dictionary and checkpoint have different numbers of symbols, naming both; otherwise naming every
             parameter that is missing, unknown or of another shape.
     """
-    if embedding in given and (rows := len(given[embedding])) != own[embedding][0]:
+    symbols = own[embedding][0]
+    if embedding in given and given[embedding].dim() == 2 and (rows := len(given[embedding])) != symbols:
         raise UserError(
-            f"the dictionary has {own[embedding][0]} symbols, but the checkpoint was made with {rows}: "
+            f"the dictionary has {symbols} symbols, but the checkpoint was made with {rows}: "
             "use the dict.txt that belongs to the checkpoint"
         )
     problems = [f"{key} is missing" for key in own.keys() - given.keys()]
@@ -166,8 +167,13 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
         base = open_pretrained(options["pretrained"])
         weights = merge_adapters(weights, base.read_weights(), options, options["pretrained"])
     sizes = {name: default if options.get(name) is None else options[name] for name, default in SIZES.items()}
-    if damaged := [name for name, value in sizes.items() if not _is_like(value, SIZES[name])]:
-        raise UserError.of(f"--pretrained {path} is damaged: {name} is {sizes[name]!r}" for name in damaged)
+    with about(f"--pretrained {path}"):
+        complete_sizes(UnilmConfig(), sizes)
+    if wrong := [name for name, value in weights.items() if not isinstance(value, Tensor)]:
+        raise UserError(f"--pretrained {path} is damaged: {', '.join(wrong[:5])} must be tensors")
+    if weights[TOKENS].dim() != 2:
+        shape = tuple(weights[TOKENS].shape)
+        raise UserError(f"--pretrained {path} is damaged: {TOKENS} must have two dimensions, but has the shape {shape}")
     lacking = sorted(_head_names(sizes) - weights.keys())
     symbols = (state.get("task_state") or {}).get("symbols", "")
     layout = _learned_layout(state, task)
@@ -179,12 +185,6 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
 def plain_options(options: Any) -> dict[str, Any]:
     """Return a section of a configuration as a dictionary; older checkpoints have a Namespace."""
     return dict(vars(options)) if isinstance(options, Namespace) else dict(options or {})
-
-
-def _is_like(value: Any, default: Any) -> bool:
-    """Return whether a size has the type of its default."""
-    kinds = (int, float) if isinstance(default, float) else type(default)
-    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _head_names(sizes: Mapping[str, Any]) -> set[str]:

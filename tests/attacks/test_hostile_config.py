@@ -104,6 +104,7 @@ def test_a_table_of_all_distances(tmp_path):
     [
         *({"encoder_layers": value} for value in (10**9, 10**18)),
         *({name: 10**12} for name in ("encoder_embed_dim", "encoder_ffn_embed_dim", "num_segments", "lm_head_dim")),
+        {"encoder_layers": None, "encoder_ffn_embed_dim": 2**32},
         {"max_positions": 10**10},
         {"num_segments": 0, "num_roles": 10**11, "num_turns": 4},
         {"relative_position_bins": 10**12},

@@ -119,6 +119,12 @@ def _load_model(path: Path) -> None:
     load_model_ensemble([str(checkpoint_file(path))], task=UnilmSeq2SeqTask(options, tiny_dictionary()))
 
 
+def _read_start(folder: Path) -> None:
+    """Begin a training from a checkpoint, as ``s2sft train --pretrained`` does."""
+    pretrained = str(folder / "checkpoint.pt")
+    UnilmModel.build_model(UnilmConfig(pretrained=pretrained), Namespace(source_dictionary=tiny_dictionary()))
+
+
 def _write_pretrained(folder: Path) -> None:
     torch.save(_state(), folder / "model.pt")
     tiny_dictionary().save(str(folder / "dict.txt"))
@@ -310,6 +316,7 @@ READERS: dict[str, Reader] = {
     ),
     "model_folder": Reader(lambda folder: write_model(_state(), folder, {"beam": 4}, {}), _load_model),
     "pretrained": Reader(_write_pretrained, _read_pretrained),
+    "start": Reader(lambda folder: torch.save(_state(), folder / "checkpoint.pt"), _read_start),
     "dictionary": Reader(
         lambda folder: tiny_dictionary().save(str(folder / "dict.txt")),
         lambda folder: PretrainedDictionary.load(str(folder / "dict.txt")),
