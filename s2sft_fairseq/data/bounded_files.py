@@ -26,11 +26,11 @@ LARGEST_FILE = 2**27
 """Maximum number of unpacked bytes of a file that is read as a whole; the largest tokenizers and JSON corpora have half
 of it."""
 _DEEPEST_JSON = 100
-# Bytes for a JSON text and its values; with the file, 1 GiB. The largest tokenizer (0.9 million pieces) needs 700 MiB.
+# Bytes for a JSON text and its values; with the file, 1 GiB. The largest tokenizer (0.9 million pieces) needs 750 MiB.
 _MOST_MEMORY = 900 * 2**20
-# Bytes of memory that Python may need for a list, an object, a name and another value: for lists and objects twice
+# Bytes of memory that Python may need for a list, an object, a name and another value: for lists and objects more than
 # what was measured, because they also take time.
-_MEMORY_OF = {"[": 200, "{": 400, ":": 150, ",": 100}
+_MEMORY_OF = {"[": 250, "{": 400, ":": 150, ",": 100}
 _SHORT_JSON = 2**20  # characters that cannot need that much memory
 _LARGEST_INTEGER = 2**63
 _HALF_PAIR = re.compile("[\ud800-\udfff]")

@@ -105,7 +105,7 @@ def test_json_of_millions_of_values(tmp_path, unit):
 
 # A value, and how many fit just below the limit.
 LARGEST = {
-    "lists": ("[" * 98 + "]" * 98, 46_000),
+    "lists": ("[" * 98 + "]" * 98, 37_000),
     "objects": ('{"a":' * 98 + "0" + "}" * 98, 17_000),
     "texts": ('"\U0001f600"', 6_800_000),
     "numbers": ("300", 8_500_000),
