@@ -9,10 +9,12 @@ import io
 import json
 import re
 import shutil
+import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,18 @@ from s2sft_fairseq.errors import UserError
 
 LONGEST_LINE = 2**26
 """Maximum number of bytes of a line; texts for models are less than a hundredth of it."""
-LARGEST_FILE = 2**28
-"""Maximum number of unpacked bytes of a file that is read as a whole; the largest tokenizers and JSON corpora have a
-fifth of it."""
+LARGEST_FILE = 2**27
+"""Maximum number of unpacked bytes of a file that is read as a whole; the largest tokenizers and JSON corpora have half
+of it."""
 _DEEPEST_JSON = 100
+# Bytes for a JSON text and its values; with the file, 1 GiB. The largest tokenizer (0.9 million pieces) needs 750 MiB.
+_MOST_MEMORY = 900 * 2**20
+# Bytes of memory that Python may need for a list, an object, a name and another value: for lists and objects more than
+# what was measured, because they also take time.
+_MEMORY_OF = {"[": 250, "{": 400, ":": 150, ",": 100}
+_SHORT_JSON = 2**20  # characters that cannot need that much memory
 _LARGEST_INTEGER = 2**63
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PERHAPS_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 BLOCK = 2**20  # bytes of lines that are checked together
 READING_ERRORS = (OSError, EOFError, zlib.error)  # the last two come from damaged .gz files
@@ -128,48 +137,52 @@ def parse_json(text: str | bytes, *, half_pairs: bool = False) -> Any:
         half_pairs: accept lone surrogates, for callers that report their place.
 
     Raises:
-        ValueError: if the text is not JSON, is nested more than 100 deep, has a whole number of more than 64 bits, or
-            has a lone surrogate, which UTF-8 cannot encode. For bytes that are not UTF-8, its subclass
-            `UnicodeDecodeError`.
+        ValueError: if the text is not JSON, is nested more than 100 deep, has so many values that they may need more
+            than 900 MiB of memory, has a whole number of more than 64 bits, or has a lone surrogate, which UTF-8 cannot
+            encode. For bytes that are not UTF-8, its subclass `UnicodeDecodeError`.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
+    if len(text) > _SHORT_JSON and _memory(text) > _MOST_MEMORY:
+        raise ValueError(f"its text and values may need more than {_MOST_MEMORY:,} bytes of memory")
     try:
         value = json.loads(text, parse_int=_integer)
     except RecursionError:
         raise ValueError(f"it is nested more than {_DEEPEST_JSON} deep") from None
-    if text.count("[") + text.count("{") > _DEEPEST_JSON and not _is_flat(value):
+    if text.count("[") + text.count("{") > _DEEPEST_JSON and any(islice(_levels(value), _DEEPEST_JSON, None)):
         raise ValueError(f"it is nested more than {_DEEPEST_JSON} deep")
     if not half_pairs and _PERHAPS_HALF_PAIR.search(text) and has_half_pair(value):
         raise ValueError("it has half of a surrogate pair")
     return value
 
 
+def _memory(text: str) -> int:
+    """Return about how many bytes of memory a JSON text and its values need at most."""
+    return 2 * sys.getsizeof(text) + sum(text.count(mark) * memory for mark, memory in _MEMORY_OF.items())
+
+
 def has_half_pair(value: Any) -> bool:
     """Return whether a JSON value has a lone surrogate, which UTF-8 cannot encode."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
+    parents = chain.from_iterable(_levels([value]))
+    parts = chain.from_iterable(chain(each, each.values()) if isinstance(each, dict) else each for each in parents)
+    return any(_HALF_PAIR.search(part) for part in parts if isinstance(part, str))
 
 
 def _integer(text: str) -> int:
     """Return a whole number of at most 64 bits; Python itself accepts up to 4,300 digits."""
-    if len(text) > 20 or not -_LARGEST_INTEGER <= int(text) < _LARGEST_INTEGER:
+    number = int(text) if len(text) <= 20 else _LARGEST_INTEGER
+    if not -_LARGEST_INTEGER <= number < _LARGEST_INTEGER:
         raise ValueError(f"the whole number {text:.40} has more than 64 bits")
-    return int(text)
+    return number
 
 
-def _is_flat(value: Any) -> bool:
-    """Return whether a value is nested at most `_DEEPEST_JSON` deep; the search is breadth-first, not recursive."""
-    level = [value]
-    for _ in range(_DEEPEST_JSON):
-        lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = list(chain.from_iterable(lists))
-        if not level:
-            return True
-    return False
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """Yield the lists and objects of each level of a JSON value; the search is breadth-first, not recursive."""
+    level = [value] if isinstance(value, dict | list) else []
+    while level:
+        yield level
+        children = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for each in children if isinstance(each, dict | list)]
 
 
 def read_json(path: Path) -> Any:

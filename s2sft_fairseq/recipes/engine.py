@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import disk_errors, locked, write_whole
 from s2sft_fairseq.plots.training import draw, read_run
@@ -106,8 +107,8 @@ class Stages:
             text = json.dumps(now, indent=1, ensure_ascii=False)
             write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:  # an earlier version of this package wrote another format
+            before = read_json_object(file)
+        except UserError:  # an earlier version of this package wrote another format
             before = {}
         changed = [name for name in now | before if now.get(name, "") != before.get(name, "")]
         if changed:

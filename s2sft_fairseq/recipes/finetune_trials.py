@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
-from s2sft_fairseq.data.bounded_files import read_json_object
+from s2sft_fairseq.data.bounded_files import parse_json, read_json_object
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.progress import step
 from s2sft_fairseq.recipes.engine import like_a_process, options
@@ -154,7 +154,7 @@ class Trials(Generation):
         files = (self.corpus / f"{name}.src", self.corpus / f"{name}.refs.jsonl", made)
         rows = list(zip(*(path.read_text(encoding="utf-8").split("\n")[:-1] for path in files), strict=True))
         few = rows[:: -(-len(rows) // SHOWN)]
-        return [{"source": a, "reference": json.loads(b)["refs"][0], "generated": c} for a, b, c in few]
+        return [{"source": a, "reference": parse_json(b)["refs"][0], "generated": c} for a, b, c in few]
 
     def export(self, made: Path) -> None:
         """Write the model folder, with the facts for its card."""

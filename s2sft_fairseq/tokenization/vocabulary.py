@@ -20,6 +20,7 @@ from s2sft_fairseq.data.dictionary import (
     PretrainedDictionary,
 )
 from s2sft_fairseq.errors import UserError, shown
+from s2sft_fairseq.tokenization.growth import check_growth
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
 ADDED_TOKENS = "added_tokens.json"
@@ -214,6 +215,7 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict) or "vocab" not in model:
         raise UserError(f"{path} must be a file of Hugging Face's tokenizers, with a model and its vocab")
+    check_growth(document, path)
     # Old files do not name the type of the model: BPE has merges, WordPiece has this prefix.
     guess = "WordPiece" if "continuing_subword_prefix" in model and "merges" not in model else "BPE"
     return {**document, "model": {"type": guess, **model}}

@@ -1,7 +1,10 @@
 """JSON and TOML that are nested deeply enough to end Python."""
 
+from pathlib import Path
+
 import pytest
 
+import s2sft_fairseq
 from s2sft_fairseq.corpora.pairs import USUAL, read_pairs
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.data.bounded_files import parse_json, read_json
@@ -35,3 +38,11 @@ def test_deep_toml(tmp_path):
     (tmp_path / "mine.toml").write_text(f"seed = {'[' * 100_000}{']' * 100_000}")
     with pytest.raises(UserError, match=r"mine\.toml must be a TOML file of settings, but is nested deeply"):
         read_toml(tmp_path / "mine.toml")
+
+
+def test_all_json_of_others_passes_one_reader():
+    """The other modules parse what this package wrote: in the user's cache, in the same process, in its own actors."""
+    package = Path(s2sft_fairseq.__file__).parent
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if "json.load" in path.read_text("utf-8")}
+    own = {"modules/matmul.py", "inference/files.py", "inference/shards.py", "inference/ray_engine.py"}
+    assert found == {"data/bounded_files.py", *own}

@@ -87,9 +87,10 @@ def test_settings_of_a_stage_that_failed_are_forgotten(stages, tmp_path, made):
         pin(encoder="other", text="same")
     with pytest.raises(UserError, match=r"\n  text: before same, now $"):
         pin(encoder="right")
-    (tmp_path / "settings").write_text("--encoder right\n")  # as shell scripts wrote them
-    with pytest.raises(UserError, match=r"\n  encoder: before , now right"):
-        pin(encoder="right", text="same")
+    for text in ("--encoder right\n", "[]", "[" * 100_000):  # the first one as shell scripts wrote them
+        (tmp_path / "settings").write_text(text)
+        with pytest.raises(UserError, match=r"\n  encoder: before , now right"):
+            pin(encoder="right", text="same")
 
 
 def test_commands_are_measured(stages, tmp_path, capsys):

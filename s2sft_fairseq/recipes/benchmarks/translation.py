@@ -1,6 +1,5 @@
 """Benchmarks of translation."""
 
-import json
 from argparse import Namespace
 from pathlib import Path
 from statistics import mean
@@ -8,6 +7,7 @@ from statistics import mean
 from s2sft_fairseq.corpora.iwslt14 import read_iwslt14
 from s2sft_fairseq.corpora.line_aligned import multi30k, read_line_aligned, wmt10
 from s2sft_fairseq.corpora.reading import Malformed
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.generation import Generation
@@ -84,7 +84,7 @@ class WMT10(Generation):
 
 def read_bleu(path: Path) -> float:
     """Return BLEU from a file of ``s2sft evaluate --task bleu --json``."""
-    (system,) = json.loads(path.read_text(encoding="utf-8"))["systems"].values()
+    (system,) = read_json_object(path)["systems"].values()
     return next(score["value"] for score in system["scores"] if score["name"] == "BLEU")
 
 
