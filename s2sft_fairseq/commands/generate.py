@@ -17,6 +17,7 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.file_generator import generate_file
 from s2sft_fairseq.inference.ray_engine import generate_shards
 from s2sft_fairseq.inference.shards import FORMATS, find_shards
+from s2sft_fairseq.signals import end, handled
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
 
@@ -110,7 +111,8 @@ def main(arguments: list[str]) -> None:
         raise UserError.of(problems)
     args["data"] = args["tokenizer_dir"]  # the folder of the dictionary
     generate = generate_shards if raw.engine == "ray" else generate_file
-    generate(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
+    with handled(end):
+        generate(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
 
 
 def _of_model_folder(arguments: list[str]) -> list[str]:

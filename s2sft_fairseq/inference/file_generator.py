@@ -30,7 +30,6 @@ from s2sft_fairseq.inference.files import (
 )
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, load_models
 from s2sft_fairseq.progress import sentence_progress
-from s2sft_fairseq.signals import end, handled
 from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 
@@ -156,7 +155,7 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
     text = open_text(raw.input, raw, cfg, tokenizer)
     generator = FileGenerator(tokenizer, cfg)
     settings = {"--input": file_state(raw.input), **settings_of_lines(raw, cfg)}
-    with handled(end), ResumableOutput(raw.output, settings, raw.buffer_size) as output:
+    with ResumableOutput(raw.output, settings, raw.buffer_size) as output:
         done = generator.write(
             text,
             output.append,

@@ -139,7 +139,7 @@ def _write_missing(
 ) -> list[str]:
     """Let actors write shards, record each finished shard, and return the mistakes in the others."""
     problems: list[str] = []
-    with _cluster(raw.actors) as ray, handled(end):
+    with _cluster(raw.actors) as ray, handled(end):  # once more: Ray handles SIGTERM itself from its start on
         try:
             for row in _rows(ray, missing, raw, cfg):
                 shard, result = Shard(Path(row["input"]), Path(row["output"])), json.loads(row["result"])

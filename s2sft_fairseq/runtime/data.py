@@ -1,5 +1,6 @@
 """Patches of fairseq's data: old names of NumPy, damaged files, data loading workers, binarizing, interactive text."""
 
+import gc
 import logging
 import types
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import numpy as np
 from fairseq.binarizer import FileBinarizer
 from fairseq.data import data_utils, iterators, language_pair_dataset, token_block_dataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from fairseq_cli import interactive
+from fairseq_cli import interactive, train
 
 from s2sft_fairseq.data.text_files import check_text
 from s2sft_fairseq.errors import UserError
@@ -28,6 +29,7 @@ def install() -> None:
     for kind in (MMapIndexedDataset, MMapIndexedDataset.Index):
         wrap(kind, "__del__", _close)
     iterators.EpochBatchIterator = EpochBatchIterator  # where `FairseqTask.get_batch_iterator` finds it
+    wrap(train, "train", _epoch)
     wrap(FileBinarizer, "multiprocess_dataset", _binarize)
     wrap(interactive, "buffered_read", _read_interactive)
 
@@ -61,15 +63,23 @@ def _close(close: Function, dataset: Any) -> None:
         close(dataset)
 
 
+def _epoch(run: Function, cfg: Any, trainer: Any, task: Any, *args: Any) -> Any:
+    """Patch ``train`` of fairseq_cli/train.py, which trains an epoch: close the folder of the epoch before.
+
+    Objects that refer to each other keep its files open: fairseq's sampler and its iterator, and the errors of
+    omegaconf, with the functions that they passed. Python's garbage collector would find them many folders later.
+    """
+    if task.has_sharded_data("train"):
+        gc.collect()
+    return run(cfg, trainer, task, *args)
+
+
 class EpochBatchIterator(iterators.EpochBatchIterator):
-    """The class of fairseq/data/iterators.py, with three changes.
+    """The class of fairseq/data/iterators.py, with two changes.
 
     Workers end with their epoch unless the next one uses them. fairseq keeps them. If the next epoch has other batches,
     they are never used again: they run until Python's garbage collector finds them, which then waits 5 seconds for
     each.
-
-    The data of an epoch is closed when the next epoch reads another folder. fairseq's sampler refers to its iterator,
-    so that the data stays open until the garbage collector finds both, up to ten folders later.
 
     A training resumes within an epoch with any number of ranks. Ranks take batches in turn, so what N ranks have read
     is the beginning of the epoch. fairseq saves how many batches each rank has read, and would read the first ones
@@ -80,12 +90,6 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         if not getattr(dataset, "can_reuse_epoch_itr_across_epochs", True):
             options.update(reuse_dataloader=False, persistent_workers=False)
         super().__init__(dataset, *args, **options)
-
-    def _get_iterator_for_epoch(self, *args: Any, **options: Any) -> Any:
-        found = super()._get_iterator_for_epoch(*args, **options)
-        if not self.reuse_dataloader:
-            self.epoch_batch_sampler.ordered_batches = None  # it has the batches of its only epoch
-        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, with the number of ranks."""

@@ -23,7 +23,7 @@ from fairseq_cli import train
 from torch import distributed
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.files import DiskError, write_whole
 from s2sft_fairseq.runtime import Function, wrap
 from s2sft_fairseq.runtime.lost_ranks import new_group
 from s2sft_fairseq.signals import INTERRUPTED, STATUS, end, handled
@@ -130,7 +130,10 @@ def _save_with_status(save: Function, cfg: Any, trainer: Any, epoch_itr: Any, *a
 
 
 def _write_status(cfg: Any, trainer: Any, epoch_itr: Any, state: str) -> None:
-    """Write ``status.json``, on the rank that writes the checkpoints."""
+    """Write ``status.json``, on the rank that writes the checkpoints.
+
+    A disk that refuses it does not end the training: a status that is too old makes a scheduler start it once more.
+    """
     if cfg.no_save or not trainer.is_data_parallel_master:
         return
     limits = trainer.cfg.optimization
@@ -142,7 +145,10 @@ def _write_status(cfg: Any, trainer: Any, epoch_itr: Any, state: str) -> None:
         "max_epoch": limits.max_epoch or None,
     }
     text = json.dumps(status, indent=1) + "\n"
-    write_whole(Path(cfg.save_dir) / STATUS_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    try:
+        write_whole(Path(cfg.save_dir) / STATUS_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    except DiskError as error:
+        logger.warning(error)
 
 
 def _save(cfg: Any, trainer: Any, epoch_itr: Any, name: str) -> None:

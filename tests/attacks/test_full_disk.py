@@ -3,6 +3,7 @@
 Needs root, to mount a small file system. `pytest -m "" -s tests/attacks/test_full_disk.py` prints what remained.
 """
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -41,15 +42,16 @@ def train_on_a_full_disk(disk: Path, words: tuple, seconds: float) -> tuple[int,
     Returns:
         The exit status, and all output.
     """
-    lines = []
+    lines, was_filled = [], False
     command = [*S2SFT, "train", *map(str, words), "--save-dir", str(disk / "checkpoints")]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         for line in process.stdout:
             lines.append(line)
-            if "| Saved checkpoint" in line and not (disk / "filler").exists():
+            if "| Saved checkpoint" in line and not was_filled:
                 fill(disk)
+                was_filled = True
             elif "| Saving checkpoint to" in line and (disk / "filler").exists():
                 time.sleep(seconds)
                 (disk / "filler").unlink()
@@ -64,19 +66,22 @@ def updates_of(path: Path) -> int | None:
         return None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [1, 4, 20])
+@pytest.mark.parametrize(
+    "seconds", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.slow)]
+)
 @pytest.mark.process
 def test_training(disk, tiny_data, tiny_options, seconds):
     saves = ("--save-interval", 1000, "--save-interval-updates", EVERY, "--keep-interval-updates", 1)
     words = (tiny_data, *tiny_options.training, *saves, "--max-update", 2 * EVERY)
     status, output = train_on_a_full_disk(disk, words, seconds)
-    left = {path.name: updates_of(path) for path in sorted((disk / "checkpoints").iterdir())}
+    left = {path.name: updates_of(path) for path in sorted((disk / "checkpoints").glob("*.pt"))}
+    others = {path.name for path in (disk / "checkpoints").iterdir()} - left.keys()
     print(f"\nfull for {seconds} s: exit status {status}; {left}\n{output[-300:] if status else ''}")
-    assert None not in left.values()
+    assert None not in left.values() and others <= {"status.json"}
     if seconds < 5:
         assert (status, left["checkpoint_last.pt"]) == (0, 2 * EVERY)
         assert left[f"checkpoint_1_{EVERY}.pt" if 2 * EVERY not in left.values() else "checkpoint_best.pt"]
+        assert json.loads((disk / "checkpoints" / "status.json").read_text())["state"] == "done"
     else:
         assert status not in (0, None)
         assert left["checkpoint_last.pt"] == EVERY

@@ -178,6 +178,30 @@ def test_a_node_that_is_killed_loses_no_line(cluster, call_command, options, by_
     assert texts(out) == dict.fromkeys(("0.txt", "1.txt", "2.txt"), (tmp_path / "expected.txt").read_text())
 
 
+@pytest.mark.slow
+@pytest.mark.process
+def test_an_actor_is_where_a_gpu_is(cluster, call_command, options, by_ray, tmp_path):
+    """A node that only pretends to have one: the model runs on its CPU. The second actor waits for another GPU."""
+    (tmp_path / "corpus").mkdir()
+    for number in range(2):
+        (tmp_path / "corpus" / f"{number}.txt").write_text("".join(f"{line}\n" for line in LONG))
+    node, places = cluster.add_node(num_cpus=1, num_gpus=1), []
+    raylet = node.all_processes["raylet"][0].process.pid
+
+    def look():
+        begun = wait_for(lambda: [path for path in (tmp_path / "out").glob(".*.txt.*.tmp") if path.stat().st_size])
+        places.extend(parent(re.fullmatch(r"\..\.txt\.(\d+)-.*", path.name)[1]) for path in begun)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    stdout = call_command(*(word for word in by_ray if word != "--cpu"), "--actors", 2).stdout
+    thread.join()
+    cluster.remove_node(node)
+    assert places == [raylet] and "out: 2 shards; 1,920 sentences" in stdout
+    call_command(*options, "--input", "corpus/0.txt", "--buffer-size", 8, "--output", "expected.txt")
+    assert texts(tmp_path / "out") == dict.fromkeys(("0.txt", "1.txt"), (tmp_path / "expected.txt").read_text())
+
+
 @pytest.mark.usefixtures("without_ray")
 def test_only_missing_shards_are_written_again(call_command, by_ray, corpus, tmp_path):
     call_command(*by_ray)
@@ -270,13 +294,21 @@ def test_a_shard_that_kills_its_actors_is_given_up(call_command, by_ray, corpus,
     assert [path.name for path in (tmp_path / "out").glob(".*")] == []
 
 
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.usefixtures("without_ray")  # in its second run
-def test_the_command_is_killed_and_given_again(
-    call_command, start_command, options, by_ray, corpus, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("number", "address", "status"),
+    [
+        (signal.SIGTERM, "of the cluster", 75),
+        pytest.param(signal.SIGTERM, "", 75, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, "", -signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_the_command_is_ended_and_given_again(
+    cluster, call_command, start_command, options, by_ray, corpus, tmp_path, monkeypatch, number, address, status
 ):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    """On a cluster that goes on, and on a Ray of its own."""
+    monkeypatch.setenv("RAY_ADDRESS", address and cluster.address)
     (corpus / "z.txt").write_text("".join(f"{line}\n" for line in LONG))
     process = start_command(*by_ray, "--no-progress-bar")
     manifest = tmp_path / "out" / "manifest.json"
@@ -287,8 +319,8 @@ def test_the_command_is_killed_and_given_again(
         return len(done) == 5 and any((tmp_path / "out").glob(".z.txt.*.tmp"))
 
     wait_for(is_in_last_shard)
-    process.kill()
-    process.wait()
+    process.send_signal(number)
+    assert process.wait() == status
     assert not (tmp_path / "out" / "z.txt").exists()
     saved = times(tmp_path / "out")
     done = {name: at for name, at in saved.items() if name.endswith(".txt") and not name.startswith(".")}

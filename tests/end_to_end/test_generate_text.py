@@ -13,6 +13,7 @@ import time
 import pytest
 from command_output import generated, scores
 
+from s2sft_fairseq.inference import file_generator
 from s2sft_fairseq.inference.files import ResumableOutput
 
 DRAW = random.Random(2)
@@ -177,6 +178,18 @@ def test_a_run_that_gets_a_signal_keeps_windows(generate, call_command, options,
     assert f"out.txt.part has {len(kept)} lines" in done.stderr and not (tmp_path / "out.txt").exists()
     assert f"{len(kept)} of them by an earlier run" in call_command(*words).stdout
     assert read(tmp_path / "out.txt") == whole
+
+
+def test_a_signal_while_the_model_is_loaded(generate, call_command, options, tmp_path, monkeypatch):
+    """The run ends with the status that schedulers queue again."""
+
+    def load(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(file_generator, "FileGenerator", load)
+    (tmp_path / "in.txt").write_text("a b c d\n")
+    call_command("generate", *options, "--input", "in.txt", "--output", "out.txt", status=75)
+    assert not list(tmp_path.glob("out.txt*"))
 
 
 def test_a_killed_run_resumes(generate, start_command, options, tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import torch
 from called import call
 from fairseq.trainer import Trainer
+from faults import fail_at, signalled
 from hugging_face import VOCAB_SIZE, initial_model, save
 from safetensors.torch import load_file
 
@@ -58,12 +60,17 @@ def started(folder: Path, output: Path, run=cli.call, **settings: object) -> Fin
     return Finetuning({"train": [folder / "pairs.tsv"]}, USUAL, values, ["--log-interval", "1"], run)
 
 
+def command(output: str) -> tuple[object, ...]:
+    """Return the words of the command that `started` stands for."""
+    options = [word for name, value in SHORT.items() for word in (f"--{name}", *([value] if value is not True else []))]
+    words = ("finetune", "--encoder", "encoder", "--train", "pairs.tsv", "--output", output, *options)
+    return (*words, "--", "--log-interval", 1)
+
+
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> tuple[Path, str]:
     """The output of an uninterrupted command line, and what it printed."""
-    options = [word for name, value in SHORT.items() for word in (f"--{name}", *([value] if value is not True else []))]
-    words = ("--encoder", "encoder", "--train", "pairs.tsv", "--output", "whole", *options)
-    done = call(folder, "finetune", *words, "--", "--log-interval", 1)
+    done = call(folder, *command("whole"))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return folder / "whole", done.stdout
 
@@ -149,6 +156,17 @@ def test_a_run_that_is_interrupted_many_times(folder, whole, monkeypatch):
     found, expected = (json.loads((each / "finetune.json").read_text()) for each in (output, whole[0]))
     assert list(found["seconds"]) == list(expected["seconds"])
     assert all(found[name] == expected[name] for name in ("settings", "candidates", "chosen", "search", "examples"))
+
+
+def test_a_run_that_is_asked_to_end(folder, whole):
+    """It ends after the update, with the status that schedulers queue again; the same command makes the same model."""
+    with fail_at(0, 5, "after update", signalled(signal.SIGTERM)) as had:
+        assert call(folder, *command("ended")).returncode == 75
+    resumed = call(folder, *command("ended"))
+    assert (had, resumed.returncode) == ([5], 0)
+    assert "update 6/6" in resumed.stdout and "update 5/6" not in resumed.stdout
+    one, other = (weights(output / "model") for output in (whole[0], folder / "ended"))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 LOSSES = {3: 1.5, 6: 1.25}

@@ -6,10 +6,11 @@ Their place within an epoch is kept for any number of ranks.
 import gc
 import io
 import multiprocessing
+import os
+import shutil
 import sys
 import time
-import weakref
-from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import torch
 from fairseq.data import Dictionary, FairseqDataset, LanguagePairDataset, ListDataset, TokenBlockDataset, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
@@ -139,22 +141,29 @@ def workers_after_an_epoch(reusable):
         gc.enable()
 
 
-def test_the_data_of_an_epoch_is_closed_with_it():
-    """Without the help of the garbage collector, which would find it epochs later."""
-    data = Numbers(reusable=False)
-    closed = weakref.ref(data)
+def test_a_training_on_many_folders_has_the_files_of_one_open(
+    call_command, tiny_data, tiny_options, tmp_path, monkeypatch
+):
+    """Also if Python's garbage collector does not run by itself."""
+    folders = [tmp_path / f"shard{number}" for number in range(5)]
+    for folder in folders:
+        shutil.copytree(tiny_data, folder)
+    step, opened = Trainer.train_step, []
+
+    def train_step(trainer, *args, **options):
+        links = [Path(os.path.realpath(link)) for link in Path("/proc/self/fd").iterdir()]
+        opened.append({path.parent.name for path in links if path.name.startswith("train.")})
+        return step(trainer, *args, **options)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    words = (":".join(map(str, folders)), *tiny_options.training, "--max-epoch", 5, "--save-dir", "run")
     gc.collect()
     gc.disable()
     try:
-        epoch = FairseqTask(Namespace()).get_batch_iterator(data, max_sentences=2, data_buffer_size=1)
-        assert len(list(epoch.next_epoch_itr())) == 2
-        del data, epoch
-        deadline = time.monotonic() + 4
-        while closed() is not None and time.monotonic() < deadline:  # until the thread that fills the buffer has ended
-            time.sleep(0.05)
-        assert closed() is None
+        call_command("train", *words)
     finally:
         gc.enable()
+    assert opened == [{folder.name} for folder in folders for _ in range(7)]  # 50 pairs in batches of 8
 
 
 @pytest.mark.process

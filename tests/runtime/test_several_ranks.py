@@ -143,14 +143,18 @@ WAYS = {
     "sharded_deltalm": (SHARDED, 2, (*DELTALM, "--checkpoint-activations")),
     "deltalm": ((), 2, DELTALM),
     "classification": ((), 2, CLASSIFICATION),
+    # 13 batches for four ranks: the last update has none for three of them.
     "four": ((), 1, ()),
     "four_sharded": (SHARDED, 1, ()),
-    # 13 batches: the last update has one batch, and none for the second rank.
+    "four_deltalm": ((), 1, DELTALM),
+    "four_classification": ((), 1, CLASSIFICATION),
+    # 13 batches for two: the last update has none for the second one.
     "empty": ((), 1, ("--max-update", "7")),
     "empty_sharded": (SHARDED, 1, ("--max-update", "7")),
     "empty_deltalm": ((), 1, (*DELTALM, "--max-update", "7")),
-    # 13 batches for four ranks: the last update has none for three of them.
-    "four_empty": ((), 1, ("--max-update", "4")),
+    "empty_frozen": ((), 1, (*FROZEN, "--max-update", "7")),
+    "empty_lora": ((), 1, (*LORA, "--max-update", "7")),
+    "empty_sharded_lora": (SHARDED, 1, (*LORA, "--max-update", "7")),
 }
 """Options of the ranks, their `--update-freq`, and further options of the single process."""
 
