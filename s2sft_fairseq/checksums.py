@@ -46,17 +46,26 @@ def _sums(paths: Sequence[Path]) -> list[str]:
     return sums
 
 
-def write_checksums(folder: Path, others: Mapping[str, str] | None = None, file: Path | None = None) -> None:
-    """Write the checksums of all files of a folder, except model cards and logs.
+def write_checksums(
+    folder: Path,
+    others: Mapping[str, str] | None = None,
+    *,
+    names: Iterable[str] | None = None,
+    file: Path | None = None,
+) -> None:
+    """Write the checksums of files of a folder.
 
     Args:
         folder: the folder.
-        others: checksums of files that are not in the folder yet, by name.
-        file: the file to write; None: ``SHA256SUMS`` in the folder, which must not be read meanwhile.
+        others: further checksums, of files that keep theirs or are not in the folder yet, by name.
+        names: names of the files; None: all files, except model cards and logs.
+        file: the file to write, if it is to replace the old one when it is complete; None: ``SHA256SUMS``.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name))
-    names = [path.relative_to(folder).as_posix() for path in paths]
-    sums = dict(others or {}) | dict(zip(names, _sums(paths), strict=True))
+    if names is None:
+        paths = [path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name)]
+        names = [path.relative_to(folder).as_posix() for path in paths]
+    names = sorted(names)
+    sums = dict(others or {}) | dict(zip(names, _sums([folder / name for name in names]), strict=True))
     text = "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
     (file or folder / CHECKSUMS).write_text(text, encoding="utf-8")
 
