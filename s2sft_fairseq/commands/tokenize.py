@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = [] if options.source else [group for _, group in _by_stem(texts)]
     with locked(options.output_dir):
         names = {path.name for job in jobs for path in job.outputs}
-        remove_temporary(options.output_dir, names.__contains__)
+        remove_temporary(options.output_dir, {*names, CHECKSUMS}.__contains__)
         _run(options, jobs, groups)
         if options.dict and options.dict.parent == options.output_dir:
             names.add(options.dict.name)
