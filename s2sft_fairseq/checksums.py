@@ -20,9 +20,9 @@ from s2sft_fairseq.progress import bar_of_bytes
 
 CHECKSUMS = "SHA256SUMS"
 SKIP = "S2SFT_SKIP_CHECKSUMS"
-# Files without a checksum: people edit them, or they grow.
-_WITHOUT = re.compile(r"README\.md|.*\.log|SHA256SUMS")
-_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
+# Files without a checksum: people edit them, they grow, or they are there while a process writes.
+_WITHOUT = re.compile(r"README\.md|.*\.log|SHA256SUMS|\.lock|\..*\.tmp")
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")  # sha256sum writes * with --binary
 _CHUNK = 1 << 20
 _checked: set[tuple[object, ...]] = set()
 
@@ -46,18 +46,28 @@ def _sums(paths: Sequence[Path]) -> list[str]:
     return sums
 
 
-def write_checksums(folder: Path, others: Mapping[str, str] | None = None) -> None:
-    """Write the checksums of all files of a folder, except model cards and logs.
+def write_checksums(
+    folder: Path,
+    others: Mapping[str, str] | None = None,
+    *,
+    names: Iterable[str] | None = None,
+    file: Path | None = None,
+) -> None:
+    """Write the checksums of files of a folder.
 
     Args:
         folder: the folder.
-        others: checksums of files that are not in the folder yet, by name.
+        others: further checksums, of files that keep theirs or are not in the folder yet, by name.
+        names: names of the files; None: all files, except model cards and logs.
+        file: the file to write, if it is to replace the old one when it is complete; None: ``SHA256SUMS``.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name))
-    names = [path.relative_to(folder).as_posix() for path in paths]
-    sums = dict(others or {}) | dict(zip(names, _sums(paths), strict=True))
+    if names is None:
+        paths = [path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name)]
+        names = [path.relative_to(folder).as_posix() for path in paths]
+    names = sorted(names)
+    sums = dict(others or {}) | dict(zip(names, _sums([folder / name for name in names]), strict=True))
     text = "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
-    (folder / CHECKSUMS).write_text(text, encoding="utf-8")
+    (file or folder / CHECKSUMS).write_text(text, encoding="utf-8")
 
 
 def read_checksums(folder: Path) -> dict[str, str]:

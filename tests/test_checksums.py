@@ -86,6 +86,22 @@ def test_a_file_is_read_once_in_a_process(folder, monkeypatch):
     assert read == [folder / "a.txt", folder / "b.bin"]
 
 
+def test_checksums_of_sha256sum_in_its_binary_mode(folder):
+    """Others write them beside their files."""
+    (folder / CHECKSUMS).write_text((folder / CHECKSUMS).read_text().replace("  ", " *"))
+    check_files(folder / "a.txt")
+    flip(folder / "a.txt", 0)
+    with pytest.raises(UserError, match=r"a\.txt is damaged"):
+        check_files(folder / "a.txt")
+
+
+def test_what_is_temporary_has_no_checksum(folder):
+    for name in (".lock", ".a.txt.1-0123abcd.tmp"):
+        (folder / name).touch()
+    write_checksums(folder)
+    assert read_checksums(folder).keys() == {"a.txt", "b.bin", "inner/c d.txt"}
+
+
 @pytest.mark.parametrize(
     "line", ["a.txt", "0" * 63 + "  a.txt", "0" * 64 + "  ../a.txt", "0" * 64 + "  /a.txt", "\xff"]
 )

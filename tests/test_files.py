@@ -38,6 +38,17 @@ def test_a_file_gets_its_name_once_it_is_complete(tmp_path):
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
+def test_two_writers_of_a_file(tmp_path):
+    """Each writes its own; the file is the one that ends last."""
+    path = tmp_path / "file"
+    with whole_file(path) as one:
+        one.write_text("o")
+        write_whole(path, lambda two: two.write_text("two"))
+        assert path.read_text() == "two"
+        one.write_text("one")
+    assert path.read_text() == "one" and names(tmp_path) == ["file"]
+
+
 def test_temporary_files_of_a_file(tmp_path):
     path = tmp_path / "file[1]"
     (tmp_path / ".file[1].more.1-0123abcd.tmp").touch()  # belongs to another file

@@ -80,7 +80,7 @@ def _write_in_tries(path: Path, write: Callable[[Path], object], size: Callable[
         return write_whole(path, write)
     except DiskError as error:
         reason = f"{error.reason} in {len(PAUSES) + 1} tries; it needs {size():,} bytes"
-        raise DiskError(path, reason, "what was saved before is still there") from error
+        raise DiskError(path, reason) from error
 
 
 class _Length(io.RawIOBase):

@@ -14,6 +14,7 @@ from pathlib import Path
 from s2sft_fairseq.checksums import CHECKSUMS, check_checkpoint, check_folder, write_checksums
 from s2sft_fairseq.diagnosis.report import Report
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import locked, whole_file
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _accept(folders: Sequence[Path], report: Report) -> None:
     for folder in folders:
         if (folder / CHECKSUMS).is_file():
-            write_checksums(folder)
+            with locked(folder), whole_file(folder / CHECKSUMS) as temporary:
+                write_checksums(folder, file=temporary)
             report.facts.setdefault("checksums", {})[str(folder)] = "those of the files now"
         else:
             report.problems.append(f"{folder} must hold {CHECKSUMS}, which s2sft writes, but does not")

@@ -14,6 +14,7 @@ from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_conf
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import has_fields
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.files import added_files
 from s2sft_fairseq.inference.file_generator import generate_file
 from s2sft_fairseq.inference.ray_engine import generate_shards
 from s2sft_fairseq.inference.shards import FORMATS, find_shards
@@ -95,7 +96,9 @@ def main(arguments: list[str]) -> None:
     given = {argument.partition("=")[0] for argument in arguments}
     wants_help = bool({"-h", "--help"} & given)
     if not wants_help and not {"--input", "--output"} & given:
-        fairseq_command.run("generate", arguments)
+        _generate_from_binarized(
+            arguments, None if wants_help else fairseq_command.value_of(arguments, "--results-path")
+        )
         return
     # --tokenizer-dir is an option of --bpe pretrained.
     if (bpe := fairseq_command.value_of(arguments, "--bpe")) not in (None, "pretrained"):
@@ -113,6 +116,15 @@ def main(arguments: list[str]) -> None:
     generate = generate_shards if raw.engine == "ray" else generate_file
     with handled(end):
         generate(raw, convert_namespace_to_omegaconf(argparse.Namespace(**args)))
+
+
+def _generate_from_binarized(arguments: list[str], results: str | None) -> None:
+    """Run fairseq's command; what it writes to the folder `results` appears there when it is complete."""
+    if results is None:
+        fairseq_command.run("generate", arguments)
+        return
+    with added_files(Path(results)) as made:
+        fairseq_command.run("generate", [*arguments, "--results-path", str(made)])  # the last one counts
 
 
 def _of_model_folder(arguments: list[str]) -> list[str]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from s2sft_fairseq.checksums import CHECKSUMS, read_checksums, write_checksums
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import locked, remove_temporary, write_whole
+from s2sft_fairseq.files import locked, remove_temporary, whole_file, write_whole
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
@@ -52,8 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = [] if options.source else [group for _, group in _by_stem(texts)]
     with locked(options.output_dir):
         names = {path.name for job in jobs for path in job.outputs}
-        remove_temporary(options.output_dir, names.__contains__)
+        remove_temporary(options.output_dir, {*names, CHECKSUMS}.__contains__)
         _run(options, jobs, groups)
+        if options.dict and options.dict.parent == options.output_dir:
+            names.add(options.dict.name)
+        _add_checksums(options.output_dir, names)
+
+
+def _add_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Write the checksums of files of a folder; those of other runs keep theirs."""
+    files = [name for name in names if (folder / name).is_file()]  # not pipes
+    with whole_file(folder / CHECKSUMS) as temporary:
+        write_checksums(folder, read_checksums(folder), names=files, file=temporary)
 
 
 def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequence[Path]]) -> None:

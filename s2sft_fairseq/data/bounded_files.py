@@ -18,6 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.errors import UserError
 
 LONGEST_LINE = 2**26
@@ -72,7 +73,12 @@ def too_long(path: Path, number: int) -> str:
 
 
 def open_bytes(path: Path) -> LineReader:
-    """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; pipes can be opened repeatedly."""
+    """Open a file or a pipe for reading, decompressed if its name ends in ``.gz``; pipes can be opened repeatedly.
+
+    Raises:
+        UserError: the file differs from its checksum in the ``SHA256SUMS`` beside it.
+    """
+    check_files(path)
     file = readable(path)
     return LineReader(path, gzip.open(file, "rb") if path.suffix == ".gz" else io.FileIO(file))
 

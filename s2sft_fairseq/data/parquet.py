@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import readable
 from s2sft_fairseq.errors import UserError, package
 
@@ -22,10 +23,12 @@ def open_parquet(path: Path, columns: Sequence[str]) -> Iterator[Iterator[bytes]
         columns: the columns to read.
 
     Raises:
-        UserError: if pyarrow is not installed, the file cannot be read as Parquet, or a column is missing.
+        UserError: if pyarrow is not installed, the file cannot be read as Parquet or
+            differs from its checksum, or a column is missing.
     """
     arrow = package("pyarrow", f"{path}, as a file of Parquet,")
     parquet = package("pyarrow.parquet", f"{path}, as a file of Parquet,")
+    check_files(path)
     try:
         with parquet.ParquetFile(readable(path)) as file:
             names = file.schema_arrow.names

@@ -82,13 +82,14 @@ class Stages:
         with locked(made, made.with_name(f".stage-{made.name}.lock")):
             self.say(f"{what} ...")
             start, partial = time.monotonic(), made.with_name(f"{made.name}.partial")
-            if partial.is_symlink() or partial.is_file():
-                partial.unlink()
-            shutil.rmtree(partial, ignore_errors=True)
-            with disk_errors(made, "finished work is kept, and the next run continues from it"):
-                work(partial)
-                if os.path.lexists(partial):
-                    partial.rename(made)
+            _remove(partial)  # from a run that was killed
+            try:
+                with disk_errors(made, "finished work is kept, and the next run continues from it"):
+                    work(partial)
+                    if os.path.lexists(partial):
+                        partial.rename(made)
+            finally:
+                _remove(partial)
             self.say(f"{what}: {time.monotonic() - start:.0f} s, wrote {made}")
 
     def pin(self, file: Path, made: Iterable[str], **settings: object) -> None:
@@ -157,6 +158,13 @@ class Stages:
             draw([read_run(folder)], folder / "training.png")
         except (ImportError, UserError) as error:
             self.say(f"no plot of the training: {error}")
+
+
+def _remove(partial: Path) -> None:
+    """Remove a file, a link or a folder, if it exists."""
+    if partial.is_symlink() or partial.is_file():
+        partial.unlink()
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_converted(encoder: Path) -> bool:

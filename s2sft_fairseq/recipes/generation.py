@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes import deltalm
 from s2sft_fairseq.recipes.engine import options
@@ -174,6 +175,7 @@ class Generation(Recipe):
             for side, name in zip(("src", "tgt"), names, strict=True):
                 (made / folder / f"train.{side}").rename(made / folder / f"train.{name}")
                 keep_evenly(self.settings.held_out, made / folder / f"valid.{side}", made / folder / f"valid.{name}")
+            write_checksums(made / folder)
 
     def binarize(self, made: Path) -> None:
         """Binarize all pairs into one folder."""
@@ -183,6 +185,7 @@ class Generation(Recipe):
             self.preprocess(made / folder, **sides, **prefixes)
             for path in (made / folder).iterdir() if folder else ():
                 path.replace(made / path.name)  # the dictionary of a language is the same in all pairs
+        write_checksums(made)
 
     def counted(self) -> Path:
         """Return the file with a line for each training example."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.corpora.synthetic import Maker
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import write_lines
@@ -258,6 +259,7 @@ class DeltaLMPretraining(Pretraining):
             for path in (made / pair).iterdir():  # the dictionary of a language is the same in all pairs
                 path.replace(made / path.name)
             (made / pair).rmdir()
+        write_checksums(made)
 
     def _binarize(self, made: Path, folder: str, ending: str, **named: object) -> None:
         prefixes = {f"{split}pref": self.tokens / folder / f"{split}{ending}" for split in ("train", "valid")}

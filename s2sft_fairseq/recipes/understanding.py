@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.recipe import Recipe
 from s2sft_fairseq.recipes.settings import TRAINING, Setting
@@ -57,6 +58,7 @@ class Understanding(Recipe):
         for pattern in ("*.label", "labels.txt", "*.questions.jsonl"):
             for path in self.corpus.glob(pattern):
                 shutil.copy(path, made)
+        write_checksums(made)
 
     def training(self) -> list[str]:
         """Return the arguments of ``s2sft train``."""

@@ -38,6 +38,7 @@ def install() -> None:
             preemption,
             search,
             sharding,
+            tensorboard,
             threads,
             updates,
             warnings,
@@ -57,6 +58,7 @@ def install() -> None:
         cpu,
         gpu,
         updates,
+        tensorboard,
         threads,
     ):
         module.install()

@@ -1,12 +1,13 @@
 """Commands that write to or next to a user's folder keep its other files."""
 
 import json
-import os
 import shutil
 
 import pytest
+from faults import killed_at_move
 from hugging_face import save, their_model
 
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.commands.convert import main
 from s2sft_fairseq.corpora.reading import Example, Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
@@ -35,9 +36,11 @@ def test_a_config_that_lists_foreign_files(source, tmp_path):
     described = json.loads((folder / "config.json").read_text())
     described["files"] += ["../victim", str(victim), "notes.txt"]
     (folder / "config.json").write_text(json.dumps(described))
+    write_checksums(folder)
     convert(source, folder)
     assert victim.read_text() == "precious"
     (folder / "config.json").write_text(json.dumps(described))
+    write_checksums(folder)
     (folder / "notes.txt").write_text("precious")
     before = contents(folder)
     with pytest.raises(UserError, match=rf"--to {folder} .* holds notes\.txt:"):
@@ -70,37 +73,13 @@ def test_links(source, tmp_path):
     assert elsewhere.read_bytes() == before["model.pt"]
 
 
-def killed_while_moving(source, folder, moves):
-    """Convert in a process that is killed before its `moves`-th move of a file or folder; return whether it was."""
-    child = os.fork()
-    if not child:
-        left = moves
-
-        def count(move):
-            def counted(*words, **options):
-                nonlocal left
-                left -= 1
-                if not left:
-                    os._exit(9)
-                return move(*words, **options)
-
-            return counted
-
-        os.rename, os.replace = count(os.rename), count(os.replace)
-        try:
-            convert(source, folder, "--add-token", "new")
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
 @pytest.mark.process
 def test_killed_while_it_replaces_a_conversion(source, tmp_path):
     convert(source, tmp_path / "before")
     convert(source, tmp_path / "after", "--add-token", "new")
     before, after = contents(tmp_path / "before"), contents(tmp_path / "after")
     folder, moves = shutil.copytree(tmp_path / "before", tmp_path / "encoder"), 1
-    while killed_while_moving(source, folder, moves):
+    while killed_at_move(moves, lambda: convert(source, folder, "--add-token", "new")):
         assert contents(folder) in (before, after), moves
         moves += 1
     assert contents(folder) == after and moves > 1

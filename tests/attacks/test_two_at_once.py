@@ -56,6 +56,21 @@ def test_binarizing(refused, lock_elsewhere, call_command, tiny_corpus, tiny_opt
     refused(folder, "preprocess", *tiny_options.preprocess(tiny_corpus, folder))
 
 
+def test_generating_from_binarized_data(refused, lock_elsewhere, tiny_data, tiny_training, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    lock_elsewhere(folder / ".lock")
+    refused(folder, "generate", tiny_data, "--path", tiny_training.checkpoint, "--cpu", "--results-path", folder)
+
+
+def test_accepting(refused, lock_elsewhere, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "SHA256SUMS").write_text("")
+    lock_elsewhere(folder / ".lock")
+    refused(folder, "doctor", "--accept", folder)
+
+
 def test_converting(refused, lock_elsewhere, tmp_path):
     lock_elsewhere(tmp_path / ".encoder.lock")
     refused(tmp_path / "encoder", "convert", "anything", "--to", tmp_path / "encoder")

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.commands import doctor
 from s2sft_fairseq.diagnosis import machine
 
@@ -30,6 +31,7 @@ def test_problems(call_command, tiny_parts, tmp_path):
     for side in ("src", "tgt"):
         with (run / "data" / f"dict.{side}.txt").open("a") as file:
             file.write("k 1\n")
+    write_checksums(run / "data")
     (run / "model" / "dict.txt").write_text("damaged 1\n")
     done = call_command("doctor", "--json", run, status=2)
     found = json.loads(done.stdout)["problems"]

@@ -11,7 +11,7 @@ from command_output import generated
 
 import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
-from s2sft_fairseq.checksums import CHECKSUMS
+from s2sft_fairseq.checksums import CHECKSUMS, write_checksums
 
 # Python also prints a traceback for an exception that it ignores in a `__del__`.
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -212,6 +212,7 @@ def test_training_with_a_dictionary_of_another_size(fails, toy, saved, tmp_path)
     data = shutil.copytree(toy.data, tmp_path / "data")
     for language in ("src", "tgt"):
         shorten(data / f"dict.{language}.txt", lines=50)
+    write_checksums(data)
     before = contents(saved)
     error = fails("train", data, *toy.training, "--max-update", "260", "--save-dir", saved)
     assert "the dictionary has 50 symbols, but the checkpoint was made with 59" in error
@@ -223,6 +224,7 @@ def test_data_of_a_larger_dictionary(fails, toy, tmp_path):
     data = shutil.copytree(toy.data, tmp_path / "data")
     for language in ("src", "tgt"):
         shorten(data / f"dict.{language}.txt", lines=9)
+    write_checksums(data)
     error = fails("train", data, *toy.training, "--num-workers", "1", "--save-dir", tmp_path / "saved")
     assert "train holds the id 12, but the dictionary has 9 symbols: run fairseq-preprocess again" in error
 

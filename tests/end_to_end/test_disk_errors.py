@@ -18,10 +18,22 @@ from hugging_face import save, their_model
 from raw_corpora import gigaword, squad
 
 from s2sft_fairseq.checkpoints import saving
+from s2sft_fairseq.checksums import write_checksums
+from s2sft_fairseq.files import KEPT
 
 FAULTS = {"quota": errno.EFBIG, "full": errno.ENOSPC, "read-only": errno.EROFS}
 MOST_BYTES = 600  # of a file, with a quota
 SENTENCES = "".join(f"a b c d {'e f g h ' * (number % 9)}\n" for number in range(400))
+
+
+def temporary_files(folder: Path) -> Iterator[Path]:
+    """Return files that a command must remove; a .part is kept on purpose, for the next run to resume."""
+    return (path for path in folder.rglob("*") if path.name.endswith((".tmp", ".partial", ".lock")))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return the contents of all files in a folder, without the one that fills the disk."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "filler"}
 
 
 @contextlib.contextmanager
@@ -30,18 +42,24 @@ def broken(disk: Path, fault: str) -> Iterator[None]:
     if fault == "quota":
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, before[1]))
-        yield
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
     elif fault == "full":
         with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"x" * 4096)
-        yield
-        (disk / "filler").unlink()
+        try:
+            yield
+        finally:
+            (disk / "filler").unlink()
     else:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        yield
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
 @pytest.fixture
@@ -58,13 +76,13 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         subprocess.run(["umount", "-l", disk], check=True)
 
 
-# What each command writes, relative to the disk, and its arguments; {toy}, {best}, {raw} and {out} are paths.
+# What each command writes, relative to the disk, and its arguments, in which names in braces are paths or options.
 COMMANDS = {
     "tokenize": ("out/long.src", "--tokenizer-dir {toy} --input long.src --output-dir {out}"),
     "preprocess": ("out", "{preprocessing} --destdir {out}"),
     "average": ("mean.pt", "{folder} --pattern checkpoint_best.pt --output {disk}/mean.pt"),
     "export": ("out", "{best} --tokenizer-dir {toy} --to {out}"),
-    "convert": ("out", "encoder --to {out}"),
+    "convert": ("out", "{encoder} --to {out}"),
     "span-vocab": ("out/spans.txt", "--tokenizer-dir {toy} --input long.src --output {out}/spans.txt --min-count 1"),
     "prepare": ("out", "squad_qg --raw raw --output {out}"),
     "generate": (
@@ -75,7 +93,31 @@ COMMANDS = {
     "evaluate": ("scores.json", "--task rouge --hyp long.src --ref long.src --json {disk}/scores.json"),
     "recipe": ("out", "gigaword --raw articles --output {out} --smoke --cpu --workers 1"),
     "plot": ("out/masks.svg", "masks --method causal --source a --target b --output {out}/masks.svg"),
+    "doctor": ("accepted/SHA256SUMS", "--accept {disk}/accepted"),
+    "generate binarized": ("out", "{data} --path {best} --cpu --results-path {out}"),
+    "train tensorboard": ("out", "{data} {training} --max-update 2 --no-save --tensorboard-logdir {out}"),
+    "export hugging_face": ("out", "{best} --tokenizer-dir {toy} --format hugging_face --to {out}"),
+    "pretrain": ("out", "ernie-gen-base --text text --tokenizer-dir {toy} --output {out} --updates 2 -- {pretraining}"),
+    "finetune": ("out", "--encoder {encoder} --train pairs.tsv --output {out} --cpu {finetuning}"),
 }
+# Those that may be repeated with the same output.
+REPEATED = (
+    "tokenize",
+    "average",
+    "convert",
+    "span-vocab",
+    "generate",
+    "evaluate",
+    "plot",
+    "doctor",
+    "generate binarized",
+)
+FINETUNING = "--updates 1 --candidates 1 --batch 8 --metric loss --workers 1"
+PRETRAINING = "--arch unilm_tiny --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --max-positions 64 --cpu"
+PRETRAINING += " --tokens-per-sample 40 --max-tokens 600 --update-freq 1 --num-workers 0"
+ENCODERS = {"convert": "bert", "finetune": "bert-no-head"}  # the one of each command that needs one of Hugging Face's
+NEEDS = {"convert": "transformers", "finetune": "transformers", "train tensorboard": "tensorboard"}
+NEEDS |= {"export hugging_face": "safetensors", "export": "safetensors"}
 
 
 @pytest.fixture
@@ -84,6 +126,15 @@ def words(toy, trained, tmp_path):
     (tmp_path / "long.src").write_text(SENTENCES)
     squad(tmp_path / "raw")
     gigaword(tmp_path / "articles")
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "text" / f"{split}.txt").write_text(SENTENCES)
+    (tmp_path / "pairs.tsv").write_text("".join(f"w{n % 20 + 5} w{n % 13 + 5}\tw{n % 13 + 5}\n" for n in range(60)))
+    accepted = tmp_path / "disk" / "accepted"
+    accepted.mkdir()
+    for number in range(20):
+        (accepted / f"{number}.txt").write_text(f"{number}\n")
+    write_checksums(accepted)
     values = {
         "toy": toy.folder,
         "best": trained("pseudo_masked").best,
@@ -93,30 +144,57 @@ def words(toy, trained, tmp_path):
         "folder": trained("pseudo_masked").best.parent,
         "disk": tmp_path / "disk",
         "out": tmp_path / "disk" / "out",
+        "encoder": tmp_path / "encoder",
+        "pretraining": PRETRAINING,
+        "finetuning": FINETUNING,
     }
     values["preprocessing"] = values["preprocessing"].replace("raw/", f"{toy.raw}/")
-    return lambda name: [name, *COMMANDS[name][1].format(**values).split()]
+
+    def of(name):
+        pytest.importorskip(NEEDS.get(name, "torch"), reason=f"{name} needs it")
+        if name in ENCODERS:
+            save(ENCODERS[name], their_model(ENCODERS[name]), tmp_path / "encoder")
+        return [name.split()[0], *COMMANDS[name][1].format(**values).split()]
+
+    return of
 
 
 @pytest.mark.process
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")  # prints a traceback
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_one_line_names_what_could_not_be_written(name, fault, disk, words, call_command, monkeypatch):
     monkeypatch.setattr(saving, "PAUSES", (0.0,))
-    if name == "convert":
-        pytest.importorskip("transformers", reason="transformers is not installed")
-        save("bert", their_model("bert"), disk.parent / "encoder")
+    command = words(name)
     with broken(disk, fault):
-        done = call_command(*words(name), status=None)
+        done = call_command(*command, status=None)
     error = re.findall(r"^error: (.*)$", done.stderr, re.M)
     assert done.status == 2 and len(error) == 1 and "Traceback" not in done.stderr
     made = disk / COMMANDS[name][0]
     named = made.parent if fault == "read-only" else made  # the error names the folder that cannot be made
     assert os.strerror(FAULTS[fault]) in error[0] and str(named) in error[0]
-    assert not [path for path in disk.rglob("*") if path.name.endswith(".tmp")]
+    assert not list(temporary_files(disk))
     # Nothing is left that would stop the next run.
-    call_command(*words(name))
-    assert made.exists()
+    call_command(*command)
+    assert made.exists() and not list(temporary_files(disk))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", REPEATED)
+def test_the_old_files_are_unchanged(name, fault, disk, words, call_command, monkeypatch):
+    monkeypatch.setattr(saving, "PAUSES", (0.0,))
+    command = [*words(name), *(["--overwrite"] if name == "generate" else [])]
+    call_command(*command)
+    before = contents(disk)
+    with broken(disk, fault):
+        done = call_command(*command, status=2)
+        unfinished = {disk / "out" / f"long.txt.part{end}" for end in ("", ".json")}  # the next run resumes it
+        assert {path: found for path, found in contents(disk).items() if path not in unfinished} == before
+    kept = str(disk / "out" / "long.txt.part") if name == "generate" and fault != "read-only" else KEPT
+    assert kept in done.stderr.splitlines()[-1]
+    call_command(*command)
+    assert contents(disk).keys() == before.keys()
 
 
 @pytest.mark.process
@@ -146,7 +224,7 @@ def test_complete_windows_are_kept(fault, disk, words, call_command, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("fault", ["quota", "full"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_restart(fault, disk, words, call_command, monkeypatch):
     """Everything saved before the disk was full is still there, and the training resumes from it."""
     monkeypatch.setattr(saving, "PAUSES", (0.0,))

@@ -4,8 +4,11 @@ import shutil
 import zipfile
 
 import pytest
+from raw_corpora import squad
 
 from s2sft_fairseq import checksums
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.question_answering.questions import Question, read_questions
 
 pytest.importorskip("safetensors", reason="is what a model folder holds")
 
@@ -57,6 +60,95 @@ def test_binarized_data(trained, toy, refused, tmp_path, name):
     flip(data / name)
     words = ("--path", trained("causal").best, "--cpu", "--gen-subset", "test")
     refused(data / name, "generate", data, *words)
+
+
+def test_a_symbol_in_both_dictionaries(toy, refused, tmp_path):
+    data = shutil.copytree(toy.data, tmp_path / "data")
+    for side in ("src", "tgt"):
+        path = data / f"dict.{side}.txt"
+        path.write_text(path.read_text().replace("z 1\n", "Z 1\n"))
+    refused(data / "dict.src.txt", "train", data, *toy.training, "--save-dir", "saved")
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "train.label", "valid.label"])
+def test_labels(toy, letters, call_command, refused, tmp_path, name):
+    words = ("--trainpref", toy.raw / "train.src", "--validpref", toy.raw / "valid.src", "--workers", 1)
+    call_command("preprocess", "--only-source", *words, "--srcdict", letters.dictionary, "--destdir", "data")
+    data = tmp_path / "data"
+    (data / "labels.txt").write_text("0\n1\n")
+    for split, count in (("train", 200), ("valid", 13)):
+        (data / f"{split}.label").write_text("0\n" * count)
+    checksums.write_checksums(data)
+    flip(data / name)
+    refused(
+        data / name,
+        "train",
+        data,
+        "--task",
+        "unilm_classification",
+        *toy.model,
+        *toy.layout[:2],
+        "--cpu",
+        "--save-dir",
+        "saved",
+    )
+
+
+def test_questions(tmp_path):
+    path = tmp_path / "train.questions.jsonl"
+    path.write_text(Question("a", 1, [(0, 4)], (1, 2)).to_json() + "\n")
+    checksums.write_checksums(tmp_path)
+    assert len(read_questions(path, 1)) == 1
+    path.write_text(path.read_text().replace("[1, 2]", "[1, 3]"))
+    with pytest.raises(UserError, match=f"^{path} is damaged"):
+        read_questions(path, 1)
+
+
+@pytest.mark.parametrize("name", ["train.src", "train.tgt", "dev.src"])
+def test_a_corpus(toy, call_command, refused, tmp_path, name):
+    """Text that s2sft prepare has written, read by the next command."""
+    squad(tmp_path / "raw")
+    call_command("prepare", "squad_qg", "--raw", "raw", "--output", "corpus")
+    flip(tmp_path / "corpus" / name)
+    words = ("--tokenizer-dir", toy.folder, "--input", f"corpus/{name}", "--output-dir", "tokens", "--workers", 1)
+    refused(f"corpus/{name}", "tokenize", *words)
+    assert not (tmp_path / "tokens").exists()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_texts_with_fields(trained, toy, refused, tmp_path, suffix):
+    path = tmp_path / f"texts{suffix}"
+    path.write_bytes(b"as it was")
+    checksums.write_checksums(tmp_path)
+    path.write_bytes(b"changed")
+    words = ("--path", trained("causal").best, "--tokenizer-dir", toy.folder, "--cpu", "--output", "out.txt")
+    refused(path, "generate", *words, "--input", path)
+
+
+def test_tokens(toy, call_command, refused, tmp_path):
+    """Several runs write to one folder; each keeps the checksums of the others."""
+    names = ("train.src", "train.tgt", "valid.src", "valid.tgt")
+    words = ("--tokenizer-dir", toy.folder, "--output-dir", tmp_path / "tokens", "--workers", 1)
+    for name in names:
+        call_command("tokenize", *words, "--input", toy.raw / name, "--dict", tmp_path / "tokens" / "dict.txt")
+    assert checksums.read_checksums(tmp_path / "tokens").keys() == {*names, "dict.txt"}
+    preprocess = ("preprocess", "--source-lang", "src", "--target-lang", "tgt", "--srcdict", toy.dictionary)
+    preprocess += (
+        "--joined-dictionary",
+        "--trainpref",
+        "tokens/train",
+        "--validpref",
+        "tokens/valid",
+        "--destdir",
+        "data",
+    )
+    for name in names:
+        whole = (tmp_path / "tokens" / name).read_bytes()
+        flip(tmp_path / "tokens" / name)
+        refused(f"tokens/{name}", *preprocess)
+        (tmp_path / "tokens" / name).write_bytes(whole)
+    call_command(*preprocess)
 
 
 def test_a_checkpoint(trained, toy, refused, tmp_path):

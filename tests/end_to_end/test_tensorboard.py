@@ -9,6 +9,18 @@ accumulators = pytest.importorskip(
 )
 
 
+def test_two_trainings_in_a_process(call_command, tiny_data, tiny_options, tmp_path):
+    """Each logs to its own folder, and all is on the disk when it ends."""
+    for name in ("one", "two"):
+        call_command(
+            *("train", tiny_data, *tiny_options.training, "--max-update", 2, "--no-save", "--tensorboard-logdir", name)
+        )
+    for name in ("one", "two"):
+        reader = accumulators.EventAccumulator(str(tmp_path / name / "train_inner"))
+        reader.Reload()
+        assert [event.step for event in reader.Scalars("loss")] == [1, 2]
+
+
 def test_losses_of_a_training(call_command, tiny_data, tiny_options, tmp_path):
     call_command(
         *(

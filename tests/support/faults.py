@@ -30,6 +30,30 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def killed_at_move(moves: int, work: Callable[[], object]) -> bool:
+    """Do some work in a process that is killed before its `moves`-th move of a file; return whether it was."""
+    child = os.fork()
+    if not child:
+        left = moves
+
+        def counted(move: Callable[..., object]) -> Callable[..., object]:
+            def count(*words: object, **options: object) -> object:
+                nonlocal left
+                left -= 1
+                if not left:
+                    killed()
+                return move(*words, **options)
+
+            return count
+
+        os.rename, os.replace = counted(os.rename), counted(os.replace)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
 @contextlib.contextmanager
 def fail_at(rank: int, update: int, place: str, fault: Fault) -> Iterator[list[int]]:
     """Make a rank of a training fail once, at a place of an update; yield the list of updates where it failed.
