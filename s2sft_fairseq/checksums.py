@@ -23,6 +23,7 @@ SKIP = "S2SFT_SKIP_CHECKSUMS"
 # Files without a checksum: people edit them, they grow, or they are there while a process writes.
 _WITHOUT = re.compile(r"README\.md|.*\.log|SHA256SUMS|\.lock|\..*\.tmp")
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")  # sha256sum writes * with --binary
+_LARGEST = 2**26  # bytes of SHA256SUMS, about half a million files
 _CHUNK = 1 << 20
 _checked: set[tuple[object, ...]] = set()
 
@@ -74,11 +75,13 @@ def read_checksums(folder: Path) -> dict[str, str]:
     """Return the checksums of a folder by file name; empty if it has none.
 
     Raises:
-        UserError: a line is malformed, or names a file outside the folder.
+        UserError: a line is malformed, or names a file outside the folder; or there are too many.
     """
     path, sums = folder / CHECKSUMS, {}
     if not path.is_file():
         return {}
+    if (size := path.stat().st_size) > _LARGEST:
+        raise UserError(f"{path} must have at most {_LARGEST:,} bytes, but has {size:,}")
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         found = _LINE.fullmatch(line)
         if found is None or ".." in Path(found[2]).parts or Path(found[2]).is_absolute():

@@ -208,3 +208,10 @@ def test_the_command(folder, call_command):
     assert str(folder.parent / "nowhere") in done.stderr and "other" in done.stderr
     done = call_command("doctor", "--accept", folder.parent, status=2)
     assert CHECKSUMS in done.stderr and str(folder.parent) in done.stderr
+
+
+def test_a_file_of_checksums_that_is_too_large(tmp_path, monkeypatch):
+    (tmp_path / "SHA256SUMS").write_text("0" * 101)
+    monkeypatch.setattr(checksums, "_LARGEST", 100)
+    with pytest.raises(UserError, match="SHA256SUMS must have at most 100 bytes, but has 101"):
+        read_checksums(tmp_path)

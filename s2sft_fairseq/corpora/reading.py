@@ -68,6 +68,7 @@ def one_line(text: str) -> str:
 
 
 SHOWN = 20
+MOST_KNOWN = 1_000_000
 
 _KIND_NAMES = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
@@ -86,7 +87,8 @@ class MalformedRecordError(Exception):
 class Malformed:
     """The malformed records in all files of a corpus; the messages of the first `SHOWN` are kept.
 
-    A record counts once, even if it has several errors or is read several times; only its first error is kept.
+    A record counts once, even if it has several errors or is read several times; only its first error is kept. This
+    holds for the first million records; more would fill the memory.
     """
 
     def __init__(self) -> None:
@@ -104,7 +106,8 @@ class Malformed:
         """
         if (path, where) in self.known:
             return
-        self.known.add((path, where))
+        if len(self.known) < MOST_KNOWN:
+            self.known.add((path, where))
         self.records[path] += 1
         if len(self.shown) < SHOWN:
             self.shown.append(f"{path}:{where}: {what}" if isinstance(where, int) else f"{path}, {where}: {what}")

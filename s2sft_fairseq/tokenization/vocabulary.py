@@ -26,6 +26,8 @@ from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write
 ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 XLMR_MODEL = "sentencepiece.bpe.model"
+# Of a tokenizer.json; the library's time per word grows with its square, and all real files have 100.
+LONGEST_WORD = 1_000
 # Files that may accompany those of any scheme.
 COMPANIONS = (TOKENIZER_CONFIG, "special_tokens_map.json", ADDED_TOKENS)
 FILE_SETS = (
@@ -216,6 +218,9 @@ def _read_tokenizer_json(path: Path) -> dict[str, Any]:
     if not isinstance(model, dict) or "vocab" not in model:
         raise UserError(f"{path} must be a file of Hugging Face's tokenizers, with a model and its vocab")
     check_growth(document, path)
+    longest = model.get("max_input_chars_per_word")
+    if type(longest) is int and longest > LONGEST_WORD:
+        raise UserError(f"{path}: max_input_chars_per_word must be at most {LONGEST_WORD:,}, but is {longest}")
     # Old files do not name the type of the model: BPE has merges, WordPiece has this prefix.
     guess = "WordPiece" if "continuing_subword_prefix" in model and "merges" not in model else "BPE"
     return {**document, "model": {"type": guess, **model}}

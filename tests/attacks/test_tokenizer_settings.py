@@ -44,6 +44,18 @@ def test_a_prefix_that_no_token_has(tmp_path, prefix):
         open_tokenizer(tmp_path)
 
 
+def test_a_limit_of_words_that_would_take_hours(tmp_path):
+    write_modernbert(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["model"]["max_input_chars_per_word"] = 10**6
+    path.write_text(json.dumps(document))
+    with pytest.raises(
+        UserError, match=r"tokenizer\.json: max_input_chars_per_word must be at most 1,000, but is 10{6}"
+    ):
+        open_tokenizer(tmp_path)
+
+
 def test_a_tokenizer_json_without_the_token_for_unknown_text(tmp_path):
     """Its library finds this only when it encodes unknown text."""
     write_gemma(tmp_path)

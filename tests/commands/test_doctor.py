@@ -19,6 +19,12 @@ def test_files(call_command, tiny_parts):
     assert f"{tiny_parts}/model" in done.stdout and "model folder, 15 symbols, wordpiece" in done.stdout
 
 
+def test_a_folder_without_checksums(call_command, tiny_parts, tmp_path):
+    model = shutil.copytree(tiny_parts / "model", tmp_path / "model")
+    (model / "SHA256SUMS").unlink()
+    assert f"{model}  not compared: no SHA256SUMS" in call_command("doctor", model).stdout
+
+
 def test_json(call_command, tiny_parts):
     found = json.loads(call_command("doctor", "--json", tiny_parts).stdout)
     assert found["problems"] == [] and found["notes"] == []

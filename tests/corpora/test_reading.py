@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from s2sft_fairseq.corpora import reading
 from s2sft_fairseq.corpora.reading import (
     SHOWN,
     Example,
@@ -89,6 +90,15 @@ def test_a_record_counts_once():
     malformed.add(B, 3, "is bad")
     assert malformed.lines() == ["a.txt:3: is not valid UTF-8", "b.json:3: is bad"]
     assert malformed.by_file() == "1 in a.txt, 1 in b.json"
+
+
+def test_the_memory_of_known_records_is_bounded(monkeypatch):
+    monkeypatch.setattr(reading, "MOST_KNOWN", 2)
+    malformed = Malformed()
+    for number in (1, 2, 3, 1, 2, 3):
+        malformed.add(A, number, "is bad")
+    assert malformed.records[A] == 4  # the third record is counted twice
+    assert len(malformed.known) == 2
 
 
 def test_only_the_first_of_many_are_shown():
