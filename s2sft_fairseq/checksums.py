@@ -141,6 +141,8 @@ def check_folder(folder: Path) -> Iterator[str]:
 
 def _differences(folder: Path, sums: Mapping[str, str]) -> Iterable[str]:
     new = {path: expected for name, expected in sums.items() if _is_new(path := folder / name)}
+    if not new:
+        return
     for (path, expected), found in zip(new.items(), _sums(list(new)), strict=True):
         if found == expected:
             _checked.add(_state(path))

@@ -112,18 +112,20 @@ def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
         UserError: naming every value of a wrong type, which a file may hold.
     """
     values = {each.name: getattr(cfg, each.name, None) for each in fields(config)}
-    wrong = [
-        f"{as_option(each.name)} must be {kind}, but is {values[each.name]!r:.60}"
+    wrong = {
+        each.name: f"{as_option(each.name)} must be {kind}, but is {values[each.name]!r:.60}"
         for each in fields(config)
         if values[each.name] is not None and (kind := _missed_type(each, values[each.name]))
-    ]
-    if wrong:
-        raise UserError.of(wrong)
+    }
     problems = [
         f"{as_option(each.name)} must be {range_}, but is {f'{value:g}' if isinstance(value, float) else value}"
         for each in fields(config)
-        if (value := values[each.name]) is not None and (range_ := _missed_range(each, value))
+        if (value := values[each.name]) is not None
+        and each.name not in wrong
+        and (range_ := _missed_range(each, value))
     ]
+    if wrong:  # the checks below need values of the right types
+        raise UserError.of([*wrong.values(), *problems])
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
     if heads > 0 and width % heads:
         problems.append(

@@ -48,10 +48,10 @@ def check_fit(
         UserError: if dictionary and checkpoint have different numbers of symbols, naming both; otherwise naming every
             parameter that is missing, unknown or of another shape.
     """
-    symbols = own[embedding][0]
-    if embedding in given and given[embedding].dim() == 2 and (rows := len(given[embedding])) != symbols:
+    table = given.get(embedding)  # adapters lack it
+    if table is not None and table.dim() == 2 and len(table) != own[embedding][0]:
         raise UserError(
-            f"the dictionary has {symbols} symbols, but the checkpoint was made with {rows}: "
+            f"the dictionary has {own[embedding][0]} symbols, but the checkpoint was made with {len(table)}: "
             "use the dict.txt that belongs to the checkpoint"
         )
     problems = [f"{key} is missing" for key in own.keys() - given.keys()]

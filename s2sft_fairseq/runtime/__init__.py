@@ -51,6 +51,7 @@ def install() -> None:
         options,
         data,
         search,
+        tensorboard,
         lost_ranks,
         preemption,
         checkpoints,
@@ -58,7 +59,6 @@ def install() -> None:
         cpu,
         gpu,
         updates,
-        tensorboard,
         threads,
     ):
         module.install()

@@ -120,7 +120,7 @@ def test_a_checkpoint_without_its_task_state(trained, toy, call_command, tmp_pat
     torch.save(state, tmp_path / "bare.pt")
     bare = ("generate", toy.data, "--path", "bare.pt", "--cpu")
     done = call_command(*bare, status=2)
-    assert "error: the checkpoint does not say how it was fine-tuned (it has no task state)" in done.stderr
+    assert "error: bare.pt: the checkpoint does not say how it was fine-tuned (it has no task state)" in done.stderr
     assert "give --finetune-method (blocks, causal, infilling, masked, pseudo_masked)" in done.stderr
     assert "Traceback" not in done.stderr
     stated = call_command(*bare, "--finetune-method", "pseudo_masked", *toy.layout).stdout

@@ -79,7 +79,7 @@ def test_an_encoder_without_fine_tuning_is_refused(call_command, checkpoint, tmp
     call_command("preprocess", *words, "--destdir", "data")
     Path("data/dict.tgt.txt").write_bytes(Path("data/dict.src.txt").read_bytes())
     done = call_command("generate", "data", "-s", "src", "-t", "tgt", "--path", "model/model.pt", status=2)
-    assert "error: the checkpoint does not say how it was fine-tuned" in done.stderr
+    assert "error: model/model.pt: the checkpoint does not say how it was fine-tuned" in done.stderr
 
 
 def test_a_method_for_an_encoder_without_a_head(call_command, checkpoint):

@@ -134,7 +134,9 @@ def test_checkpoints_that_are_refused(tmp_path):
     path = save(tmp_path / "bad.pt", tiny_model(1), encoder_layers="2", activation_fn=3, layer_norm_eps=True)
     with pytest.raises(UserError) as error:
         begin(path)
-    assert "encoder_layers is '2'" in str(error.value) and len(error.value.problems) == 3
+    assert f"{path}: 3 problems" in str(error.value)
+    assert error.value.problems[0] == "--encoder-layers must be a whole number, but is '2'"
+    assert {problem.split()[0] for problem in error.value.problems[1:]} == {"--activation-fn", "--layer-norm-eps"}
     (tmp_path / "bad.pt").write_bytes(path.read_bytes()[:500])
     with pytest.raises(UserError, match=r"bad\.pt \(500 bytes\): not a PyTorch checkpoint"):
         begin(tmp_path / "bad.pt")

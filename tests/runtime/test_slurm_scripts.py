@@ -147,7 +147,7 @@ def test_shards_are_tokenized_and_train(prepare, call_command, tiny_corpus, tmp_
     start(137, SLURM_ARRAY_TASK_ID="1", KILLED="1")
     assert {path.suffix for path in (tmp_path / "tokens" / "1").glob("*1.*")} == {".tmp"}
     start(0, SLURM_ARRAY_TASK_ID="1")
-    assert sorted(path.name for path in (tmp_path / "tokens" / "1").iterdir()) == ["1.src", "1.tgt"]
+    assert sorted(path.name for path in (tmp_path / "tokens" / "1").iterdir()) == ["1.src", "1.tgt", "SHA256SUMS"]
     done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("data/*/*")}
     start(0, SLURM_ARRAY_TASK_ID="1")
     assert done == {path: path.stat().st_mtime_ns for path in tmp_path.glob("data/*/*")}
