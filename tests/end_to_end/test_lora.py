@@ -77,7 +77,10 @@ def test_decodes_with_a_moved_encoder(fine_tune, call_command, toy, encoder, tmp
     assert "valid on 'valid' subset | loss" in validated
     encoder.rename(tmp_path / "moved")
     error = call_command("generate", toy.data, "--path", path, "--cpu", status=2).stderr
-    assert f"error: {path}: --pretrained {encoder} must be a folder written by 's2sft convert', but lacks model.pt" in error
+    assert (
+        f"error: {path}: --pretrained {encoder} must be a folder written by 's2sft convert', but lacks model.pt"
+        in error
+    )
     moved = ("--model-overrides", str({"pretrained": "../moved"}))
     assert moved[0] in error and "Traceback" not in error
     assert decoded(call_command, toy, path, *moved) == expected
