@@ -61,6 +61,20 @@ def test_no_configuration(convert, text):
 
 
 @pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("layers", [None, 10**9])
+def test_numbers_of_layers(family, layers, tmp_path):
+    """Without the lists that have an item for each layer."""
+    save(family, their_model(family), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    (name,) = {"num_hidden_layers", "n_layer"} & config.keys()
+    config.update({name: layers, "layer_types": None, "attention_windows": None})
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match=f"{name} must be a whole number|--encoder-layers must be at most 1,000"):
+        convert_encoder(open_source(tmp_path))
+
+
+@pytest.mark.parametrize("family", MODELS)
 def test_null_is_the_same_as_leaving_it_out(family, tmp_path):
     save(family, their_model(family), tmp_path)
     path = tmp_path / "config.json"

@@ -104,14 +104,13 @@ def _eurobert_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
+    sizes = _decoder_sizes(config)
     windows = config.get("attention_windows")  # in its first configurations: one per layer, 0 for global attention
     kinds = config.get("layer_types") or (windows and [LOCAL if window else FULL for window in windows])
     radius = next(filter(None, windows or ()), config.get("sliding_window", 128))
-    every, first = _global_layers(
-        kinds or [FULL if (layer + 1) % 3 == 0 else LOCAL for layer in range(config["num_hidden_layers"])]
-    )
+    every, first = _global_layers(kinds) if kinds else (3, 2)
     return {
-        **_decoder_sizes(config),
+        **sizes,
         "lm_head": "two_layer",
         "output_bias": "no",
         "lm_head_dim": config.get("prediction_head_size", 768),
