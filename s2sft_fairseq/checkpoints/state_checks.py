@@ -49,7 +49,7 @@ def check_archive(path: str) -> None:
 def check_sizes(file: str | os.PathLike[str], sizes: Mapping[str, Any], where: str) -> None:
     """Check that a model of these sizes has no more parameters than the file of its weights has bytes.
 
-    Models of up to 256 MiB pass, whatever their file.
+    Models whose lower bound is at most 64 million parameters (256 MiB) pass, whatever their file.
 
     Args:
         file: the file of the weights.
@@ -62,11 +62,11 @@ def check_sizes(file: str | os.PathLike[str], sizes: Mapping[str, Any], where: s
     size = os.path.getsize(file)
     if _least_parameters(sizes) > max(size, _SMALL):
         given = ", ".join(f"{name} {shown(sizes[name])}" for name in _SIZES if sizes.get(name))
-        raise UserError(f"{where} must be sizes that fit {file} ({size:,} bytes), but has far larger ones: {given}")
+        raise UserError(f"{where} must have sizes of a model that fits into {file} ({size:,} bytes), but has {given}")
 
 
 def _least_parameters(sizes: Mapping[str, Any]) -> int:
-    """Return a number of parameters that a model of these sizes exceeds."""
+    """Return a lower bound of the number of parameters of a model of these sizes."""
     given = {name: sizes[name] for name in _SIZES if type(sizes.get(name)) is int and sizes[name] > 0}
     found, width, inner = 0, 768, 3072  # those of BERT base, if none are given
     # A decoder without sizes of its own has those of the encoder.

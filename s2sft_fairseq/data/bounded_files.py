@@ -143,9 +143,9 @@ def parse_json(text: str | bytes, *, half_pairs: bool = False) -> Any:
         half_pairs: accept lone surrogates, for callers that report their place.
 
     Raises:
-        ValueError: if the text is not JSON, is nested more than 100 deep, has so many values that they may need more
-            than 900 MiB of memory, has a whole number of more than 64 bits, or has a lone surrogate, which UTF-8 cannot
-            encode. For bytes that are not UTF-8, its subclass `UnicodeDecodeError`.
+        ValueError: if the text is not JSON, has more than 100 levels, may need more than 900 MiB of memory, or has a
+            whole number of more than 64 bits or a lone surrogate, which UTF-8 cannot encode. For bytes that are not
+            UTF-8, its subclass `UnicodeDecodeError`.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")

@@ -32,37 +32,33 @@ def test_a_tokenizer_json_with_parts_of_other_types(tmp_path, part, value):
         open_tokenizer(tmp_path)
 
 
+def change_model(folder, write, **settings):
+    """Write a tokenizer.json, and change settings of its model."""
+    write(folder)
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["model"].update(settings)
+    path.write_text(json.dumps(document))
+
+
 @pytest.mark.parametrize("prefix", ["##", "as long as no token is"])
 def test_a_prefix_that_no_token_has(tmp_path, prefix):
     """The library tokenizers panics, which is no `Exception`."""
-    write_modernbert(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    document = json.loads(path.read_text())
-    document["model"]["continuing_subword_prefix"] = prefix
-    path.write_text(json.dumps(document))
+    change_model(tmp_path, write_modernbert, continuing_subword_prefix=prefix)
     with pytest.raises(UserError, match=r"tokenizer\.json cannot be used by the package tokenizers: .*"):
         open_tokenizer(tmp_path)
 
 
 def test_a_limit_of_words_that_would_take_hours(tmp_path):
-    write_modernbert(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    document = json.loads(path.read_text())
-    document["model"]["max_input_chars_per_word"] = 10**6
-    path.write_text(json.dumps(document))
-    with pytest.raises(
-        UserError, match=r"tokenizer\.json: max_input_chars_per_word must be at most 1,000, but is 10{6}"
-    ):
+    change_model(tmp_path, write_modernbert, max_input_chars_per_word=10**6)
+    message = r"tokenizer\.json: max_input_chars_per_word must be at most 1,000, but is 10{6}"
+    with pytest.raises(UserError, match=message):
         open_tokenizer(tmp_path)
 
 
 def test_a_tokenizer_json_without_the_token_for_unknown_text(tmp_path):
     """Its library finds this only when it encodes unknown text."""
-    write_gemma(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    document = json.loads(path.read_text())
-    document["model"].update(unk_token="<none>", byte_fallback=False)
-    path.write_text(json.dumps(document))
+    change_model(tmp_path, write_gemma, unk_token="<none>", byte_fallback=False)
     tokenizer = open_tokenizer(tmp_path)
     for encode in (tokenizer.encode_batch, tokenizer.encode_pieces):
         with pytest.raises(UserError, match=r"tokenizer\.json cannot be used by the package tokenizers: .*<none>"):
