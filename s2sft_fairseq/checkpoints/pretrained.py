@@ -22,7 +22,7 @@ from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
-from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
+from s2sft_fairseq.checkpoints.state_checks import check_sizes, check_tensors, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
@@ -143,12 +143,13 @@ class PretrainedEncoder:
         """Return the parameters by name.
 
         Raises:
-            UserError: if their file is missing or damaged, or they are not finite.
+            UserError: if their file is missing or damaged, or they are not finite tensors.
         """
         file = self.path / MODEL if self.weights is None else self.path
         weights = load_checkpoint(file, lazily=True).get("model") if self.weights is None else self.weights
         if not isinstance(weights, Mapping):
             raise UserError(f"{file} must hold the parameters as 'model', but was not written by 's2sft convert'")
+        check_tensors(weights, f"--pretrained {file}")
         check_finite(file, weights)
         return dict(weights)
 

@@ -138,6 +138,16 @@ def _fairseq_problems(state: Mapping[Any, Any]) -> Iterator[str]:
         yield from layout_problems(of_task.get("layout", {}))
 
 
+def check_tensors(weights: Mapping[str, Any], where: str) -> None:
+    """Check that all weights are tensors.
+
+    Raises:
+        UserError: naming some that are not.
+    """
+    if wrong := [name for name, value in weights.items() if not isinstance(value, Tensor)]:
+        raise UserError(f"{where} is damaged: {', '.join(wrong[:_SHOWN])} must be tensors")
+
+
 def layout_problems(layout: Any, place: str = "task_state.layout") -> Iterator[str]:
     """Yield errors in the names and types of a layout; the task of the model checks the values."""
     if not isinstance(layout, dict):

@@ -16,6 +16,7 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
+from s2sft_fairseq.checkpoints.state_checks import check_tensors
 from s2sft_fairseq.errors import UserError, about
 from s2sft_fairseq.models.trained_parameters import FINGERPRINT, WHERE, merge_adapters
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
@@ -169,8 +170,7 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
     sizes = {name: default if options.get(name) is None else options[name] for name, default in SIZES.items()}
     with about(f"--pretrained {path}"):
         complete_sizes(UnilmConfig(), sizes)
-    if wrong := [name for name, value in weights.items() if not isinstance(value, Tensor)]:
-        raise UserError(f"--pretrained {path} is damaged: {', '.join(wrong[:5])} must be tensors")
+    check_tensors(weights, f"--pretrained {path}")
     if weights[TOKENS].dim() != 2:
         shape = tuple(weights[TOKENS].shape)
         raise UserError(f"--pretrained {path} is damaged: {TOKENS} must have two dimensions, but has the shape {shape}")

@@ -23,7 +23,7 @@ Hypotheses, written before the first run:
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +52,20 @@ METHODS: dict[str, tuple[str, ...]] = {
     "blocks": ("--finetune-method", "blocks", "--noise-schedule", "cosine"),
 }
 BUDGETS = (50, 100, 200, 400, 800)
+OPTIMIZATION = options(batch_size=16, lr="3e-4", warmup_updates=20, amp=True)
 TARGETS = {"e2e": 64, "squad_qg": 32}
 POSITIONS = 512
 """Positions of source and target together: all of MiniLM's, because answers stand at the end of passages."""
+_OF_A_RUN = ("output", "sets", "methods", "seeds", "train_only")
+"""Options that may differ between processes with the same output."""
 
 
 class Curves(Stages):
-    """The curves of a data set."""
+    """The curves of a data set. ``ablations.py`` has other methods, budgets and starts."""
+
+    options_of: Mapping[str, tuple[str, ...]] = METHODS
+    budgets: tuple[int, ...] = BUDGETS
+    optimization = OPTIMIZATION
 
     def __init__(self, given: argparse.Namespace, name: str) -> None:
         self.given, self.set = given, name
@@ -69,22 +76,23 @@ class Curves(Stages):
     def run(self) -> None:
         """Make the shared files, then train with each seed and method."""
         self.output.mkdir(parents=True, exist_ok=True)
-        constants = {"methods": METHODS, "budgets": BUDGETS, "options": self.training(0, "METHOD", 0, Path())}
-        given = {"data": self.data, "encoder": self.given.encoder.resolve(), "sources": self.given.sources}
-        self.pin(self.output / "settings.json", ["texts"], **given, **constants)
-        for name, work in (
-            ("texts", self.texts),
-            ("words", self.words),
-            ("encoder", self.encoder),
-            ("tokens", self.tokens),
-            ("spans.txt", self.spans),
-            ("binarized", self.binarize),
-        ):
-            self.stage(self.output / name, name, work)
+        settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
+        constants = {"options_of": self.options_of, "budgets": self.budgets, "optimization": self.optimization}
+        self.pin(self.output / "settings.json", ["texts"], **settings, **constants)
+        for work in self.shared():
+            self.stage(self.output / work.__name__, work.__name__, work)
         for seed in self.given.seeds:
             for method in self.given.methods:
                 folder = self.run_folder(method, seed)
                 self.stage(folder / "scores.json", folder.name, lambda made, m=method, s=seed: self.curve(m, s, made))
+
+    def shared(self) -> Sequence[Callable[[Path], None]]:
+        """Return the stages that all trainings need. Each makes a file or folder of its name."""
+        return self.texts, self.words, self.encoder, self.tokens, self.spans, self.binarized
+
+    def begin(self, method: str, seed: int) -> Path:
+        """Return the encoder from which a training starts."""
+        return self.output / "encoder"
 
     def run_folder(self, method: str, seed: int) -> Path:
         """Return the folder of a training."""
@@ -119,7 +127,7 @@ class Curves(Stages):
         files = [self.output / "tokens" / f"train.{side}" for side in ("src", "tgt")]
         self.s2sft("span-vocab", input=files, tokenizer_dir=self.output / "encoder", output=made)
 
-    def binarize(self, made: Path) -> None:
+    def binarized(self, made: Path) -> None:
         sides = {"source_lang": "src", "target_lang": "tgt", "joined_dictionary": True, "destdir": made}
         named = {"srcdict": self.output / "encoder" / "dict.txt", "trainpref": self.output / "tokens" / "train"}
         self.s2sft("preprocess", workers=1, **named, **sides)
@@ -127,7 +135,7 @@ class Curves(Stages):
     def curve(self, method: str, seed: int, made: Path) -> None:
         """Train up to each budget, write the test sources and score them."""
         folder, scores = self.run_folder(method, seed), {}
-        for budget in BUDGETS:
+        for budget in self.budgets:
             found = folder / f"{budget}.txt"
             if not found.exists():
                 folder.mkdir(exist_ok=True)
@@ -143,15 +151,15 @@ class Curves(Stages):
 
     def training(self, budget: int, method: str, seed: int, folder: Path) -> list[str]:
         """Return the arguments of ``s2sft train``, which saves only the last checkpoint."""
-        spans = str(self.output / "spans.txt")
-        words = [spans if word == "SPANS" else word for word in METHODS.get(method, [method])]
+        spans = str(self.output / "spans")
+        words = [spans if word == "SPANS" else word for word in self.options_of[method]]
         target = TARGETS[self.set]
         return [
             *(str(self.output / "binarized"), *words),
-            *options(pretrained=self.output / "encoder", save_dir=folder, seed=seed, cpu=True, amp=True, num_workers=0),
+            *options(pretrained=self.begin(method, seed), save_dir=folder, seed=seed, cpu=True, num_workers=0),
             *options(max_target_positions=target, max_source_positions=POSITIONS - target),
-            *options(batch_size=16, update_freq=1),
-            *options(lr="3e-4", lr_scheduler="fixed", warmup_updates=20, label_smoothing="0", dropout="0.1"),
+            *self.optimization,
+            *options(update_freq=1, lr_scheduler="fixed", label_smoothing="0", dropout="0.1"),
             *options(max_update=budget, save_interval_updates=budget, keep_interval_updates=1, save_interval=NEVER),
             *options(disable_validation=True, no_epoch_checkpoints=True, no_model_folder=True, log_interval=50),
             *options(no_progress_bar=True, log_format="json", log_file=folder / "train.log"),
@@ -176,13 +184,13 @@ def read_curves(curves: Curves) -> dict[str, Scores]:
     for method in curves.given.methods:
         files = [curves.run_folder(method, seed) / "scores.json" for seed in curves.given.seeds]
         of_seeds = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        found[method] = {budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in BUDGETS}
+        found[method] = {budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in curves.budgets}
     return found
 
 
 def tabulate(found: Mapping[str, Scores], baseline: str, path: Path) -> None:
     """Write a table of scores, and one of differences to a method, each with its interval."""
-    columns = [f"{budget} updates" for budget in BUDGETS]
+    columns = [f"{budget} updates" for budget in found[baseline]]
     scores = {method: list(map(interval, of_budget.values())) for method, of_budget in found.items()}
     differences: dict[str, list[str]] = {}
     for method, of_budget in found.items():

@@ -86,6 +86,14 @@ def test_the_configuration_of_something_else(folder, text):
         PretrainedEncoder.open(folder)
 
 
+def test_weights_that_are_not_tensors(folder):
+    """Found by fuzzing, in a file without the configuration that fairseq writes."""
+    weights = torch.load(folder / "model.pt")["model"]
+    torch.save({"model": {**weights, "layers.0.fc1.bias": None}}, folder / "model.pt")
+    with pytest.raises(UserError, match=r"model\.pt is damaged: layers\.0\.fc1\.bias must be tensors"):
+        PretrainedEncoder.open(folder).load_into(tiny_model())
+
+
 def test_weights_that_do_not_fit(folder):
     with pytest.raises(UserError, match=r"layers\.0\.fc1\.bias must have the shape \(48,\), but has \(32,\)"):
         PretrainedEncoder.open(folder).load_into(tiny_model(encoder_ffn_embed_dim=48))
