@@ -58,7 +58,7 @@ with _as_it_was():
     from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder
     from s2sft_fairseq.checkpoints.safe_loading import load_options
     from s2sft_fairseq.inference.generator import load_models
-    from s2sft_fairseq.models.pretrained_checkpoint import plain_options
+    from s2sft_fairseq.models.pretrained_checkpoint import section
     from s2sft_fairseq.runtime import warnings as warning_filters
     from s2sft_fairseq.runtime.gpu import multiplies_bf16
     from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
@@ -110,7 +110,7 @@ def load(
     device, dtype = settled("cpu" if device == "auto" and engine_of(path) else device, dtype)
     path, folder = Path(path), Path(tokenizer or path)
     state = load_options(path)
-    name = str(plain_options((state.get("cfg") or {}).get("task")).get("_name"))
+    name = str(section(state, "task").get("_name"))
     if name not in tasks:
         raise UserError(f"{path} must be a model of the task {' or '.join(tasks)}, but is one of {name}")
     languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []

@@ -119,7 +119,7 @@ def check_state(path: str, state: Mapping[Any, Any]) -> None:
 
 def _fairseq_problems(state: Mapping[Any, Any]) -> Iterator[str]:
     """Yield errors in the parts of a checkpoint of fairseq; other programs' have no configuration."""
-    if "model" not in state or not ("cfg" in state or "args" in state):
+    if "model" not in state or not any(name in state for name in ("cfg", "args", "task_state")):
         return
     for name, kind in _KINDS.items():
         value = state.get(name, kind())

@@ -31,7 +31,7 @@ from s2sft_fairseq.diagnosis.parts import (
 from s2sft_fairseq.diagnosis.report import Report
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.models.convert import parameter_shapes
-from s2sft_fairseq.models.pretrained_checkpoint import check_fit, is_encoder, plain_options
+from s2sft_fairseq.models.pretrained_checkpoint import check_fit, is_encoder, section
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.tokenization.vocabulary import COMPANIONS, FILE_SETS
 
@@ -151,7 +151,7 @@ def _check_model(part: Part, reference: Part, parts: Sequence[Part], report: Rep
             f"{part.path} has {rows:,} rows of embeddings, but {part.count:,} symbols: copy its files again, or give "
             "an earlier checkpoint"
         )
-    name = str(plain_options(state["cfg"].get("task")).get("_name"))
+    name = str(section(state, "task").get("_name"))
     symbols = part.symbols or reference.symbols
     if name not in GENERATION_TASKS:
         return
@@ -179,7 +179,7 @@ def _built(path: Path, name: str, dictionary: FairseqDictionary, state: Mapping[
     task = TASK_REGISTRY[name](configuration(name, words).task, dictionary)
     task.load_state_dict(dict(state.get("task_state") or {}))
     with torch.device("meta"):
-        options = {"_name": None, **plain_options(state["cfg"]["model"])}
+        options = {"_name": None, **section(state, "model")}
         model = task.build_model(OmegaConf.create(options), from_checkpoint=True)
     if state["model"]:  # the folder of an engine has no weights of PyTorch
         shapes = {key: value.shape for key, value in model.state_dict().items()}

@@ -23,7 +23,7 @@ from s2sft_fairseq.data.binarized_text import load_texts as load_plain_texts
 from s2sft_fairseq.data.dictionary import symbols_fingerprint
 from s2sft_fairseq.diagnosis.report import Report
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.pretrained_checkpoint import is_model_of_folder, plain_options, without_adapters
+from s2sft_fairseq.models.pretrained_checkpoint import is_model_of_folder, section, without_adapters
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_vocabulary
 
 MODEL_FOLDER, ENCODER, CHECKPOINT, DATA = "model folder", "converted encoder", "checkpoint", "binarized data"
@@ -112,7 +112,7 @@ def _read_model(path: Path, report: Report) -> Part:
     fingerprint = known.get("symbols") or (symbols_fingerprint(symbols) if symbols else "")
     count = known.get("num_symbols") or embedding_rows(state["model"]) or len(symbols or ())
     kind = MODEL_FOLDER if path.is_dir() else CHECKPOINT
-    sizes = plain_options(state["cfg"].get("model"))
+    sizes = section(state, "model")
     return Part(path, kind, count, fingerprint, symbols, vocabulary, sizes, state=state)
 
 

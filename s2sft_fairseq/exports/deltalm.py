@@ -22,7 +22,7 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.deltalm import SIZES
-from s2sft_fairseq.models.pretrained_checkpoint import plain_options
+from s2sft_fairseq.models.pretrained_checkpoint import section
 from s2sft_fairseq.tokenization.fast_tokenizer import FAST, write_fast_tokenizer
 from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, read_vocabulary
 
@@ -76,8 +76,8 @@ class DeltaLM:
 
 def is_deltalm_checkpoint(path: Path) -> bool:
     """Return whether this is a checkpoint or model folder of the `deltalm` model, or a converted DeltaLM."""
-    cfg = load_checkpoint(_file(path), lazily=True).get("cfg")
-    return isinstance(cfg, dict) and str(plain_options(cfg.get("model")).get("_name")).startswith("deltalm")
+    state = load_checkpoint(_file(path), lazily=True)
+    return str(section(state, "model").get("_name")).startswith("deltalm")
 
 
 def read_model(checkpoint: Path, tokenizer_dir: Path | None = None) -> DeltaLM:
@@ -100,7 +100,7 @@ def read_model(checkpoint: Path, tokenizer_dir: Path | None = None) -> DeltaLM:
     check_finite(file, state["model"])
     vocabulary = read_vocabulary(folder)
     dictionary = PretrainedDictionary.of(vocabulary.symbols)
-    options = plain_options(state["cfg"]["model"])
+    options = section(state, "model")
     found = read_deltalm(state["model"], options, dictionary.pad())
     rows = len(found.weights[TOKENS])
     if len(vocabulary.symbols) != rows:

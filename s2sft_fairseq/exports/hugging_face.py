@@ -18,7 +18,7 @@ from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
-from s2sft_fairseq.models.pretrained_checkpoint import plain_options, without_adapters
+from s2sft_fairseq.models.pretrained_checkpoint import section, without_adapters
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
 
@@ -90,7 +90,7 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
     state = load_checkpoint(checkpoint, lazily=True)
     check_finite(checkpoint, state.get("model", {}))
     state = without_adapters(state, checkpoint, pretrained)
-    values, weights = plain_options((state.get("cfg") or {}).get("model")), state.get("model", {})
+    values, weights = section(state, "model"), state.get("model", {})
     if values.get("num_roles"):
         raise UserError(f"{checkpoint} has role and turn embeddings (--num-roles), which no Hugging Face model has")
     head = read_head(state, str(checkpoint))

@@ -18,7 +18,7 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import DiskError, new_folder
 from s2sft_fairseq.models.model_card import model_card
-from s2sft_fairseq.models.pretrained_checkpoint import plain_options, without_adapters
+from s2sft_fairseq.models.pretrained_checkpoint import section, without_adapters
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -120,8 +120,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 def _encoder_of_adapters(checkpoint: Path) -> Path | None:
     """Return the folder of the encoder that a checkpoint with adapters names, if it exists."""
-    cfg = load_checkpoint(checkpoint, lazily=True).get("cfg")
-    path = plain_options(cfg.get("model")).get("pretrained") if isinstance(cfg, dict) else None
+    path = section(load_checkpoint(checkpoint, lazily=True), "model").get("pretrained")
     return Path(path) if path and has_tokenizer(Path(path)) else None
 
 
@@ -134,7 +133,7 @@ def _token_embedding(checkpoint: Path, weights: Mapping[str, Tensor]) -> Tensor:
 
 def _training(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of the training that a checkpoint holds."""
-    optimization = plain_options(state["cfg"].get("optimization"))
+    optimization = section(state, "optimization")
     history = (state.get("optimizer_history") or [{}])[-1]
     extra = state.get("extra_state") or {}
     facts = {

@@ -110,7 +110,7 @@ def without_adapters(state: Mapping[str, Any], where: Path, pretrained: Path | N
         UserError: if the encoder is missing or does not belong to the adapters, or if `pretrained` is given but the
             checkpoint has no adapters.
     """
-    options = plain_options((state.get("cfg") or {}).get("model"))
+    options = section(state, "model")
     weights: dict[str, Tensor] = dict(state.get("model") or {})
     prefix = _ENCODER if _ENCODER + FINGERPRINT in weights else ""
     if prefix + FINGERPRINT not in weights:
@@ -153,8 +153,7 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
     Raises:
         UserError: if it holds another kind of model, or is damaged.
     """
-    cfg = state.get("cfg") or {}
-    options, task = (plain_options(cfg.get(name)) for name in ("model", "task"))
+    options = section(state, "model")
     if not is_encoder(state):
         name = options.get("_name") or options.get("arch") or "another program"
         raise UserError(
@@ -176,15 +175,18 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
         raise UserError(f"--pretrained {path} is damaged: {TOKENS} must have two dimensions, but has the shape {shape}")
     lacking = sorted(_head_names(sizes) - weights.keys())
     symbols = (state.get("task_state") or {}).get("symbols", "")
-    layout = _learned_layout(state, task)
+    layout = _learned_layout(state, section(state, "task"))
     return PretrainedEncoder(
         path, sizes, len(weights[TOKENS]), lacking, layout=layout, symbols=symbols, weights=weights
     )
 
 
-def plain_options(options: Any) -> dict[str, Any]:
-    """Return a section of a configuration as a dictionary; older checkpoints have a Namespace."""
-    return dict(vars(options)) if isinstance(options, Namespace) else dict(options or {})
+def section(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a section of a checkpoint's configuration, in older ones a Namespace; empty if there is none."""
+    cfg = state.get("cfg")
+    options = cfg.get(name) if isinstance(cfg, Mapping) else None
+    options = vars(options) if isinstance(options, Namespace) else options
+    return dict(options) if isinstance(options, Mapping) else {}
 
 
 def _head_names(sizes: Mapping[str, Any]) -> set[str]:

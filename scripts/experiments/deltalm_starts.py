@@ -44,6 +44,7 @@ from torch import nn
 from s2sft_fairseq import cli
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
+from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.evaluation.bleu import sacrebleu
 from s2sft_fairseq.evaluation.examples import Example
@@ -149,6 +150,7 @@ class Experiment(Stages):
         self.s2sft("tokenize", input=files, **named)
         with (made / "dict.txt").open("a", encoding="utf-8") as file:
             file.writelines(f"{SENTINEL.format(number)} 1\n" for number in range(SENTINELS))
+        write_checksums(made)
 
     def binarize(self, made: Path) -> None:
         """Binarize the pairs, and each side as plain text: one document, which is cut into samples."""

@@ -25,6 +25,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from blocks import prepare, source_lines
@@ -63,7 +64,7 @@ _OF_A_RUN = ("output", "sets", "methods", "seeds", "train_only")
 class Curves(Stages):
     """The curves of a data set. ``ablations.py`` has other methods, budgets and starts."""
 
-    options_of: Mapping[str, tuple[str, ...]] = METHODS
+    options_of: ClassVar[Mapping[str, tuple[str, ...]]] = METHODS
     budgets: tuple[int, ...] = BUDGETS
     optimization = OPTIMIZATION
 

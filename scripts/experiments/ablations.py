@@ -1,0 +1,169 @@
+"""Ablations of ERNIE-GEN's and UniLMv2's pre-training, from small random weights: which orderings of the papers show?
+
+    python scripts/experiments/ablations.py --text books --tokenizer-dir bert-base-uncased --data DATA --output out
+
+TEXT has train.txt and valid.txt: one paragraph per line, and an empty line after each document. DATA holds the folders
+``e2e``, as for ``blocks.py``, and ``glue`` with SST-2. ``unilm_tiny`` is pre-trained with each row and seed; tokens
+attend mostly to their neighbours at first, without which placeholders learn too late (``random_starts.py``). Each model
+is fine-tuned on E2E, whose test sources are written greedily after 200 and 800 updates, and those of UniLMv2 also on
+SST-2 (the generation of ERNIE-GEN's rows has no classifier). OUTPUT/ablations.md has scores and differences with
+intervals over seeds and sentences. Stages that are done are not repeated. Several processes may share OUTPUT if they
+have different seeds and ``--train-only``.
+
+Hypotheses, which are the orderings of the papers:
+
+1. ERNIE-GEN, Table 7: with noise, in pre-training and fine-tuning, scores are higher than without it.
+2. ERNIE-GEN, Table 7: with span-by-span generation, scores are higher than without it.
+3. ERNIE-GEN, Table 8: infilling is above typical generation, both without noise.
+4. UniLMv2, Table 6: AE + PAR is above AE, AR, PAR, and AE + AR.
+5. UniLMv2, Table 6: PAR is above AE and AR on SST-2.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from blocks import source_lines
+from intervals import interval, table
+from learning_curves import Curves, read_curves
+from random_starts import STARTS
+
+from s2sft_fairseq import cli
+from s2sft_fairseq.recipes.engine import options
+
+
+class Row(NamedTuple):
+    """A pre-training, and the fine-tuning for it on E2E."""
+
+    preset: str
+    pretraining: tuple[str, ...] = ()
+    finetuning: tuple[str, ...] = ()
+
+
+_INFILLING = ("--finetune-method", "infilling")
+_WITH_NOISE = (*_INFILLING, "--noise-prob", "0.5")
+# Table 7's caption has the shares of noise in pre-training.
+ROWS = {
+    "noise, spans": Row("ernie-gen-base", ("--noise-prob", "0.05"), _WITH_NOISE),
+    "noise": Row("ernie-gen-base", ("--noise-prob", "0.2"), _WITH_NOISE),
+    "spans": Row("ernie-gen-base", ("--noise-prob", "0"), _INFILLING),
+    "neither": Row("ernie-gen-table8-infilling", (), _INFILLING),
+    "typical": Row("ernie-gen-table8-typical", (), ("--finetune-method", "causal")),
+    **{name.upper(): Row(f"unilmv2-table6-{name}") for name in ("ae", "ar", "par", "ae+ar", "ae+par")},
+}
+WITHOUT_SPANS = ("noise",)
+UNILMV2 = [name for name, row in ROWS.items() if row.preset.startswith("unilmv2")]
+ORDERINGS = (
+    ("noise", "neither"),
+    ("noise, spans", "spans"),
+    ("spans", "neither"),
+    ("noise, spans", "noise"),
+    ("neither", "typical"),
+    *(("AE+PAR", other) for other in ("AE", "AR", "PAR", "AE+AR")),
+    ("PAR", "AE"),
+    ("PAR", "AR"),
+)
+"""Pairs of rows, the better one in the papers first."""
+BUDGETS = (200, 800)
+OF_TEXT = ("--arch", "unilm_tiny", *STARTS["local"], "--tokens-per-sample", "128", "--lr", "2e-3", "--update-freq", "1")
+OF_TEXT += ("--attention-dropout", "0", "--cpu", "--num-workers", "0")
+OF_CLASSES = options(updates=400, batch=32, device_batch=32, lr="5e-4", limit=8000, workers=1, cpu=True)
+
+
+class Ablations(Curves):
+    """Pre-train, then fine-tune as the learning curves do, and on SST-2."""
+
+    options_of: ClassVar = {name: row.finetuning for name, row in ROWS.items()}
+    budgets = BUDGETS
+    optimization = options(batch_size=16, lr="1e-3", warmup_updates=20)
+
+    def run(self) -> None:
+        """Pre-train all models, then fine-tune them."""
+        for seed in self.given.seeds:
+            for method in self.given.methods:
+                self.pretrain(method, seed)
+        super().run()
+        for seed in self.given.seeds:
+            for method in (name for name in self.given.methods if name in UNILMV2):
+                folder = self.run_folder(method, seed)
+                work = partial(self.classify, method, seed)
+                self.stage(folder / "sst-2.json", f"{folder.name}, SST-2", work)
+
+    def shared(self) -> Sequence[Callable[[Path], None]]:
+        return self.texts, self.encoder, self.tokens, self.binarized
+
+    def begin(self, method: str, seed: int) -> Path:
+        return self.output / "text" / self.run_folder(method, seed).name / "encoder"
+
+    def pretrain(self, method: str, seed: int) -> None:
+        """Pre-train on the text."""
+        preset, words, _ = ROWS[method]
+        folder = self.begin(method, seed).parent
+        flow = ["--word-flow-only"] if method in WITHOUT_SPANS else []
+        files = {"text": self.given.text, "tokenizer_dir": self.given.tokenizer_dir, "output": folder.parent}
+        sizes = {"updates": self.given.pretraining_updates, "device_tokens": 1024, "seed": seed}
+        self.s2sft("pretrain", preset, *flow, *options(run=folder.name, **files, **sizes), "--", *OF_TEXT, *words)
+
+    def encoder(self, made: Path) -> None:
+        """Write the files of the tokenizer, and the dictionary of the pre-trainings."""
+        shutil.copytree(self.given.tokenizer_dir, made)
+        shutil.copy(self.output / "text" / "tokens" / "dict.txt", made)
+
+    def classify(self, method: str, seed: int, made: Path) -> None:
+        """Fine-tune on SST-2; write for each text of the development set whether its class is right."""
+        output = self.run_folder(method, seed) / "sst-2"
+        named = {"encoder": self.begin(method, seed), "output": output, "run": "run", "seed": seed}
+        raw = self.given.data.resolve() / "glue"
+        self.s2sft("recipe", "glue", *options(glue_task="sst-2", raw=raw, **named), *OF_CLASSES)
+        predicted = source_lines(output / "run" / "valid.tsv")
+        right = source_lines(output / "corpus" / "valid.label")
+        made.write_text(json.dumps([a == b for a, b in zip(predicted, right, strict=True)]), encoding="utf-8")
+        shutil.rmtree(output)
+
+
+def tabulate(ablations: Ablations, path: Path) -> None:
+    """Write the scores of the rows, and the differences of the papers' orderings, with their intervals."""
+    scores = {
+        name: {f"E2E, {budget} updates": values for budget, values in of_budget.items()}
+        for name, of_budget in read_curves(ablations).items()
+    }
+    for name in UNILMV2:
+        files = [ablations.run_folder(name, seed) / "sst-2.json" for seed in ablations.given.seeds]
+        scores[name]["SST-2"] = 100 * np.array([json.loads(file.read_text(encoding="utf-8")) for file in files], float)
+    columns = list(scores[UNILMV2[0]])
+    rows = {name: [interval(of[column]) if column in of else "" for column in columns] for name, of in scores.items()}
+    differences = {}
+    for better, worse in ORDERINGS:
+        found = [interval(of - scores[worse][column]) for column, of in scores[better].items()]
+        cells = [f"{difference}, {difference.verdict}" for difference in found]
+        differences[f"{better} - {worse}"] = cells + [""] * (len(columns) - len(cells))
+    path.write_text(f"{table(columns, rows)}\nDifferences:\n\n{table(columns, differences)}", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--methods", nargs="+", choices=ROWS, default=list(ROWS), help="rows (default: all)")
+    parser.add_argument("--pretraining-updates", type=int, default=2000, metavar="N", help="(default: 2000)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
+    parser.add_argument("--sources", type=int, default=200, metavar="N", help="of the test set (default: 200)")
+    parser.add_argument("--train-only", action="store_true", help="leave the table to a later run")
+    given = parser.parse_args()
+    ablations = Ablations(given, "e2e")
+    status = cli.guarded("ablations", ablations.run)
+    if not status and not given.train_only:
+        tabulate(ablations, given.output / "ablations.md")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
