@@ -44,7 +44,8 @@ def main() -> int:
     if status := cli.main([str(word) for word in words]):
         return status
     score = ["evaluate", "--task", "bleu", "--metrics", "rouge", "sacrebleu", "--lowercase"]
-    score += ["--hyp", run / "scored.txt", "--ref", pairs / "test.tgt", "--baseline-hyp", pairs / "test.src"]
+    scored = run / "corpus" / "scored.src", run / "corpus" / "scored.refs.jsonl"  # 1,000 of the test pairs
+    score += ["--hyp", run / "scored.txt", "--ref", scored[1], "--baseline-hyp", scored[0]]
     score += ["--json", given.output / "scores.json"]
     return cli.main([str(word) for word in score])
 

@@ -11,6 +11,7 @@ from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.source_files import open_source
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ from s2sft_fairseq.errors import UserError
         ({"cfg": {}, "model": None}, "model must be a dict, but is a NoneType"),
         ({"cfg": {}, "model": {"a": 1}}, r"model\.a must be a tensor, but is a int"),
         ({"cfg": {}, "task_state": [1]}, "task_state must be a dict, but is a list"),
+        ({"task_state": 1}, "task_state must be a dict, but is a int"),
         ({"cfg": {}, "task_state": {"layout": 1}}, r"task_state\.layout must be an object, but is 1"),
         ({"cfg": {}, "task_state": {"layout": {3: "x"}}}, r"task_state\.layout\.3 must be named by a text"),
     ],
@@ -39,6 +41,13 @@ def test_options_of_another_kind(tmp_path, cfg):
     path = save_weights(tmp_path, {"model": {"a": torch.zeros(1)}, "cfg": cfg})
     with pytest.raises(UserError, match=r"pytorch_model\.bin: cfg\.model must be a dict, but is a (str|list)"):
         open_source(path)
+
+
+@pytest.mark.parametrize("cfg", [True, torch.zeros(0), {"model": torch.zeros(())}, {"model": True}])
+def test_the_configuration_of_a_checkpoint_without_a_model(tmp_path, cfg):
+    path = save_weights(tmp_path, {"cfg": cfg})
+    with pytest.raises(UserError, match=r"pytorch_model\.bin must be a checkpoint of a unilm model, but is one of an"):
+        open_pretrained(path)
 
 
 @pytest.mark.parametrize(
