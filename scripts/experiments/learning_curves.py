@@ -56,9 +56,7 @@ BUDGETS = (50, 100, 200, 400, 800)
 OPTIMIZATION = options(batch_size=16, lr="3e-4", warmup_updates=20, amp=True)
 TARGETS = {"e2e": 64, "squad_qg": 32}
 POSITIONS = 511
-"""Positions of source and target together: all of MiniLM's but that of the start of the target: answers stand at the end
-of passages.
-"""
+"""Positions of source and target together. MiniLM has one more, for the start of the target."""
 _OF_A_RUN = ("output", "sets", "methods", "seeds", "train_only")
 """Options that may differ between processes with the same output."""
 
