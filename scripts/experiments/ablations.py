@@ -121,7 +121,7 @@ class Ablations(Curves):
         named = {"encoder": self.begin(method, seed), "output": output, "run": "run", "seed": seed}
         raw = self.given.data.resolve() / "glue"
         self.s2sft("recipe", "glue", *options(glue_task="sst-2", raw=raw, **named), *OF_CLASSES)
-        predicted = source_lines(output / "run" / "valid.tsv")
+        predicted = [line.split("\t")[1] for line in source_lines(output / "run" / "valid.tsv")[1:]]
         right = source_lines(output / "corpus" / "valid.label")
         made.write_text(json.dumps([a == b for a, b in zip(predicted, right, strict=True)]), encoding="utf-8")
         shutil.rmtree(output)
