@@ -131,9 +131,7 @@ def _fairseq_problems(state: Mapping[Any, Any]) -> Iterator[str]:
                 yield f"cfg.{part} must be a dict, but is a {type(cfg[part]).__name__}"
     weights, of_task = state["model"], state.get("task_state")
     if isinstance(weights, dict):
-        for name, value in weights.items():
-            if isinstance(name, str) and not isinstance(value, Tensor):
-                yield f"model.{name} must be a tensor, but is a {type(value).__name__}"
+        yield from (f"model.{problem}" for problem in _not_tensors(weights))
     if isinstance(of_task, dict):
         yield from layout_problems(of_task.get("layout", {}))
 
@@ -144,8 +142,15 @@ def check_tensors(weights: Mapping[str, Any], where: str) -> None:
     Raises:
         UserError: naming some that are not.
     """
-    if wrong := [name for name, value in weights.items() if not isinstance(value, Tensor)]:
-        raise UserError(f"{where} is damaged: {', '.join(wrong[:_SHOWN])} must be tensors")
+    if problems := list(_not_tensors(weights)):
+        raise UserError(f"{where} is damaged: {'; '.join(problems[:_SHOWN])}")
+
+
+def _not_tensors(weights: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the names and types of weights that are not tensors; other checks refuse names that are not text."""
+    for name, value in weights.items():
+        if isinstance(name, str) and not isinstance(value, Tensor):
+            yield f"{name} must be a tensor, but is a {type(value).__name__}"
 
 
 def layout_problems(layout: Any, place: str = "task_state.layout") -> Iterator[str]:

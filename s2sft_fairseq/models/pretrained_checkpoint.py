@@ -182,10 +182,10 @@ def encoder_of(path: Path, state: Mapping[str, Any]) -> PretrainedEncoder:
 
 
 def section(state: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a section of a checkpoint's configuration, in older ones a Namespace; empty if there is none."""
+    """Return a section of a checkpoint's configuration as a dictionary; a missing or damaged section is empty."""
     cfg = state.get("cfg")
     options = cfg.get(name) if isinstance(cfg, Mapping) else None
-    options = vars(options) if isinstance(options, Namespace) else options
+    options = vars(options) if isinstance(options, Namespace) else options  # a Namespace in older checkpoints
     return dict(options) if isinstance(options, Mapping) else {}
 
 

@@ -6,7 +6,7 @@ TEXT has train.txt and valid.txt: one paragraph per line, and an empty line afte
 ``e2e``, as for ``blocks.py``, and ``glue`` with SST-2. ``unilm_tiny`` is pre-trained with each row and seed; tokens
 attend mostly to their neighbours at first, without which placeholders learn too late (``random_starts.py``). Each model
 is fine-tuned on E2E, whose test sources are written greedily after 200 and 800 updates, and those of UniLMv2 also on
-SST-2 (the generation of ERNIE-GEN's rows has no classifier). OUTPUT/ablations.md has scores and differences with
+SST-2, as in the paper. OUTPUT/ablations.md has scores and differences with
 intervals over seeds and sentences. Stages that are done are not repeated. Several processes may share OUTPUT if they
 have different seeds and ``--train-only``.
 
@@ -44,6 +44,7 @@ class Row(NamedTuple):
     preset: str
     pretraining: tuple[str, ...] = ()
     finetuning: tuple[str, ...] = ()
+    word_flow_only: bool = False
 
 
 _INFILLING = ("--finetune-method", "infilling")
@@ -51,13 +52,12 @@ _WITH_NOISE = (*_INFILLING, "--noise-prob", "0.5")
 # Table 7's caption has the shares of noise in pre-training.
 ROWS = {
     "noise, spans": Row("ernie-gen-base", ("--noise-prob", "0.05"), _WITH_NOISE),
-    "noise": Row("ernie-gen-base", ("--noise-prob", "0.2"), _WITH_NOISE),
+    "noise": Row("ernie-gen-base", ("--noise-prob", "0.2"), _WITH_NOISE, word_flow_only=True),
     "spans": Row("ernie-gen-base", ("--noise-prob", "0"), _INFILLING),
     "neither": Row("ernie-gen-table8-infilling", (), _INFILLING),
     "typical": Row("ernie-gen-table8-typical", (), ("--finetune-method", "causal")),
     **{name.upper(): Row(f"unilmv2-table6-{name}") for name in ("ae", "ar", "par", "ae+ar", "ae+par")},
 }
-WITHOUT_SPANS = ("noise",)
 UNILMV2 = [name for name, row in ROWS.items() if row.preset.startswith("unilmv2")]
 ORDERINGS = (
     ("noise", "neither"),
@@ -103,12 +103,11 @@ class Ablations(Curves):
 
     def pretrain(self, method: str, seed: int) -> None:
         """Pre-train on the text."""
-        preset, words, _ = ROWS[method]
-        folder = self.begin(method, seed).parent
-        flow = ["--word-flow-only"] if method in WITHOUT_SPANS else []
+        row, folder = ROWS[method], self.begin(method, seed).parent
         files = {"text": self.given.text, "tokenizer_dir": self.given.tokenizer_dir, "output": folder.parent}
         sizes = {"updates": self.given.pretraining_updates, "device_tokens": 1024, "seed": seed}
-        self.s2sft("pretrain", preset, *flow, *options(run=folder.name, **files, **sizes), "--", *OF_TEXT, *words)
+        words = options(run=folder.name, **files, **sizes, word_flow_only=row.word_flow_only)
+        self.s2sft("pretrain", row.preset, *words, "--", *OF_TEXT, *row.pretraining)
 
     def encoder(self, made: Path) -> None:
         """Write the files of the tokenizer, and the dictionary of the pre-trainings."""
@@ -152,7 +151,7 @@ def main() -> int:
     parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--methods", nargs="+", choices=ROWS, default=list(ROWS), help="rows (default: all)")
+    parser.set_defaults(methods=list(ROWS))
     parser.add_argument("--pretraining-updates", type=int, default=2000, metavar="N", help="(default: 2000)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
     parser.add_argument("--sources", type=int, default=200, metavar="N", help="of the test set (default: 200)")

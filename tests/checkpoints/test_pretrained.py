@@ -90,7 +90,9 @@ def test_weights_that_are_not_tensors(folder):
     """Found by fuzzing, in a file without the configuration that fairseq writes."""
     weights = torch.load(folder / "model.pt")["model"]
     torch.save({"model": {**weights, "layers.0.fc1.bias": None}}, folder / "model.pt")
-    with pytest.raises(UserError, match=r"model\.pt is damaged: layers\.0\.fc1\.bias must be tensors"):
+    with pytest.raises(
+        UserError, match=r"model\.pt is damaged: layers\.0\.fc1\.bias must be a tensor, but is a NoneType"
+    ):
         PretrainedEncoder.open(folder).load_into(tiny_model())
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "experiments"))
 
+from ablations import BUDGETS, ORDERINGS, ROWS, UNILMV2, Ablations, tabulate
 from intervals import interval, interval_of, table
 from logs import log_records, update_seconds
+
+from s2sft_fairseq.recipes.pretraining import PRESETS
 
 
 def test_intervals_hold_the_mean_as_often_as_they_say():
@@ -53,3 +57,25 @@ def test_seconds_of_updates(tmp_path):
     (tmp_path / "train.log").write_text("".join(f"{line}\n" for line in lines))
     assert len(list(log_records(tmp_path / "train.log"))) == 4
     assert update_seconds(tmp_path / "train.log") == {50: 7.0, 100: 9.0}
+
+
+def test_the_table_of_ablations(tmp_path):
+    """Rows in which noise helps by ten points, and nothing else changes anything."""
+    assert {row.preset for row in ROWS.values()} <= PRESETS.keys()
+    ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, methods=list(ROWS), seeds=[1, 2, 3]), "e2e")
+    random = np.random.default_rng(6)
+    for name in ROWS:
+        for seed in (1, 2, 3):
+            folder = ablations.run_folder(name, seed)
+            folder.mkdir(parents=True)
+            scores = random.normal(60 if name.startswith("noise") else 50, 1, 100).tolist()
+            (folder / "scores.json").write_text(json.dumps(dict.fromkeys(BUDGETS, scores)))
+            if name in UNILMV2:
+                (folder / "sst-2.json").write_text(json.dumps([True, False] * 50))
+    tabulate(ablations, tmp_path / "ablations.md")
+    scores, differences = (tmp_path / "ablations.md").read_text().split("Differences:")
+    assert scores.count("| 50.00 (") == len(UNILMV2)
+    lines = {line.split(" | ")[0].strip("| "): line for line in differences.splitlines()}
+    assert lines.keys() >= {f"{better} - {worse}" for better, worse in ORDERINGS}
+    assert lines["noise - neither"].count("higher") == lines["noise, spans - spans"].count("higher") == len(BUDGETS)
+    assert "higher" not in lines["spans - neither"]
