@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from statistics import median
 
@@ -145,7 +145,7 @@ def attention(cell: Record, settings: Settings) -> Record:
         def attend(query: Tensor = query, options: Record = options) -> None:
             scaled_dot_product_attention(query, query, query, **options).sum().backward()
 
-        found[name] = {"taken": taken(profiled(attend, settings.device)), "seconds": {}}
+        found[name] = {"taken": taken(profiled(attend, settings.device).counts), "seconds": {}}
         for backend in BACKENDS:
             try:
                 with sdpa_kernel(getattr(SDPBackend, backend)):
@@ -155,7 +155,7 @@ def attention(cell: Record, settings: Settings) -> Record:
     return found
 
 
-def taken(counts: dict[str, int]) -> list[str]:
+def taken(counts: Mapping[str, int]) -> list[str]:
     """Return the operators that `scaled_dot_product_attention` called, without those of the backward pass."""
     names = (name.removeprefix("aten::") for name in counts)
     return sorted(name for name in names if name.startswith("_scaled_dot_product") and "backward" not in name)

@@ -241,6 +241,7 @@ SHOWN = {
     "step_ms": "{:.2f} ms a step",
     "launches": "{:,} launches",
     "waits": "{:,} waits",
+    "device_ms": "device busy for {:.2f} ms",
     "largest": "{} examples",
     "peak_bytes": "{:.3g} bytes at most",
     "same": "{} the same",

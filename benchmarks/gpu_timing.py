@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from process_facts import memory
 from roofline import synchronize
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 Call = Callable[[], Any]
@@ -20,6 +21,10 @@ COPIES = ("cudaMemcpy", "cudaMemset")
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
 """Beginnings of the names of driver calls. A copy to or from pageable memory also waits, but only counts as a copy.
 ``cudaDeviceSynchronize`` is left out: the profiler and the synchronization of the timing call it."""
+
+
+TALLIED = ("launches", "graphs", "copies", "waits", "device_ms")
+"""Keys of `tally`."""
 
 
 class Settings(NamedTuple):
@@ -60,37 +65,52 @@ def seconds_of(call: Call, settings: Settings, *, warm_up: int = 3, repeats: int
     return [block(calls) for _ in range(1 if settings.tiny else repeats)]
 
 
-def tally(counts: Mapping[str, int]) -> Record:
+class Profile(NamedTuple):
+    """What the profiler saw in a call."""
+
+    counts: Mapping[str, int]
+    """How often each operator and each function of the driver was called, by name."""
+    device_seconds: float
+    """The sum of the times of all kernels and copies on the device."""
+
+
+def tally(seen: Profile) -> Record:
     """Sum the calls of the driver by kind.
 
-    Args:
-        counts: counts by name, as returned by `profiled`.
-
     Returns:
-        ``launches`` (of kernels and graphs), ``graphs``, ``copies`` and ``waits``. Each is None if the profiler saw no
-        launch: on a CPU, or if it has no access to the device.
+        ``launches`` (of kernels and graphs), ``graphs``, ``copies`` and ``waits``, and ``device_ms``, the time in which
+        the device was busy. A call that takes much longer waits for the host, which launches too slowly. Each is None
+        if the profiler saw no launch: on a CPU, or if it has no access to the device.
     """
+    counts = seen.counts
 
     def total(beginnings: tuple[str, ...]) -> int:
         return sum(count for name, count in counts.items() if name.startswith(beginnings))
 
     if not total(LAUNCHES):
-        return dict.fromkeys(("launches", "graphs", "copies", "waits"))
+        return dict.fromkeys(TALLIED)
     return {
         "launches": total(LAUNCHES),
         "graphs": total(("cudaGraphLaunch",)),
         "copies": total(COPIES),
         "waits": total(WAITS),
+        "device_ms": 1000 * seen.device_seconds,
     }
 
 
-def profiled(call: Call, device: str) -> dict[str, int]:
-    """Run a call and return how often it called each operator and each function of the driver."""
+def profiled(call: Call, device: str) -> Profile:
+    """Run a call and return what the profiler saw."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with profile(activities=activities, acc_events=True) as profiler:  # else PyTorch 2.11 warns about other cycles
         call()
         synchronize(torch.device(device))
-    return {event.key: event.count for event in profiler.key_averages()}
+    events = profiler.key_averages()
+    # An annotation, such as that of an optimizer's step, has the time of its kernels once more.
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    return Profile(
+        {event.key: event.count for event in events},
+        sum(event.self_device_time_total for event in on_device) / 1e6,  # from microseconds
+    )
 
 
 def peak_bytes(device: str) -> int:

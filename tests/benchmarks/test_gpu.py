@@ -13,7 +13,7 @@ import gpu_report
 import pytest
 import torch
 from gpu_report import BARS, Bar, Records, judge, report
-from gpu_timing import Settings, profiled, seconds_of, tally
+from gpu_timing import Profile, Settings, profiled, seconds_of, tally
 from records import read_records, write_records
 
 from s2sft_fairseq.models.unilm_config import ATTENTIONS
@@ -253,10 +253,11 @@ def test_out_of_memory_means_that_a_batch_does_not_fit(monkeypatch, error):
 def test_calls_of_the_driver():
     counts = {"cudaLaunchKernel": 5, "cuLaunchKernelEx": 2, "cudaGraphLaunch": 1, "cudaMemcpyAsync": 3, "aten::mm": 9}
     counts |= {"cudaStreamSynchronize": 4, "cudaDeviceSynchronize": 7, "cudaMemsetAsync": 1}
-    assert tally(counts) == {"launches": 8, "graphs": 1, "copies": 4, "waits": 4}
+    seen = tally(Profile(counts, device_seconds=0.25))
+    assert seen == {"launches": 8, "graphs": 1, "copies": 4, "waits": 4, "device_ms": 250}
     on_cpu = profiled(lambda: torch.ones(2, 2) @ torch.ones(2, 2), "cpu")
-    assert on_cpu["aten::mm"] == 1
-    assert tally(on_cpu) == dict.fromkeys(("launches", "graphs", "copies", "waits"))
+    assert on_cpu.counts["aten::mm"] == 1
+    assert tally(on_cpu) == dict.fromkeys(("launches", "graphs", "copies", "waits", "device_ms"))
 
 
 def test_a_block_lasts_long_enough(monkeypatch):

@@ -284,7 +284,9 @@ def test_tiles():
 
 LENGTHS = ((9, 4, 4), (5, 0, 0), (6, 3, 3), (1, 2))
 FLEX_HEADS, WIDTH = 2, 16
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+# On a GPU FlexAttention is compiled, by processes that PyTorch starts.
+DEVICES = ["cpu", pytest.param("cuda", marks=[NEEDS_GPU, pytest.mark.process])]
 
 
 def columns(device):
