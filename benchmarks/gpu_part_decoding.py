@@ -3,9 +3,12 @@
 Base size, bfloat16, beam search; the sentences of a cell are one batch, and each hypothesis has a fixed number of
 tokens. The time of a step is the difference between decoding all tokens and decoding one, divided by the number of
 further tokens.
+
+Two cells decode many batches of different lengths once, as a user does: CUDA graphs are recorded within the time.
 """
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -16,10 +19,14 @@ from generation_cell import make_sources
 from generation_grid import Cell
 from generation_systems import Decode, Setting, ours, prepare, unilm_model
 from gpu_timing import Record, Settings, peak_bytes, profiled, release, seconds_of, tally
+from roofline import synchronize
+from torch import Tensor
 
 BEAM = 5
 SENTENCES, LENGTHS = (64, 1, 512), ("512/64", "32..512/64")
 TINY_SENTENCES, TINY_LENGTHS = (2,), ("12/4", "5..12/4")
+BATCHES, TINY_BATCHES = 16, 3
+"""Number of batches of the cells that decode many."""
 SYSTEMS = ("eager", "graph", "bert2bert")
 
 
@@ -30,6 +37,11 @@ def cells(settings: Settings) -> Iterator[Record]:
         for lengths in (TINY_LENGTHS if settings.tiny else LENGTHS)
         for sentences in (TINY_SENTENCES if settings.tiny else SENTENCES)
     ]
+    sentences, lengths = tasks[len(tasks) // 2]  # the first of the mixed lengths
+    batches = TINY_BATCHES if settings.tiny else BATCHES
+    for system in SYSTEMS[:2]:
+        task = {"sentences": sentences, "lengths": lengths, "system": system}
+        yield {"name": f"{batches} batches of N={sentences} {lengths}: {system}", **task, "batches": batches}
     for system in SYSTEMS:
         for sentences, lengths in tasks:
             name = f"N={sentences} {lengths}: {system}"
@@ -52,7 +64,7 @@ def measure(cell: Record, settings: Settings) -> Record:
         batch=cell["sentences"],
         system=cell["system"],
         precision="bfloat16",
-        sentences=cell["sentences"],
+        sentences=cell["sentences"] * cell.get("batches", 1),
         vocab=100 if settings.tiny else 30522,
         device=settings.device,
         threads=torch.get_num_threads(),
@@ -60,8 +72,11 @@ def measure(cell: Record, settings: Settings) -> Record:
         baseline_steps=0,
         repeats=1,
     )
-    (source,) = make_sources(task)
+    sources = make_sources(task)
     decoder = make_decoder(task)
+    if "batches" in cell:
+        return many_batches(sources, decoder, task)
+    (source,) = sources
     is_ours = cell["system"] != "bert2bert"
     repeats = {"warm_up": 3 if is_ours else 1, "repeats": 5 if is_ours else 2}
 
@@ -85,6 +100,28 @@ def measure(cell: Record, settings: Settings) -> Record:
         "sentences_per_second": cell["sentences"] / whole,
         "step_ms": 1000 * (whole - one) / steps,
         "steps": steps,
+    }
+
+
+def many_batches(sources: Sequence[Tensor], decoder: Callable[[int], Decode], task: Cell) -> Record:
+    """Decode all batches one after the other, twice, with a decoder that has not decoded before."""
+    decoder(task.target_length)(sources[0], no_tick)  # loads the kernels
+    decode, device = decoder(task.target_length), torch.device(task.device)
+
+    def pass_seconds() -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        for source in sources:
+            decode(source, no_tick)
+        synchronize(device)
+        return time.perf_counter() - start
+
+    first = pass_seconds()
+    return {
+        "seconds": first,
+        "seconds_again": pass_seconds(),
+        "sentences_per_second": task.sentences / first,
+        "peak_bytes": peak_bytes(task.device),
     }
 
 
