@@ -145,4 +145,4 @@ def make_decoder(task: Cell) -> Callable[[int], Decode]:
     model = unilm_model(setting)
     prepare(model, task.precision)
     graphs = task.system == "graph"
-    return lambda steps: ours(replace(setting, steps=steps), model, cuda_graphs=graphs)
+    return lambda steps: ours(replace(setting, steps=steps), model, cuda_graphs="on" if graphs else "off")

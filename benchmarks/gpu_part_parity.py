@@ -196,7 +196,7 @@ def hypotheses(cell: Record, settings: Settings) -> Record:
     source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
     options = SearchOptions(max_len_b=setting.steps, never_generated=(PAD, MASK), **SEARCHES[cell["search"]])
     expected = search(model, setting, options, source, "cpu")
-    options = replace(options, cuda_graphs=cell["graph"])
+    options = replace(options, cuda_graphs="on" if cell["graph"] else "off")
     found = search(model, replace(setting, device=torch.device(settings.device)), options, source, settings.device)
     same = [torch.equal(ours["tokens"], theirs["tokens"]) for ours, theirs in zip(found, expected, strict=True)]
     scores = [abs(ours["score"] - theirs["score"]) for ours, theirs in zip(found, expected, strict=True)]

@@ -24,7 +24,7 @@ from s2sft_fairseq.inference.files import (
     Window,
 )
 from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
-from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.options import SearchOptions, uses_cuda_graphs
 from s2sft_fairseq.inference.rules import NotANumberError
 from s2sft_fairseq.inference.search import BeamSearch, Search
 from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs
@@ -49,7 +49,7 @@ class SequenceGenerator:
             UserError: if the options ask for CUDA graphs, but the models are on the CPU.
         """
         self.models, self.form, self.options = list(models), form, options
-        self.graphs = _step_graphs(models) if options.cuda_graphs else None
+        self.graphs = _step_graphs(models, options)
         self.search: Callable[..., Search] = BeamSearch
         if options.decode_blocks:
             self.search = BlockSearch
@@ -100,11 +100,13 @@ class SequenceGenerator:
         return search.results
 
 
-def _step_graphs(models: Sequence[UnilmModel]) -> list[StepGraphs]:
+def _step_graphs(models: Sequence[UnilmModel], options: SearchOptions) -> list[StepGraphs] | None:
     # A model that an engine runs has no parameters, and is on the CPU.
     device = next((parameter.device for parameter in models[0].parameters()), torch.device("cpu"))
+    if not uses_cuda_graphs(options, device):
+        return None
     if device.type == "cpu":
-        raise UserError(f"--cuda-graphs needs a GPU, but the model is on {device.type}: leave it out")
+        raise UserError(f"--cuda-graphs on needs a GPU, but the model is on {device.type}: leave it out")
     return [StepGraphs(model, CudaRecorder(device)) for model in models]
 
 

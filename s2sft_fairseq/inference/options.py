@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
@@ -12,6 +13,9 @@ from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 EARLY_STOPS = ("exact", "fairseq", "never")
 LENGTH_PENALTIES = ("length", "gnmt")
+CUDA_GRAPHS = ("auto", "on", "off")
+CHANGES_SHAPES = ("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks")
+"""Options whose steps have other shapes each time; at most one can be given."""
 
 # fairseq's generation options that are not supported, with the value that disables them.
 UNSUPPORTED = {
@@ -116,11 +120,12 @@ class UnilmSearchConfig(SearchConfig):
             "known; 0: never"
         },
     )
-    cuda_graphs: bool = field(
-        default=False,
+    cuda_graphs: ChoiceEnum(list(CUDA_GRAPHS)) = field(  # type: ignore[valid-type]
+        default="auto",
         metadata={
-            "help": "record the kernels of a step as CUDA graphs, which launch together; for GPUs, which wait for the "
-            "host otherwise. The graphs keep their memory from batch to batch"
+            "help": "record the kernels of a step as CUDA graphs, which launch together; a GPU waits for the host "
+            "otherwise. The graphs keep their memory from batch to batch. auto: on a GPU, except with drafts and "
+            "--decode-blocks, whose steps change their shapes"
         },
     )
 
@@ -240,12 +245,23 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
     return found + _draft_problems(args, task, form)
 
 
+def uses_cuda_graphs(options: Any, device: torch.device) -> bool:
+    """Return whether a search with these options records CUDA graphs on a device.
+
+    Args:
+        options: `SearchOptions`, or the configuration of a task, with the options of `UnilmSearchConfig`.
+        device: the device of the models.
+    """
+    if options.cuda_graphs != "auto":
+        return bool(options.cuda_graphs == "on")
+    return device.type == "cuda" and not any(getattr(options, name) for name in CHANGES_SHAPES)
+
+
 def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
-    names = ("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks")
-    found = _negative(task, *(name for name in names if name != "draft_blocks"), "max_passes")
+    found = _negative(task, *(name for name in CHANGES_SHAPES if name != "draft_blocks"), "max_passes")
     if task.draft_blocks < -1:
         found.append(f"--draft-blocks must be -1 or more, but is {task.draft_blocks}")
-    given = [as_option(name) for name in names if getattr(task, name)]
+    given = [as_option(name) for name in CHANGES_SHAPES if getattr(task, name)]
     if len(given) > 1:
         found.append(f"{' and '.join(given)} exclude each other: give one of them")
     for option in given:
@@ -256,8 +272,8 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     if task.rank_each_step:
         others = ["--sampling"] * args.sampling + given
         found += [f"--rank-each-step and {other} exclude each other" for other in others]
-    if task.cuda_graphs:
-        found += [f"--cuda-graphs and {option} exclude each other: the shapes of steps change" for option in given]
+    if task.cuda_graphs == "on":
+        found += [f"--cuda-graphs on and {option} exclude each other: the shapes of steps change" for option in given]
     if not form.has_placeholders:
         found += [
             f"{option} needs a model that predicts at placeholders, but this one is causal"

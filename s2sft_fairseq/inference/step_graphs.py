@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.incremental_state import IncrementalState
 from s2sft_fairseq.modules.step_layout import StepLayout
@@ -43,10 +44,19 @@ class CudaRecorder:
         self._keeps_the_pool = self(lambda: torch.zeros(1, device=device))
 
     def __call__(self, compute: Callable[[], object]) -> Graph:
-        """Record the kernels of a function; see `Record`. Other threads may use the GPU at the same time."""
+        """Record the kernels of a function; see `Record`. Other threads may use the GPU at the same time.
+
+        Raises:
+            UserError: if CUDA cannot record it, for a reason other than too little memory.
+        """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            compute()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                compute()
+        except torch.OutOfMemoryError:
+            raise  # the batch is generated in halves
+        except RuntimeError as error:
+            raise UserError(f"CUDA cannot record a step of this model; give --cuda-graphs off: {error}") from error
         return graph
 
 

@@ -18,7 +18,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import GIB, BatchMemory, memory_for, plan_batches, useful_sentences
-from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.options import SearchOptions, uses_cuda_graphs
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.blocks import parse_block_length
@@ -150,7 +150,8 @@ class UnilmSeq2SeqTask(PackedTask):
         if limit is not None and limit <= 0:
             raise UserError(f"--max-batch-memory must be positive, but is {limit:g}")
         budget = None if limit is None else int(limit * GIB)
-        return memory_for(models, beam, self.form.max_target, budget, cuda_graphs=self.cfg.cuda_graphs)
+        graphs = uses_cuda_graphs(self.cfg, models[0].embeddings.tokens.weight.device)
+        return memory_for(models, beam, self.form.max_target, budget, cuda_graphs=graphs)
 
     def _make_dataset(
         self, source: Any, target: Any | None, *, shuffle: bool, for_decoding: bool, name: str

@@ -120,8 +120,8 @@ def test_the_command_lines(call_command, tmp_path, monkeypatch):
     assert 0 < difference.abs().mean() < 0.2 * original.model.logits(TEXTS[0], []).std()
     done = call_command(*engine, "more", "--path", "model", status=2)
     assert "--engine onnx needs a model for it, but --path model is one for pytorch" in done.stderr
-    done = call_command(*engine, "more", "--path", "float32", "--cuda-graphs", status=2)
-    assert "--cuda-graphs needs a GPU, but the model is on cpu" in done.stderr
+    done = call_command(*engine, "more", "--path", "float32", "--cuda-graphs", "on", status=2)
+    assert "--cuda-graphs on needs a GPU, but the model is on cpu" in done.stderr
     done = call_command("export", "model", "--format", "onnx", "--quantize", "float16", "--to", "out", status=2)
     assert "--quantize must be float32 or int8 with --format onnx, but is float16" in done.stderr
     Path("int8/model.onnx").write_bytes(b"damaged")

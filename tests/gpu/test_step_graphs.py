@@ -164,7 +164,7 @@ def test_few_graphs_are_kept(monkeypatch):
 
 def test_needs_a_gpu():
     with pytest.raises(UserError) as error:
-        SequenceGenerator([tiny_model(1)], tiny_form("causal"), search_options(cuda_graphs=True))
+        SequenceGenerator([tiny_model(1)], tiny_form("causal"), search_options(cuda_graphs="on"))
     assert "--cuda-graphs" in str(error.value)
     assert "cpu" in str(error.value)
 
@@ -217,10 +217,30 @@ def test_recorder_when_no_graph_is_left(monkeypatch):
 def test_on_a_gpu(encoder):
     """With CUDA's own graphs."""
     form, model = tiny_form("pseudo_masked"), tiny_model(1, **encoder).cuda()
-    plain, graphed = (SequenceGenerator([model], form, search_options(beam=3, cuda_graphs=on)) for on in (False, True))
+    plain, graphed = (
+        SequenceGenerator([model], form, search_options(beam=3, cuda_graphs=graphs)) for graphs in ("off", "on")
+    )
     for lengths in BATCHES:
         batch = batch_of(sources(form, lengths).cuda())
         assert_same(graphed.generate([], batch), plain.generate([], batch))
+
+
+def test_a_step_that_cannot_be_recorded(monkeypatch):
+    Pools().install(monkeypatch)
+    recorder = CudaRecorder(torch.device("cpu"))
+
+    def fails():
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(UserError) as error:
+        recorder(fails)
+    assert "--cuda-graphs off" in str(error.value) and "not permitted when stream is capturing" in str(error.value)
+
+    def is_too_large():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder(is_too_large)
 
 
 def test_batch_sizes():

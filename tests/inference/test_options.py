@@ -9,7 +9,13 @@ from fairseq.dataclass.configs import GenerationConfig
 from tiny import CLS, MASK, PAD, UNK, tiny_dictionary, tiny_form
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.options import LENGTH_PENALTIES, UNSUPPORTED, SearchOptions, UnilmSearchConfig
+from s2sft_fairseq.inference.options import (
+    LENGTH_PENALTIES,
+    UNSUPPORTED,
+    SearchOptions,
+    UnilmSearchConfig,
+    uses_cuda_graphs,
+)
 
 
 def build(task=None, form=None, **options):
@@ -27,7 +33,7 @@ def build(task=None, form=None, **options):
         "confidence": 0.9,
         "max_passes": 0,
         "revise": 0.0,
-        "cuda_graphs": False,
+        "cuda_graphs": "auto",
         **(task or {}),
     }
     return SearchOptions.of(
@@ -122,7 +128,7 @@ def test_drafts_that_are_refused():
         "--draft-placeholders needs a model that predicts at placeholders, but this one is causal",
     ]
     with pytest.raises(UserError) as raised:
-        build({"draft_source": 2, "cuda_graphs": True}, beam=1)
+        build({"draft_source": 2, "cuda_graphs": "on"}, beam=1)
     assert "--cuda-graphs" in str(raised.value) and "--draft-source" in str(raised.value)
     with pytest.raises(UserError) as raised:
         build({"draft_source": -1}, beam=1)
@@ -139,7 +145,7 @@ def test_blocks():
                 "draft_blocks": -2,
                 "decode_blocks": 3,
                 "keep_unfinished": True,
-                "cuda_graphs": True,
+                "cuda_graphs": "on",
                 "rank_each_step": True,
                 "confidence": 1.5,
                 "revise": -1.0,
@@ -158,8 +164,8 @@ def test_blocks():
         ("--rank-each-step and --sampling",),
         ("--rank-each-step and --draft-blocks",),
         ("--rank-each-step and --decode-blocks",),
-        ("--cuda-graphs and --draft-blocks",),
-        ("--cuda-graphs and --decode-blocks",),
+        ("--cuda-graphs on and --draft-blocks",),
+        ("--cuda-graphs on and --decode-blocks",),
         ("--draft-blocks", "causal"),
         ("--decode-blocks", "causal"),
         ("--decode-blocks and --keep-unfinished",),
@@ -284,3 +290,21 @@ def test_no_penalty_and_length_one_leave_the_sum(kind):
     assert normalizer([3, 50], 0.0).tolist() == [1.0, 1.0]
     assert normalizer(1, 1.7).item() == 1.0
     assert normalizer([4], 1.0).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "expected"),
+    [
+        ({}, "cuda", True),
+        ({}, "cuda:1", True),
+        ({}, "cpu", False),
+        ({"draft_placeholders": 2}, "cuda", False),
+        ({"draft_source": 2}, "cuda", False),
+        ({"draft_blocks": -1}, "cuda", False),
+        ({"decode_blocks": 4}, "cuda", False),
+        ({"cuda_graphs": "off"}, "cuda", False),
+        ({"cuda_graphs": "on"}, "cpu", True),  # the generator refuses it
+    ],
+)
+def test_where_cuda_graphs_are_used(given, device, expected):
+    assert uses_cuda_graphs(build(given, beam=1), torch.device(device)) == expected
