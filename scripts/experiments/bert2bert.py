@@ -241,7 +241,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--encoder", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--sets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.set_defaults(methods=["pseudo-masked"])
     given = parser.parse_args()

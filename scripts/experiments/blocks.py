@@ -80,9 +80,9 @@ def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
         rows = [json.loads(line) for line in pairs["test"][0].read_text(encoding="utf-8").splitlines()]
         test = [(row["src"], row["refs"]) for row in rows]
     else:
-        pairs = {
-            split: [folder / f"{split}.{side}.gz" for side in ("src", "tgt")] for split in ("train", "valid", "test")
-        }
+        # From German to English, which is the language of the encoder.
+        endings = (".tgt", ".src") if name == "multi30k_en-de" else (".src.gz", ".tgt.gz")
+        pairs = {split: [folder / f"{split}{end}" for end in endings] for split in ("train", "valid", "test")}
         sides = [source_lines(path) for path in pairs["test"]]
         test = [(text, [target]) for text, target in zip(*sides, strict=True)]
     source.write_text("".join(f"{text}\n" for text, _ in test), encoding="utf-8")
