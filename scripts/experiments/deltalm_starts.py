@@ -1,6 +1,7 @@
 """Train DeltaLM from five starts on the same pairs: does pre-training help, and does the decoder look at its source?
 
     python scripts/experiments/deltalm_starts.py --data multi30k --output out
+    python scripts/experiments/deltalm_starts.py --data multi30k --output out --starts random "synthetic, x 3"
 
 DATA has train, valid and test as .src and .tgt, one sentence per line. A SentencePiece model is trained on the training
 pairs. The starts are
@@ -10,6 +11,13 @@ pairs. The starts are
 * spans: the model of "encoder" after span corruption of both sides, and translation span corruption, on the same pairs
 * synthetic: the model of "encoder" after training on synthetic pairs (``s2sft pretrain synthetic-deltalm``)
 * synthetic, then spans: both, one after the other, each for half of the updates
+
+These might help the third and the fourth:
+
+* random, lr x 2; synthetic, lr x 2: twice the learning rate of fine-tuning
+* synthetic, x 3: three times as many updates of pre-training on synthetic pairs
+* long spans: spans of 10 tokens on average instead of 3
+* pairs: the same, without plain text: the words of a span are often in the other language only
 
 Each seed has an encoder and pre-trainings of its own. Each start is fine-tuned with each seed at a constant learning
 rate. At each budget a part of the test set is translated greedily, and the held-out loss is computed with the right
@@ -23,15 +31,22 @@ Hypotheses, written before the first run:
 2. "spans" is below "encoder" after 1,500 updates, as in an earlier run with one seed: span corruption teaches the
    decoder to write without its source.
 3. "synthetic, then spans" is above "spans": once the decoder looks at its source, span corruption keeps it so.
+
+The first five starts showed that "synthetic" is ahead only up to 200 updates, and "spans" behind. Before the remedies:
+
+4. A model that looks at its source gains from a higher learning rate: "synthetic, lr x 2" is above "random, lr x 2".
+5. "synthetic, x 3" is not above "synthetic" after 800 updates: what it learns is learned early anyway.
+6. "pairs" is above "long spans", and that above "spans", because more of a target must be read from the source.
 """
 
 import argparse
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,16 +75,49 @@ SENTINELS = 30
 POSITIONS = 128
 MODEL = {"encoder_layers": 4, "encoder_embed_dim": 128, "encoder_ffn_embed_dim": 512, "encoder_attention_heads": 2}
 RANDOM = ["--random-init", "--arch", "deltalm_tiny", *options(**MODEL, max_positions=POSITIONS)]
-HALF = "synthetic/half/deltalm"
-STARTS = {
-    "random": "",
-    "encoder": "encoder",
-    "spans": "spans/checkpoint_last.pt",
-    "synthetic": "synthetic/all/deltalm",
-    "synthetic, then spans": "synthetic-spans/checkpoint_last.pt",
+SYNTHETIC = {"synthetic": ("all", 1.0), "half": ("half", 0.5), "synthetic x 3": ("long", 3.0)}
+"""Pre-trainings on synthetic pairs: the name of the run, and its share of the updates."""
+
+
+class Spans(NamedTuple):
+    """A pre-training by span corruption."""
+
+    begin: str = "encoder"
+    share: float = 1.0
+    """Of the updates."""
+    words: Sequence[str] = ("--text-languages", "src,tgt")
+
+
+SPANS = {
+    "spans": Spans(),
+    "synthetic-spans": Spans("half", 0.5),
+    "long-spans": Spans(words=("--text-languages", "src,tgt", "--mean-span-length", "10")),
+    "pairs": Spans(words=("--mean-span-length", "10")),
 }
-"""The model of each start, in the folder of its seed."""
-_OF_A_RUN = ("output", "seeds", "train_only")
+
+
+class Start(NamedTuple):
+    """A start of fine-tuning."""
+
+    begin: str | None
+    """The pre-training; None: random weights."""
+    lr: float = 1.0
+    """Factor of the learning rate."""
+
+
+STARTS = {
+    "random": Start(None),
+    "encoder": Start("encoder"),
+    "spans": Start("spans"),
+    "synthetic": Start("synthetic"),
+    "synthetic, then spans": Start("synthetic-spans"),
+    "random, lr x 2": Start(None, 2.0),
+    "synthetic, lr x 2": Start("synthetic", 2.0),
+    "synthetic, x 3": Start("synthetic x 3"),
+    "long spans": Start("long-spans"),
+    "pairs": Start("pairs"),
+}
+_OF_A_RUN = ("output", "seeds", "starts", "train_only")
 """Options that may differ between processes with the same output."""
 
 
@@ -84,7 +132,7 @@ class Experiment(Stages):
     def run(self) -> None:
         """Run the stages that are not done."""
         settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
-        self.pin(self.output / "settings.json", ["texts"], **settings, budgets=BUDGETS, starts=STARTS)
+        self.pin(self.output / "settings.json", ["texts"], **settings, budgets=BUDGETS)
         for name, work in (
             ("texts", self.texts),
             ("tokenizer", self.tokenizer),
@@ -93,11 +141,10 @@ class Experiment(Stages):
         ):
             self.stage(self.output / name, name, work)
         for seed in self.given.seeds:
-            self.pretrain(seed)
-            for start in STARTS:
-                folder = self.run_folder(start, seed)
-                made = folder / "scores.json"
-                self.stage(made, f"{start}, seed {seed}", lambda made, s=start, n=seed: self.fine_tune(s, n, made))
+            for name in self.given.starts:
+                made = self.run_folder(name, seed) / "scores.json"
+                work = partial(self.fine_tune, name, seed)
+                self.stage(made, f"{name}, seed {seed}", work)
 
     def begin_folder(self, seed: int) -> Path:
         """Return the folder of the encoder and the pre-trainings of a seed."""
@@ -105,19 +152,22 @@ class Experiment(Stages):
 
     def run_folder(self, start: str, seed: int) -> Path:
         """Return the folder of a fine-tuning."""
-        return self.output / f"{start.replace(', then ', '-')}-seed{seed}"
+        name = start.replace(", then ", "-").replace(", ", "-").replace(" ", "")
+        return self.output / f"{name}-seed{seed}"
 
-    def pretrain(self, seed: int) -> None:
-        """Make the encoder of a seed, and pre-train from it."""
+    def pretrained(self, name: str, seed: int) -> Path:
+        """Make the encoder or the pre-training of a seed, unless it is there; return the model."""
         begin, updates = self.begin_folder(seed), self.given.pretraining_updates
         begin.mkdir(exist_ok=True)
-        self.stage(begin / "encoder", f"encoder, seed {seed}", lambda made: self.encoder(seed, made))
-        for name, part in (("all", updates), ("half", updates // 2)):
-            self.synthetic(name, part, seed)
-        for name, start, part in (("spans", "encoder", updates), ("synthetic-spans", HALF, updates // 2)):
-            folder = begin / name
-            work = partial(self.corrupt_spans, start, part, seed)
-            self.stage(folder, f"{name}, seed {seed}", work)
+        if name in SYNTHETIC:
+            run, share = SYNTHETIC[name]
+            self.synthetic(run, round(share * updates), seed)
+            return begin / "synthetic" / run / "deltalm"
+        if name in SPANS:
+            self.stage(begin / name, f"{name}, seed {seed}", partial(self.corrupt_spans, SPANS[name], seed))
+            return begin / name / "checkpoint_last.pt"
+        self.stage(begin / "encoder", f"encoder, seed {seed}", partial(self.encoder, seed))
+        return begin / "encoder"
 
     def texts(self, made: Path) -> None:
         """Write the pairs, evenly spaced test pairs, and the held-out pairs with the sources of others."""
@@ -186,32 +236,36 @@ class Experiment(Stages):
     def synthetic(self, name: str, updates: int, seed: int) -> None:
         """Pre-train on synthetic pairs; what is done before is not repeated."""
         begin = self.begin_folder(seed)
+        encoder = self.pretrained("encoder", seed)
         further = options(max_tokens=self.given.max_tokens, update_freq=1, lr=self.given.pretraining_lr, dropout="0.1")
         self.s2sft(
-            *("pretrain", "synthetic-deltalm", "--encoder", begin / "encoder", "--output", begin / "synthetic"),
+            *("pretrain", "synthetic-deltalm", "--encoder", encoder, "--output", begin / "synthetic"),
             *("--run", name, "--updates", updates, "--seed", seed, "--", *further, "--cpu", "--num-workers", 0),
         )
 
-    def corrupt_spans(self, start: str, updates: int, seed: int, made: Path) -> None:
-        """Pre-train by span corruption of both sides and of pairs."""
-        words = options(task="deltalm_pretraining", arch="deltalm", pretrained=self.begin_folder(seed) / start)
-        words += options(text_languages="src,tgt", lang_pairs="src-tgt", tokens_per_sample=100, temperature=1)
+    def corrupt_spans(self, spans: Spans, seed: int, made: Path) -> None:
+        """Pre-train by span corruption of texts and of pairs."""
+        updates = round(spans.share * self.given.pretraining_updates)
+        words = options(task="deltalm_pretraining", arch="deltalm", pretrained=self.pretrained(spans.begin, seed))
+        words += options(lang_pairs="src-tgt", tokens_per_sample=100, temperature=1)
         words += options(lr=self.given.pretraining_lr, lr_scheduler="polynomial_decay", warmup_updates=updates // 10)
-        self.train_up_to(updates, made, *words, *options(seed=seed))
+        self.train_up_to(updates, made, *words, *spans.words, *options(seed=seed))
 
-    def fine_tune(self, start: str, seed: int, made: Path) -> None:
+    def fine_tune(self, name: str, seed: int, made: Path) -> None:
         """Fine-tune up to each budget; write held-out losses, and the counts of BLEU of each test sentence."""
-        folder = self.run_folder(start, seed)
-        begin = self.begin_folder(seed)
-        model = ["--arch", "deltalm", "--pretrained", str(begin / STARTS[start])] if STARTS[start] else RANDOM
-        words = options(criterion="label_smoothed_cross_entropy", label_smoothing="0.1", lr=self.given.lr, seed=seed)
+        start, folder, model = STARTS[name], self.run_folder(name, seed), RANDOM
+        tokenizer = self.pretrained("encoder", seed)
+        if start.begin is not None:
+            model = ["--arch", "deltalm", *options(pretrained=self.pretrained(start.begin, seed))]
+        lr = start.lr * float(self.given.lr)
+        words = options(criterion="label_smoothed_cross_entropy", label_smoothing="0.1", lr=f"{lr:g}", seed=seed)
         words += options(lr_scheduler="fixed", warmup_updates=60, valid_subset="valid,valid1")
         found: dict[int, dict[str, Any]] = {}
         for budget in BUDGETS:
             written = folder / f"{budget}.txt"
             if not written.exists():
                 self.train_up_to(budget, folder, *model, *words, *options(validate_interval_updates=budget))
-                named = {"path": folder / "checkpoint_last.pt", "tokenizer_dir": begin / "encoder", "beam": 1}
+                named = {"path": folder / "checkpoint_last.pt", "tokenizer_dir": tokenizer, "beam": 1}
                 self.s2sft("generate", **named, input=self.output / "texts" / "test.src", output=written, cpu=True)
             found[budget] = {
                 **held_out_losses(folder / "train.log", budget),
@@ -256,13 +310,13 @@ def held_out_losses(log: Path, updates: int) -> dict[str, float]:
 
 
 def tabulate(experiment: Experiment, path: Path) -> None:
-    """Write BLEU with intervals, differences from the random start, and the losses with both kinds of sources."""
+    """Write BLEU with intervals, differences from the first start, and the losses with both kinds of sources."""
     found = {
         start: [
             json.loads((experiment.run_folder(start, seed) / "scores.json").read_text(encoding="utf-8"))
             for seed in experiment.given.seeds
         ]
-        for start in STARTS
+        for start in experiment.given.starts
     }
     score = experiment.bleu(next(experiment.output.glob(f"*-seed*/{BUDGETS[0]}.txt"))).scores
     counts = {
@@ -276,21 +330,22 @@ def tabulate(experiment: Experiment, path: Path) -> None:
         sums = counts[start, budget][seeds][:, sentences].sum(axis=1)
         return float(np.mean([score(of_seed)["BLEU"] for of_seed in sums]))
 
-    shape = counts["random", BUDGETS[0]].shape[:2]
+    baseline = experiment.given.starts[0]
+    shape = counts[baseline, BUDGETS[0]].shape[:2]
     columns = [f"{budget} updates" for budget in BUDGETS]
     scores, differences, losses = {}, {}, {}
     for start, of_seeds in found.items():
         scores[start] = [interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at), *shape) for budget in BUDGETS]
         compared = [
-            interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at) - bleu("random", b, *at), *shape)
+            interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at) - bleu(baseline, b, *at), *shape)
             for budget in BUDGETS
         ]
         differences[start] = [f"{difference}, {difference.verdict}" for difference in compared]
         names = ("loss", "loss with other sources")
         means = [[np.mean([of[str(budget)][name] for of in of_seeds]) for name in names] for budget in BUDGETS]
         losses[start] = [f"{right:.2f}, {other:.2f}" for right, other in means]
-    del differences["random"]
-    parts = {"BLEU": scores, "BLEU, difference from random": differences, "Held-out loss, other sources": losses}
+    del differences[baseline]
+    parts = {"BLEU": scores, f"BLEU, difference from {baseline}": differences, "Held-out loss, other sources": losses}
     path.write_text("\n".join(f"{name}:\n\n{table(columns, part)}" for name, part in parts.items()), encoding="utf-8")
 
 
@@ -305,6 +360,14 @@ def main() -> int:
     parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
     parser.add_argument("--sources", type=int, default=250, metavar="N", help="of the test set (default: 250)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
+    parser.add_argument(
+        "--starts",
+        nargs="+",
+        choices=STARTS,
+        default=list(STARTS)[:5],
+        metavar="START",
+        help="the first one is the baseline of the table (default: the first five of the list above)",
+    )
     parser.add_argument("--train-only", action="store_true", help="leave the table to a later run")
     given = parser.parse_args()
     given.data = given.data.resolve()
