@@ -7,7 +7,7 @@ import naive_search
 import numpy as np
 import pytest
 import torch
-from scripted import RandomScript, ScriptedDecoder, assert_same_hypotheses, scripted_log_probs
+from scripted import RandomScript, Script, ScriptedDecoder, assert_same_hypotheses, scripted_log_probs
 from tiny import CLS, FIRST_WORD, MASK, PAD, SEP, UNK, padded, tiny_form
 
 from s2sft_fairseq.inference import search as searches
@@ -99,7 +99,7 @@ def test_the_exact_rule_finds_the_hypotheses_of_a_full_search(scripted, part):
     assert compared > 0.9 * SENTENCES * len(cases)
 
 
-class MemorisedTexts:
+class MemorisedTexts(Script):
     """Knows a text for each source: its next token has a probability of 0.9, all others share the rest.
 
     A prefix that differs from the text ends there, with the same probability.
@@ -114,9 +114,6 @@ class MemorisedTexts:
         probabilities = self.rest.copy()
         probabilities[text[len(prefix)] if tuple(prefix) == text[: len(prefix)] else SEP] += 0.9
         return np.log(probabilities)
-
-    def eval(self):
-        """Generators call it."""
 
 
 def test_memorised_texts(scripted):

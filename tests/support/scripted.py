@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 
 
-class RandomScript:
+class Script:
+    """What generators ask of a model that is a table."""
+
+    def eval(self) -> None:
+        """Do nothing: there is no dropout."""
+
+    def parameters(self) -> tuple[()]:
+        """Return no parameters, as if an engine ran the model: so it is on the CPU."""
+        return ()
+
+
+class RandomScript(Script):
     """Random scores (V,) of the token after a prefix, the same in each call.
 
     The spread of the scores, and so the lead of one hypothesis over another, depends on the source.
@@ -20,9 +31,6 @@ class RandomScript:
     def __call__(self, source: Sequence[int], prefix: Sequence[int]) -> np.ndarray:
         place = hash(tuple(source))  # hashes of numbers are the same in every process
         return self.rows[hash((place, *prefix)) % len(self.rows)] * (0.5 + place % 8 / 2)
-
-    def eval(self) -> None:
-        """Generators call it."""
 
 
 class ScriptedDecoder:
