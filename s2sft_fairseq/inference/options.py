@@ -217,6 +217,18 @@ def early_stop_problems(args: Any, task: Any) -> list[str]:
     return []
 
 
+def uses_cuda_graphs(options: Any, device: torch.device) -> bool:
+    """Return whether a search with these options records CUDA graphs on a device.
+
+    Args:
+        options: `SearchOptions`, or the configuration of a task, with the options of `UnilmSearchConfig`.
+        device: the device of the models.
+    """
+    if options.cuda_graphs != "auto":
+        return bool(options.cuda_graphs == "on")
+    return device.type == "cuda" and not any(getattr(options, name) for name in CHANGES_SHAPES)
+
+
 def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDictionary) -> list[str]:
     found = [
         f"{as_option(name)} is not supported by unilm_seq2seq"
@@ -243,18 +255,6 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
     if unknown := [symbol for symbol in _ignored_symbols(task) if symbol not in dictionary]:
         found.append(f"--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks {', '.join(unknown)}")
     return found + _draft_problems(args, task, form)
-
-
-def uses_cuda_graphs(options: Any, device: torch.device) -> bool:
-    """Return whether a search with these options records CUDA graphs on a device.
-
-    Args:
-        options: `SearchOptions`, or the configuration of a task, with the options of `UnilmSearchConfig`.
-        device: the device of the models.
-    """
-    if options.cuda_graphs != "auto":
-        return bool(options.cuda_graphs == "on")
-    return device.type == "cuda" and not any(getattr(options, name) for name in CHANGES_SHAPES)
 
 
 def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:

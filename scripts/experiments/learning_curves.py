@@ -5,12 +5,12 @@
         --methods "DeltaLM, random" DeltaLM "DeltaLM, synthetic"
 
 DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``, and ``multi30k_en-de``, which is translated from
-German to English, the language of MiniLM. Each method trains with each seed at a constant
-learning rate with ``--amp``, and stops at each budget to write a part of the test set greedily. Scores of single
-sentences are OUTPUT/SET/METHOD-seedN/scores.json; OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals
-over seeds and sentences. Each table of differences has 40 verdicts; chance alone makes about two of them "higher" or
-"lower" at 95 %. Stages that are done are not repeated, and a training that was stopped resumes. Several processes may
-share OUTPUT if they train different seeds: give each its ``--train-only``.
+German to English, the language of MiniLM. Each method trains with each seed at a constant learning rate with ``--amp``,
+and stops at each budget to write a part of the test set greedily. Scores of single sentences are
+OUTPUT/SET/METHOD-seedN/scores.json; OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals over seeds and
+sentences. Each table of differences has 40 verdicts; chance alone makes about two of them "higher" or "lower" at 95 %.
+Stages that are done are not repeated, and a training that was stopped resumes. Several processes may share OUTPUT if
+they train different seeds: give each its ``--train-only``.
 
 Hypotheses, written before the first run:
 
@@ -73,6 +73,12 @@ DELTALM: dict[str, tuple[str, ...]] = {
         *options(encoder_attention_heads=12, max_positions=512),
     ),
 }
+BEGINS = {
+    "pseudo-masked, synthetic": "synthetic/synthetic/encoder",
+    "DeltaLM, synthetic": "synthetic_deltalm/synthetic-deltalm/deltalm",
+    "DeltaLM, random": "",
+}
+"""Models from which a training starts, if that is not the encoder; empty: random weights."""
 SYNTHETIC = ("--updates", "300", "--device-tokens", "2048")
 OF_SYNTHETIC = ("--update-freq", "1", "--amp", "--cpu", "--num-workers", "0")
 BUDGETS = (50, 100, 200, 400, 800)
@@ -120,13 +126,8 @@ class Curves(Stages):
 
     def begin(self, method: str, seed: int) -> Path | None:
         """Return the model from which a training starts; None: random weights."""
-        if method == "DeltaLM, random":
-            return None
-        if method == "DeltaLM, synthetic":
-            return self.output / "synthetic_deltalm" / "synthetic-deltalm" / "deltalm"
-        if method == "pseudo-masked, synthetic":
-            return self.output / "synthetic" / "synthetic" / "encoder"
-        return self.output / "encoder"
+        begin = BEGINS.get(method, "encoder")
+        return self.output / begin if begin else None
 
     def run_folder(self, method: str, seed: int) -> Path:
         """Return the folder of a training."""
