@@ -80,7 +80,6 @@ class Ablations(Curves):
     """Pre-train, then fine-tune as the learning curves do, and on SST-2."""
 
     options_of: ClassVar = {name: row.finetuning for name, row in ROWS.items()}
-    budgets = BUDGETS
     optimization = options(batch_size=16, lr="1e-3", warmup_updates=20)
 
     def run(self) -> None:
@@ -151,7 +150,7 @@ def main() -> int:
     parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.set_defaults(methods=list(ROWS))
+    parser.set_defaults(methods=list(ROWS), budgets=BUDGETS)
     parser.add_argument("--pretraining-updates", type=int, default=2000, metavar="N", help="(default: 2000)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
     parser.add_argument("--sources", type=int, default=200, metavar="N", help="of the test set (default: 200)")

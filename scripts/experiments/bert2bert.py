@@ -243,7 +243,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.set_defaults(methods=["pseudo-masked"])
+    parser.set_defaults(methods=["pseudo-masked"], budgets=BUDGETS)
     given = parser.parse_args()
     for name in given.sets:
         comparison = Comparison(given, name)

@@ -91,10 +91,9 @@ _OF_A_RUN = ("output", "sets", "methods", "seeds", "train_only")
 
 
 class Curves(Stages):
-    """The curves of a data set. ``ablations.py`` has other methods, budgets and starts."""
+    """The curves of a data set. ``ablations.py`` has other methods and starts."""
 
     options_of: ClassVar[Mapping[str, tuple[str, ...]]] = METHODS | DELTALM
-    budgets: tuple[int, ...] = BUDGETS
     optimization = OPTIMIZATION
 
     def __init__(self, given: argparse.Namespace, name: str) -> None:
@@ -107,8 +106,8 @@ class Curves(Stages):
         """Make the shared files, then train with each seed and method."""
         self.output.mkdir(parents=True, exist_ok=True)
         settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
-        constants = {"options_of": self.options_of, "budgets": self.budgets, "optimization": self.optimization}
-        self.pin(self.output / "settings.json", ["texts"], **settings, **constants)
+        settings |= {"options_of": self.options_of, "budgets": tuple(self.given.budgets)}
+        self.pin(self.output / "settings.json", ["texts"], optimization=self.optimization, **settings)
         for work in self.shared():
             self.stage(self.output / work.__name__, work.__name__, work)
         for seed in self.given.seeds:
@@ -179,7 +178,7 @@ class Curves(Stages):
     def curve(self, method: str, seed: int, made: Path) -> None:
         """Train up to each budget, write the test sources and score them."""
         folder, scores = self.run_folder(method, seed), {}
-        for budget in self.budgets:
+        for budget in self.given.budgets:
             found = folder / f"{budget}.txt"
             if not found.exists():
                 folder.mkdir(exist_ok=True)
@@ -228,7 +227,9 @@ def read_curves(curves: Curves) -> dict[str, Scores]:
     for method in curves.given.methods:
         files = [curves.run_folder(method, seed) / "scores.json" for seed in curves.given.seeds]
         of_seeds = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        found[method] = {budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in curves.budgets}
+        found[method] = {
+            budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in curves.given.budgets
+        }
     return found
 
 
@@ -257,8 +258,9 @@ def draw(found: Mapping[str, Scores], path: Path) -> None:
         points = [interval(values) for values in found[method].values()]
         means = [point.value for point in points]
         errors = [point.high - point.value for point in points]
-        axis.errorbar(BUDGETS, means, yerr=errors, label=method, marker=marker, capsize=2, linewidth=1)
-    axis.set(xscale="log", xlabel="updates", ylabel="ROUGE-L", xticks=BUDGETS, xticklabels=BUDGETS)
+        axis.errorbar(list(found[method]), means, yerr=errors, label=method, marker=marker, capsize=2, linewidth=1)
+    budgets = list(next(iter(found.values())))
+    axis.set(xscale="log", xlabel="updates", ylabel="ROUGE-L", xticks=budgets, xticklabels=budgets)
     axis.minorticks_off()
     axis.legend()
     figure.savefig(path, dpi=120)
@@ -271,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, *DELTALM], default=list(METHODS))
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, metavar="N", help="updates")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--sources", type=int, default=200, help="of the test set (default: 200)")
     parser.add_argument("--train-only", action="store_true", help="leave tables and figures to a later run")

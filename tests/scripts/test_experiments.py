@@ -62,7 +62,8 @@ def test_seconds_of_updates(tmp_path):
 def test_the_table_of_ablations(tmp_path):
     """Rows in which noise helps by ten points, and nothing else changes anything."""
     assert {row.preset for row in ROWS.values()} <= PRESETS.keys()
-    ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, methods=list(ROWS), seeds=[1, 2, 3]), "e2e")
+    of_a_run = {"methods": list(ROWS), "seeds": [1, 2, 3], "budgets": BUDGETS}
+    ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, **of_a_run), "e2e")
     random = np.random.default_rng(6)
     for name in ROWS:
         for seed in (1, 2, 3):
