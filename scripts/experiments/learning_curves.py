@@ -4,6 +4,8 @@
     python scripts/experiments/learning_curves.py --data DATA --encoder MINILM --output deltalm --sets multi30k_en-de \
         --methods "DeltaLM, random" DeltaLM "DeltaLM, synthetic"
 
+``--budgets`` names other numbers of updates, and needs another OUTPUT.
+
 DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``, and ``multi30k_en-de``, which is translated from
 German to English, the language of MiniLM. Each method trains with each seed at a constant learning rate with ``--amp``,
 and stops at each budget to write a part of the test set greedily. Scores of single sentences are
@@ -98,6 +100,7 @@ class Curves(Stages):
 
     def __init__(self, given: argparse.Namespace, name: str) -> None:
         self.given, self.set = given, name
+        self.budgets = tuple(sorted(given.budgets))  # a training goes on from one budget to the next
         self.output: Path = given.output.resolve() / name
         self.data: Path = given.data.resolve() / name
         super().__init__("curves", self.output / "commands.jsonl", cli.call)
@@ -106,7 +109,7 @@ class Curves(Stages):
         """Make the shared files, then train with each seed and method."""
         self.output.mkdir(parents=True, exist_ok=True)
         settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
-        settings |= {"options_of": self.options_of, "budgets": tuple(self.given.budgets)}
+        settings |= {"options_of": self.options_of, "budgets": self.budgets}
         self.pin(self.output / "settings.json", ["texts"], optimization=self.optimization, **settings)
         for work in self.shared():
             self.stage(self.output / work.__name__, work.__name__, work)
@@ -178,7 +181,7 @@ class Curves(Stages):
     def curve(self, method: str, seed: int, made: Path) -> None:
         """Train up to each budget, write the test sources and score them."""
         folder, scores = self.run_folder(method, seed), {}
-        for budget in self.given.budgets:
+        for budget in self.budgets:
             found = folder / f"{budget}.txt"
             if not found.exists():
                 folder.mkdir(exist_ok=True)
@@ -227,9 +230,7 @@ def read_curves(curves: Curves) -> dict[str, Scores]:
     for method in curves.given.methods:
         files = [curves.run_folder(method, seed) / "scores.json" for seed in curves.given.seeds]
         of_seeds = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        found[method] = {
-            budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in curves.given.budgets
-        }
+        found[method] = {budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in curves.budgets}
     return found
 
 
@@ -273,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, *DELTALM], default=list(METHODS))
-    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, metavar="N", help="updates")
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, metavar="N", help="(default: 50 to 800)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--sources", type=int, default=200, help="of the test set (default: 200)")
     parser.add_argument("--train-only", action="store_true", help="leave tables and figures to a later run")
