@@ -6,9 +6,9 @@ TEXT has train.txt and valid.txt: one paragraph per line, and an empty line afte
 ``e2e``, as for ``blocks.py``, and ``glue`` with SST-2. ``unilm_tiny`` is pre-trained with each row and seed; tokens
 attend mostly to their neighbours at first, without which placeholders learn too late (``random_starts.py``). Each model
 is fine-tuned on E2E, whose test sources are written greedily after 200 and 800 updates, and those of UniLMv2 also on
-SST-2, as in the paper. OUTPUT/ablations.md has scores and differences with
-intervals over seeds and sentences. Stages that are done are not repeated. Several processes may share OUTPUT if they
-have different seeds and ``--train-only``.
+SST-2, as in the paper. OUTPUT/ablations.md has scores and differences with intervals over seeds and sentences. Stages
+that are done are not repeated. Several processes may share OUTPUT if they have different seeds and ``--train-only``.
+As in ``learning_curves.py``, a run whose scores are in SCORES is not repeated.
 
 Hypotheses, which are the orderings of the papers:
 
@@ -84,15 +84,13 @@ class Ablations(Curves):
 
     def run(self) -> None:
         """Pre-train all models, then fine-tune them."""
-        for seed in self.given.seeds:
-            for method in self.given.methods:
-                self.pretrain(method, seed)
+        for run in self.missing():
+            self.pretrain(*run)
         super().run()
         for seed in self.given.seeds:
             for method in (name for name in self.given.methods if name in UNILMV2):
-                folder = self.run_folder(method, seed)
-                work = partial(self.classify, method, seed)
-                self.stage(folder / "sst-2.json", f"{folder.name}, SST-2", work)
+                name = f"{self.run_folder(method, seed).name}, SST-2"
+                self.stage(self.sst2_file(method, seed), name, partial(self.classify, method, seed))
 
     def shared(self) -> Sequence[Callable[[Path], None]]:
         return self.texts, self.encoder, self.tokens, self.binarized
@@ -113,8 +111,13 @@ class Ablations(Curves):
         shutil.copytree(self.given.tokenizer_dir, made)
         shutil.copy(self.output / "text" / "tokens" / "dict.txt", made)
 
+    def sst2_file(self, method: str, seed: int) -> Path:
+        """Return the file that says for each text of SST-2's development set whether its class is right."""
+        scores = self.scores_file(method, seed)
+        return scores.with_name(f"{scores.stem}-sst-2.json")
+
     def classify(self, method: str, seed: int, made: Path) -> None:
-        """Fine-tune on SST-2; write for each text of the development set whether its class is right."""
+        """Fine-tune on SST-2 and write which classes are right."""
         output = self.run_folder(method, seed) / "sst-2"
         named = {"encoder": self.begin(method, seed), "output": output, "run": "run", "seed": seed}
         raw = self.given.data.resolve() / "glue"
@@ -132,7 +135,7 @@ def tabulate(ablations: Ablations, path: Path) -> None:
         for name, of_budget in read_curves(ablations).items()
     }
     for name in UNILMV2:
-        files = [ablations.run_folder(name, seed) / "sst-2.json" for seed in ablations.given.seeds]
+        files = [ablations.sst2_file(name, seed) for seed in ablations.given.seeds]
         scores[name]["SST-2"] = 100 * np.array([json.loads(file.read_text(encoding="utf-8")) for file in files], float)
     columns = list(scores[UNILMV2[0]])
     rows = {name: [interval(of[column]) if column in of else "" for column in columns] for name, of in scores.items()}
@@ -150,6 +153,7 @@ def main() -> int:
     parser.add_argument("--tokenizer-dir", type=Path, required=True, metavar="DIR", help="such as BERT's vocab.txt")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--scores", type=Path, metavar="DIR", help="(default: OUTPUT/scores)")
     parser.set_defaults(methods=list(ROWS), budgets=BUDGETS)
     parser.add_argument("--pretraining-updates", type=int, default=2000, metavar="N", help="(default: 2000)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")

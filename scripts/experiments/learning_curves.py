@@ -8,11 +8,13 @@
 
 DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``, and ``multi30k_en-de``, which is translated from
 German to English, the language of MiniLM. Each method trains with each seed at a constant learning rate with ``--amp``,
-and stops at each budget to write a part of the test set greedily. Scores of single sentences are
-OUTPUT/SET/METHOD-seedN/scores.json; OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals over seeds and
-sentences. Each table of differences has 40 verdicts; chance alone makes about two of them "higher" or "lower" at 95 %.
-Stages that are done are not repeated, and a training that was stopped resumes. Several processes may share OUTPUT if
-they train different seeds: give each its ``--train-only``.
+and stops at each budget to write a part of the test set greedily. OUTPUT/SET.md and OUTPUT/SET.png have all methods,
+with intervals over seeds and sentences. Each table of differences has 40 verdicts; chance alone makes about two of them
+"higher" or "lower" at 95 %. Stages that are done are not repeated, and a training that was stopped resumes. Several
+processes may share OUTPUT if they train different seeds: give each its ``--train-only``.
+
+Scores of single sentences are SCORES/SET/METHOD-seedN.json. A run whose scores are there is not repeated, so that an
+experiment can go on on another machine. ``scripts/experiments/scores/curves`` has the scores in docs/results.md.
 
 Hypotheses, written before the first run:
 
@@ -35,6 +37,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -88,7 +91,7 @@ OPTIMIZATION = options(batch_size=16, lr="3e-4", warmup_updates=20, amp=True)
 TARGETS = {"e2e": 64, "squad_qg": 32, "multi30k_en-de": 64}
 POSITIONS = 511
 """Positions of source and target together. MiniLM has one more, for the start of the target."""
-_OF_A_RUN = ("output", "sets", "methods", "seeds", "train_only")
+_OF_A_RUN = ("output", "scores", "sets", "methods", "seeds", "train_only")
 """Options that may differ between processes with the same output."""
 
 
@@ -102,21 +105,34 @@ class Curves(Stages):
         self.given, self.set = given, name
         self.budgets = tuple(sorted(given.budgets))  # a training goes on from one budget to the next
         self.output: Path = given.output.resolve() / name
+        self.scores: Path = (given.scores or given.output / "scores").resolve() / name
         self.data: Path = given.data.resolve() / name
         super().__init__("curves", self.output / "commands.jsonl", cli.call)
 
     def run(self) -> None:
-        """Make the shared files, then train with each seed and method."""
-        self.output.mkdir(parents=True, exist_ok=True)
+        """Make the shared files, then train with each seed and method whose scores are not there yet."""
+        missing = self.missing()
         settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
-        settings |= {"options_of": self.options_of, "budgets": self.budgets}
-        self.pin(self.output / "settings.json", ["texts"], optimization=self.optimization, **settings)
+        settings |= {"options_of": self.options_of, "optimization": self.optimization, "budgets": self.budgets}
+        # A folder of scores may come from another machine, so its settings have no paths.
+        without_paths = {name: value for name, value in settings.items() if not isinstance(value, Path)}
+        self.scores.mkdir(parents=True, exist_ok=True)
+        made = [path.name for path in self.scores.glob("*-seed*.json")]
+        self.pin(self.scores / "settings.json", made, **without_paths)
+        if not missing:
+            return
+        self.output.mkdir(parents=True, exist_ok=True)
+        self.pin(self.output / "settings.json", ["texts"], **settings)
         for work in self.shared():
             self.stage(self.output / work.__name__, work.__name__, work)
-        for seed in self.given.seeds:
-            for method in self.given.methods:
-                folder = self.run_folder(method, seed)
-                self.stage(folder / "scores.json", folder.name, lambda made, m=method, s=seed: self.curve(m, s, made))
+        for method, seed in missing:
+            made_by = partial(self.curve, method, seed)
+            self.stage(self.scores_file(method, seed), self.run_folder(method, seed).name, made_by)
+
+    def missing(self) -> list[tuple[str, int]]:
+        """Return the method and the seed of each run that has no scores."""
+        runs = [(method, seed) for seed in self.given.seeds for method in self.given.methods]
+        return [run for run in runs if not self.scores_file(*run).exists()]
 
     def shared(self) -> Sequence[Callable[[Path], None]]:
         """Return the stages that all trainings need. Each makes a file or folder of its name."""
@@ -134,6 +150,10 @@ class Curves(Stages):
     def run_folder(self, method: str, seed: int) -> Path:
         """Return the folder of a training."""
         return self.output / f"{method.replace(', ', '+')}-seed{seed}"
+
+    def scores_file(self, method: str, seed: int) -> Path:
+        """Return the file for the scores of a training."""
+        return self.scores / f"{self.run_folder(method, seed).name}.json"
 
     def texts(self, made: Path) -> None:
         """Write the pairs, one per line, and evenly spaced test sources with their references."""
@@ -190,7 +210,7 @@ class Curves(Stages):
                 self.s2sft(
                     "generate", path=folder / "checkpoint_last.pt", tokenizer_dir=self.output / "encoder", **where
                 )
-            scores[budget] = [round(score, 4) for score in self.rouge_l(found)]
+            scores[budget] = [round(score, 2) for score in self.rouge_l(found)]
         for checkpoint in folder.glob("*.pt"):
             checkpoint.unlink()
         made.write_text(json.dumps(scores), encoding="utf-8")
@@ -228,7 +248,7 @@ def read_curves(curves: Curves) -> dict[str, Scores]:
     """Return the scores of each method."""
     found: dict[str, Scores] = {}
     for method in curves.given.methods:
-        files = [curves.run_folder(method, seed) / "scores.json" for seed in curves.given.seeds]
+        files = [curves.scores_file(method, seed) for seed in curves.given.seeds]
         of_seeds = [json.loads(path.read_text(encoding="utf-8")) for path in files]
         found[method] = {budget: np.array([scores[str(budget)] for scores in of_seeds]) for budget in curves.budgets}
     return found
@@ -272,6 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--encoder", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--scores", type=Path, metavar="DIR", help="(default: OUTPUT/scores)")
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, *DELTALM], default=list(METHODS))
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, metavar="N", help="(default: 50 to 800)")
@@ -284,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if status := cli.guarded("curves", one.run):
             return status
     for one in [] if given.train_only else curves:
+        given.output.mkdir(parents=True, exist_ok=True)
         found = read_curves(one)
         tabulate(found, given.methods[0], given.output / f"{one.set}.md")
         draw(found, given.output / f"{one.set}.png")

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "experiments"))
 
+import learning_curves
 from ablations import BUDGETS, ORDERINGS, ROWS, UNILMV2, Ablations, tabulate
 from intervals import interval, interval_of, table
 from logs import log_records, update_seconds
@@ -63,16 +64,15 @@ def test_the_table_of_ablations(tmp_path):
     """Rows in which noise helps by ten points, and nothing else changes anything."""
     assert {row.preset for row in ROWS.values()} <= PRESETS.keys()
     of_a_run = {"methods": list(ROWS), "seeds": [1, 2, 3], "budgets": BUDGETS}
-    ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, **of_a_run), "e2e")
+    ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, scores=None, **of_a_run), "e2e")
+    ablations.scores.mkdir(parents=True)
     random = np.random.default_rng(6)
     for name in ROWS:
         for seed in (1, 2, 3):
-            folder = ablations.run_folder(name, seed)
-            folder.mkdir(parents=True)
             scores = random.normal(60 if name.startswith("noise") else 50, 1, 100).tolist()
-            (folder / "scores.json").write_text(json.dumps(dict.fromkeys(BUDGETS, scores)))
+            ablations.scores_file(name, seed).write_text(json.dumps(dict.fromkeys(BUDGETS, scores)))
             if name in UNILMV2:
-                (folder / "sst-2.json").write_text(json.dumps([True, False] * 50))
+                ablations.sst2_file(name, seed).write_text(json.dumps([True, False] * 50))
     tabulate(ablations, tmp_path / "ablations.md")
     scores, differences = (tmp_path / "ablations.md").read_text().split("Differences:")
     assert scores.count("| 50.00 (") == len(UNILMV2)
@@ -80,3 +80,21 @@ def test_the_table_of_ablations(tmp_path):
     assert lines.keys() >= {f"{better} - {worse}" for better, worse in ORDERINGS}
     assert lines["noise - neither"].count("higher") == lines["noise, spans - spans"].count("higher") == len(BUDGETS)
     assert "higher" not in lines["spans - neither"]
+
+
+def test_runs_with_scores_are_not_repeated(tmp_path, capsys):
+    """Without data or encoder, since all scores come from another machine; other settings are refused."""
+    methods, curve = ["causal", "masked"], {"50": [1.0, 2.0], "100": [3.0, 4.0]}
+    scores = tmp_path / "scores" / "e2e"
+    scores.mkdir(parents=True)
+    for method in methods:
+        for seed in (1, 2):
+            (scores / f"{method}-seed{seed}.json").write_text(json.dumps(curve))
+    given = ["--data", "none", "--encoder", "none", "--output", str(tmp_path / "out"), "--sets", "e2e"]
+    given += ["--scores", str(tmp_path / "scores"), "--seeds", "1", "2", "--methods", *methods]
+    given += ["--budgets", "50", "100"]
+    assert learning_curves.main(given) == 0
+    assert (tmp_path / "out" / "e2e.md").read_text().count("| 3.50 (") == 2
+    assert str(tmp_path) not in (scores / "settings.json").read_text()
+    assert learning_curves.main([*given, "--sources", "150"]) == 2
+    assert "sources: before 200, now 150" in capsys.readouterr().err
