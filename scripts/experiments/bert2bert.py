@@ -3,7 +3,8 @@
     python scripts/experiments/bert2bert.py --data DATA --encoder MINILM --output out
 
 OUTPUT is that of ``learning_curves.py``, whose texts, head and pseudo-masked models are used: run that first, on the
-same machine and with the same number of threads, with nothing beside either.
+same machine, with the same number of threads and the same load beside it. Scores and seconds of each seed are
+SCORES/SET/bert2bert-seedN.json; a seed whose file is there is not trained again.
 
 Encoder and decoder begin with the encoder's weights (Rothe et al., 2020), the head with the one that was computed for
 the learning curves; only cross-attention is new. Batches have 16 pairs of similar length, the learning rate is constant
@@ -25,6 +26,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +158,8 @@ class Comparison(Stages):
         """Choose the learning rate, then train with each seed."""
         from transformers import AutoTokenizer
 
-        self.pin(self.output / "bert2bert.settings", ["bert2bert-lr.json"], encoder=self.given.encoder.resolve())
+        choice = self.curves.scores / "bert2bert-lr.json"
+        self.pin(self.output / "bert2bert.settings", [str(choice)], encoder=self.given.encoder.resolve())
         self.tokenizer = AutoTokenizer.from_pretrained(self.given.encoder)
         texts = self.output / "texts"
         sides = (("src", POSITIONS - self.longest), ("tgt", self.longest + 1))  # [CLS] of the target is not predicted
@@ -164,13 +167,15 @@ class Comparison(Stages):
         self.sources = self.encode(texts / "test.src", POSITIONS - self.longest)
         random.Random(0).shuffle(pairs)
         self.held_out, self.pairs = pairs[:HELD_OUT], pairs[HELD_OUT:]
-        choice = self.output / "bert2bert-lr.json"
         self.stage(choice, choice.name, self.choose)
         losses: dict[str, float] = json.loads(choice.read_text(encoding="utf-8"))
         lr = float(min(losses, key=lambda name: losses[name]))
         for seed in self.given.seeds:
-            made = self.output / f"bert2bert-seed{seed}.json"
-            self.stage(made, made.name, lambda made, seed=seed: self.compare(lr, seed, made))
+            self.stage(self.seed_file(seed), f"seed {seed}", partial(self.compare, lr, seed))
+
+    def seed_file(self, seed: int) -> Path:
+        """Return the file for scores and seconds."""
+        return self.curves.scores / f"bert2bert-seed{seed}.json"
 
     def encode(self, path: Path, longest: int) -> list[list[int]]:
         """Return the ids of the texts of a file."""
@@ -204,7 +209,7 @@ class Comparison(Stages):
             texts = self.output / f"bert2bert-seed{seed}-{reached}.txt"
             ids = model.write(self.sources, self.longest)
             write_lines(texts, self.tokenizer.batch_decode(ids, skip_special_tokens=True))
-            scores = [round(score, 4) for score in self.curves.rouge_l(texts)]
+            scores = [round(score, 2) for score in self.curves.rouge_l(texts)]
             records[reached] = {"updates": model.updates, "seconds": round(model.seconds, 1), "ROUGE-L": scores}
         made.write_text(json.dumps({"lr": lr, "theirs": records, "our seconds": ours}), encoding="utf-8")
 
@@ -217,9 +222,7 @@ class Comparison(Stages):
 def tabulate(comparison: Comparison, path: Path) -> None:
     """Write a table of both systems: scores with intervals, seconds, and differences."""
     seeds = comparison.given.seeds
-    found = [
-        json.loads((comparison.output / f"bert2bert-seed{seed}.json").read_text(encoding="utf-8")) for seed in seeds
-    ]
+    found = [json.loads(comparison.seed_file(seed).read_text(encoding="utf-8")) for seed in seeds]
     ours = read_curves(comparison.curves)["pseudo-masked"]
     rows: dict[str, list[object]] = {}
     for name in (*map(str, BUDGETS), SAME_TIME):
@@ -241,6 +244,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--encoder", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--scores", type=Path, metavar="DIR", help="(default: OUTPUT/scores)")
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.set_defaults(methods=["pseudo-masked"], budgets=BUDGETS)
