@@ -9,7 +9,7 @@ SCORES/SET/bert2bert-seedN.json; a seed whose file is there is not trained again
 Encoder and decoder begin with the encoder's weights (Rothe et al., 2020), the head with the one that was computed for
 the learning curves; only cross-attention is new. Batches have 16 pairs of similar length, the learning rate is constant
 after 20 updates of warm-up, products are computed in bfloat16 (``torch.autocast``), gradients are clipped at 1, and
-biases and norms do not decay, as in the learning curves. The learning rate is the best of three, by the loss of 320
+biases and norms do not decay, as in the learning curves. The learning rate is the best of four, by the loss of 320
 held-out pairs after the most updates; ours was not chosen. Test sources are written greedily, after each number of
 updates, and after as many seconds as pseudo-masked fine-tuning needed for the most updates. Seconds are those of
 updates alone.
@@ -40,9 +40,10 @@ from logs import update_seconds
 from s2sft_fairseq import cli
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.data.text_files import write_lines
+from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.recipes.engine import Stages
 
-LEARNING_RATES = (1e-4, 3e-4, 1e-3)
+LEARNING_RATES = (3e-5, 1e-4, 3e-4, 1e-3)
 BATCH, WARMUP, HELD_OUT = 16, 20, 320
 POOL = 50
 """Batches whose pairs are sorted by length."""
@@ -167,9 +168,7 @@ class Comparison(Stages):
         self.sources = self.encode(texts / "test.src", POSITIONS - self.longest)
         random.Random(0).shuffle(pairs)
         self.held_out, self.pairs = pairs[:HELD_OUT], pairs[HELD_OUT:]
-        self.stage(choice, choice.name, self.choose)
-        losses: dict[str, float] = json.loads(choice.read_text(encoding="utf-8"))
-        lr = float(min(losses, key=lambda name: losses[name]))
+        lr = self.choose(choice)
         for seed in self.given.seeds:
             self.stage(self.seed_file(seed), f"seed {seed}", partial(self.compare, lr, seed))
 
@@ -185,15 +184,17 @@ class Comparison(Stages):
     def start(self, lr: float, seed: int) -> Bert2Bert:
         return Bert2Bert(self.given.encoder, self.output / "encoder" / "model.pt", lr, seed)
 
-    def choose(self, made: Path) -> None:
-        """Write the held-out loss of each learning rate."""
-        losses = {}
+    def choose(self, file: Path) -> float:
+        """Return the learning rate with the lowest held-out loss. The file has the losses that are known so far."""
+        losses: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         for lr in LEARNING_RATES:
-            model = self.start(lr, 1)
-            model.train(endless(self.pairs, 1), BUDGETS[-1], math.inf)
-            losses[str(lr)] = model.held_out_loss(self.held_out)
+            if str(lr) not in losses:
+                model = self.start(lr, 1)
+                model.train(endless(self.pairs, 1), BUDGETS[-1], math.inf)
+                losses[str(lr)] = model.held_out_loss(self.held_out)
+                write_whole(file, lambda path: path.write_text(json.dumps(losses), encoding="utf-8"))
             self.say(f"learning rate {lr:g}: held-out loss {losses[str(lr)]:.3f}")
-        made.write_text(json.dumps(losses), encoding="utf-8")
+        return min(LEARNING_RATES, key=lambda lr: losses[str(lr)])
 
     def compare(self, lr: float, seed: int, made: Path) -> None:
         """Write scores and seconds of both systems at each budget, and of BERT2BERT after our seconds."""
