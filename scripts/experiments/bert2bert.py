@@ -4,7 +4,8 @@
 
 OUTPUT is that of ``learning_curves.py``, whose texts, head and pseudo-masked models are used: run that first, on the
 same machine, with the same number of threads and the same load beside it. Scores and seconds of each seed are
-SCORES/SET/bert2bert-seedN.json; a seed whose file is there is not trained again.
+SCORES/SET/bert2bert-seedN.json; a seed whose file is there is not trained again. OUTPUT/SET-bert2bert.md and .png have
+the scores over updates and minutes.
 
 Encoder and decoder begin with the encoder's weights (Rothe et al., 2020), the head with the one that was computed for
 the learning curves; only cross-attention is new. Batches have 16 pairs of similar length, the learning rate is constant
@@ -33,8 +34,8 @@ from typing import Any
 import numpy as np
 import torch
 from blocks import source_lines
-from intervals import interval, table
-from learning_curves import BUDGETS, POSITIONS, TARGETS, Curves, read_curves
+from intervals import Interval, interval, table
+from learning_curves import BUDGETS, POSITIONS, TARGETS, Curves, draw, read_curves
 from logs import update_seconds
 
 from s2sft_fairseq import cli
@@ -220,24 +221,29 @@ class Comparison(Stages):
         return {budget: sum(value for done, value in seconds.items() if done <= budget) for budget in BUDGETS}
 
 
-def tabulate(comparison: Comparison, path: Path) -> None:
-    """Write a table of both systems: scores with intervals, seconds, and differences."""
-    seeds = comparison.given.seeds
-    found = [json.loads(comparison.seed_file(seed).read_text(encoding="utf-8")) for seed in seeds]
-    ours = read_curves(comparison.curves)["pseudo-masked"]
+def report(comparison: Comparison, path: Path) -> None:
+    """Write a table of both systems, with scores, seconds and differences, and draw the scores over minutes."""
+    files = [comparison.seed_file(seed) for seed in comparison.given.seeds]
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    of_methods = read_curves(comparison.curves)["pseudo-masked"]
     rows: dict[str, list[object]] = {}
+    ours: dict[float, Interval] = {}
+    theirs: dict[float, Interval] = {}
     for name in (*map(str, BUDGETS), SAME_TIME):
         budget = BUDGETS[-1] if name == SAME_TIME else int(name)
-        theirs = np.array([of_seed["theirs"][name]["ROUGE-L"] for of_seed in found])
-        updates, spent = (
-            np.mean([of_seed["theirs"][name][key] for of_seed in found]) for key in ("updates", "seconds")
+        scores = np.array([of_seed["theirs"][name]["ROUGE-L"] for of_seed in found])
+        updates, seconds = (
+            float(np.mean([of_seed["theirs"][name][key] for of_seed in found])) for key in ("updates", "seconds")
         )
-        our_spent = np.mean([of_seed["our seconds"][str(budget)] for of_seed in found])
-        difference = interval(ours[budget] - theirs)
-        scores = [interval(ours[budget]), f"{our_spent:.0f}", interval(theirs), f"{updates:.0f}", f"{spent:.0f}"]
-        rows[name] = [*scores, f"{difference}, {difference.verdict}"]
+        our_seconds = float(np.mean([of_seed["our seconds"][str(budget)] for of_seed in found]))
+        ours[our_seconds / 60] = interval(of_methods[budget])
+        theirs[seconds / 60] = interval(scores)
+        difference = interval(of_methods[budget] - scores)
+        rows[name] = [interval(of_methods[budget]), f"{our_seconds:.0f}", interval(scores), f"{updates:.0f}"]
+        rows[name] += [f"{seconds:.0f}", f"{difference}, {difference.verdict}"]
     columns = ["pseudo-masked", "seconds", "BERT2BERT", "updates", "seconds", "difference"]
-    path.write_text(table(columns, rows), encoding="utf-8")
+    path.with_suffix(".md").write_text(table(columns, rows), encoding="utf-8")
+    draw({"pseudo-masked": ours, "BERT2BERT": theirs}, "minutes", path.with_suffix(".png"))
 
 
 def main() -> int:
@@ -254,7 +260,7 @@ def main() -> int:
         comparison = Comparison(given, name)
         if status := cli.guarded("bert2bert", comparison.run):
             return status
-        tabulate(comparison, given.output / f"{name}-bert2bert.md")
+        report(comparison, given.output / f"{name}-bert2bert.md")
     return 0
 
 

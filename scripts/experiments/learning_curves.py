@@ -43,7 +43,7 @@ from typing import ClassVar
 
 import numpy as np
 from blocks import prepare, source_lines
-from intervals import interval, table
+from intervals import Interval, interval, table
 from numpy.typing import NDArray
 
 from s2sft_fairseq import cli
@@ -267,21 +267,20 @@ def tabulate(found: Mapping[str, Scores], baseline: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def draw(found: Mapping[str, Scores], path: Path) -> None:
-    """Draw the scores over the updates, with their intervals."""
+def draw(found: Mapping[str, Mapping[float, Interval]], over: str, path: Path) -> None:
+    """Draw the scores of each method over numbers of updates, or over minutes, with their intervals."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    for method, marker in zip(found, "oXsdv^<>P", strict=False):
-        points = [interval(values) for values in found[method].values()]
-        means = [point.value for point in points]
-        errors = [point.high - point.value for point in points]
-        axis.errorbar(list(found[method]), means, yerr=errors, label=method, marker=marker, capsize=2, linewidth=1)
-    budgets = list(next(iter(found.values())))
-    axis.set(xscale="log", xlabel="updates", ylabel="ROUGE-L", xticks=budgets, xticklabels=budgets)
+    for (method, points), marker in zip(found.items(), "oXsdv^<>P", strict=False):
+        means = [point.value for point in points.values()]
+        errors = [point.high - point.value for point in points.values()]
+        axis.errorbar(list(points), means, yerr=errors, label=method, marker=marker, capsize=2, linewidth=1)
+    ticks = list(next(iter(found.values())))
+    axis.set(xscale="log", xlabel=over, ylabel="ROUGE-L", xticks=ticks, xticklabels=[f"{tick:.3g}" for tick in ticks])
     axis.minorticks_off()
     axis.legend()
     figure.savefig(path, dpi=120)
@@ -308,7 +307,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.output.mkdir(parents=True, exist_ok=True)
         found = read_curves(one)
         tabulate(found, given.methods[0], given.output / f"{one.set}.md")
-        draw(found, given.output / f"{one.set}.png")
+        points = {
+            method: {budget: interval(values) for budget, values in of_budget.items()}
+            for method, of_budget in found.items()
+        }
+        draw(points, "updates", given.output / f"{one.set}.png")
     return 0
 
 

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "experiments"))
 
+import bert2bert
 import learning_curves
 from ablations import BUDGETS, ORDERINGS, ROWS, UNILMV2, Ablations, tabulate
 from intervals import interval, interval_of, table
@@ -98,3 +99,29 @@ def test_runs_with_scores_are_not_repeated(tmp_path, capsys):
     assert str(tmp_path) not in (scores / "settings.json").read_text()
     assert learning_curves.main([*given, "--sources", "150"]) == 2
     assert "sources: before 200, now 150" in capsys.readouterr().err
+
+
+def test_the_report_of_bert2bert(tmp_path):
+    """Ours has ten points more at each budget, and BERT2BERT needs half of our time."""
+    of_a_run = {"methods": ["pseudo-masked"], "seeds": [1, 2, 3], "budgets": bert2bert.BUDGETS}
+    given = Namespace(output=tmp_path, data=tmp_path, scores=None, **of_a_run)
+    comparison = bert2bert.Comparison(given, "e2e")
+    comparison.curves.scores.mkdir(parents=True)
+    random = np.random.default_rng(7)
+    for seed in given.seeds:
+        ours = {budget: random.normal(60, 1, 100).tolist() for budget in given.budgets}
+        comparison.curves.scores_file("pseudo-masked", seed).write_text(json.dumps(ours))
+        theirs = {
+            str(budget): {"updates": budget, "seconds": budget / 2, "ROUGE-L": random.normal(50, 1, 100).tolist()}
+            for budget in given.budgets
+        }
+        theirs["same seconds"] = theirs["800"] | {"updates": 1600, "seconds": 800}
+        record = {"theirs": theirs, "our seconds": {budget: budget for budget in given.budgets}}
+        comparison.seed_file(seed).write_text(json.dumps(record))
+    bert2bert.report(comparison, tmp_path / "report.md")
+    lines = (tmp_path / "report.md").read_text().splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[0] for row in cells] == [*map(str, bert2bert.BUDGETS), "same seconds"]
+    assert all(row[-1].endswith("higher") for row in cells)
+    assert [(row[2], *row[4:6]) for row in cells[-2:]] == [("800", "800", "400"), ("800", "1600", "800")]
+    assert (tmp_path / "report.png").stat().st_size > 1000
