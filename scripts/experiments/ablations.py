@@ -84,13 +84,13 @@ class Ablations(Curves):
 
     def run(self) -> None:
         """Pre-train all models, then fine-tune them."""
-        for run in self.missing():
+        runs = [(method, seed) for seed in self.given.seeds for method in self.given.methods if method in UNILMV2]
+        unclassified = [run for run in runs if not self.sst2_file(*run).exists()]
+        for run in dict.fromkeys([*self.missing(), *unclassified]):
             self.pretrain(*run)
         super().run()
-        for seed in self.given.seeds:
-            for method in (name for name in self.given.methods if name in UNILMV2):
-                name = f"{self.run_folder(method, seed).name}, SST-2"
-                self.stage(self.sst2_file(method, seed), name, partial(self.classify, method, seed))
+        for run in unclassified:
+            self.stage(self.sst2_file(*run), f"{self.run_folder(*run).name}, SST-2", partial(self.classify, *run))
 
     def shared(self) -> Sequence[Callable[[Path], None]]:
         return self.texts, self.encoder, self.tokens, self.binarized

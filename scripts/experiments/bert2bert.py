@@ -157,9 +157,12 @@ class Comparison(Stages):
         super().__init__("bert2bert", self.output / "bert2bert.jsonl", cli.call)
 
     def run(self) -> None:
-        """Choose the learning rate, then train with each seed."""
+        """Choose the learning rate, then train with each seed that has no scores yet."""
         from transformers import AutoTokenizer
 
+        missing = [seed for seed in self.given.seeds if not self.seed_file(seed).exists()]
+        if not missing:
+            return
         choice = self.curves.scores / "bert2bert-lr.json"
         self.pin(self.output / "bert2bert.settings", [str(choice)], encoder=self.given.encoder.resolve())
         self.tokenizer = AutoTokenizer.from_pretrained(self.given.encoder)
@@ -170,7 +173,7 @@ class Comparison(Stages):
         random.Random(0).shuffle(pairs)
         self.held_out, self.pairs = pairs[:HELD_OUT], pairs[HELD_OUT:]
         lr = self.choose(choice)
-        for seed in self.given.seeds:
+        for seed in missing:
             self.stage(self.seed_file(seed), f"seed {seed}", partial(self.compare, lr, seed))
 
     def seed_file(self, seed: int) -> Path:
@@ -242,11 +245,11 @@ def report(comparison: Comparison, path: Path) -> None:
         rows[name] = [interval(of_methods[budget]), f"{our_seconds:.0f}", interval(scores), f"{updates:.0f}"]
         rows[name] += [f"{seconds:.0f}", f"{difference}, {difference.verdict}"]
     columns = ["pseudo-masked", "seconds", "BERT2BERT", "updates", "seconds", "difference"]
-    path.with_suffix(".md").write_text(table(columns, rows), encoding="utf-8")
+    path.write_text(table(columns, rows), encoding="utf-8")
     draw({"pseudo-masked": ours, "BERT2BERT": theirs}, "minutes", path.with_suffix(".png"))
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--encoder", type=Path, required=True, metavar="DIR")
@@ -255,7 +258,8 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.set_defaults(methods=["pseudo-masked"], budgets=BUDGETS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
+    given.output.mkdir(parents=True, exist_ok=True)
     for name in given.sets:
         comparison = Comparison(given, name)
         if status := cli.guarded("bert2bert", comparison.run):

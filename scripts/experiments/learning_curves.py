@@ -37,6 +37,7 @@ Hypotheses, written before the first run:
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -116,12 +117,15 @@ class Curves(Stages):
         """Make the shared files, then train with each seed and method whose scores are not there yet."""
         missing = self.missing()
         settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
-        settings |= {"options_of": self.options_of, "optimization": self.optimization, "budgets": self.budgets}
-        # A folder of scores may come from another machine, so its settings have no paths.
+        settings |= {"optimization": self.optimization, "budgets": self.budgets}
+        # Scores may come from another machine, so their settings have no paths.
         without_paths = {name: value for name, value in settings.items() if not isinstance(value, Path)}
         self.scores.mkdir(parents=True, exist_ok=True)
-        made = [path.name for path in self.scores.glob("*-seed*.json")]
-        self.pin(self.scores / "settings.json", made, **without_paths)
+        for method in self.given.methods:
+            name = file_name(method)
+            made = [*self.scores.glob(f"{name}-seed*.json"), *self.output.glob(f"{name}-seed*")]
+            options_of = {"options": self.options_of[method], **without_paths}
+            self.pin(self.scores / f"{name}.settings.json", map(str, made), **options_of)
         if not missing:
             return
         self.output.mkdir(parents=True, exist_ok=True)
@@ -152,7 +156,7 @@ class Curves(Stages):
 
     def run_folder(self, method: str, seed: int) -> Path:
         """Return the folder of a training."""
-        return self.output / f"{method.replace(', ', '+')}-seed{seed}"
+        return self.output / f"{file_name(method)}-seed{seed}"
 
     def scores_file(self, method: str, seed: int) -> Path:
         """Return the file for the scores of a training."""
@@ -243,6 +247,11 @@ class Curves(Stages):
         return [100 * value for value in statistics.values["ROUGE-L"]]
 
 
+def file_name(method: str) -> str:
+    """Return the name of a method in names of files."""
+    return method.replace(", ", "+").replace(" ", "-")
+
+
 Scores = dict[int, NDArray[np.float64]]
 """By budget: (S, N). S: seeds, N: test sentences."""
 
@@ -272,6 +281,8 @@ def tabulate(found: Mapping[str, Scores], baseline: str, path: Path) -> None:
 
 def draw(found: Mapping[str, Mapping[float, Interval]], over: str, path: Path) -> None:
     """Draw the scores of each method over numbers of updates, or over minutes, with their intervals."""
+    # An import has set the level of all loggers to DEBUG.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
 
     matplotlib.use("agg")

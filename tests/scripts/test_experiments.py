@@ -96,7 +96,8 @@ def test_runs_with_scores_are_not_repeated(tmp_path, capsys):
     given += ["--budgets", "50", "100"]
     assert learning_curves.main(given) == 0
     assert (tmp_path / "out" / "e2e.md").read_text().count("| 3.50 (") == 2
-    assert str(tmp_path) not in (scores / "settings.json").read_text()
+    for method in methods:
+        assert str(tmp_path) not in (scores / f"{method}.settings.json").read_text()
     assert learning_curves.main([*given, "--sources", "150"]) == 2
     assert "sources: before 200, now 150" in capsys.readouterr().err
 
@@ -118,10 +119,11 @@ def test_the_report_of_bert2bert(tmp_path):
         theirs["same seconds"] = theirs["800"] | {"updates": 1600, "seconds": 800}
         record = {"theirs": theirs, "our seconds": {budget: budget for budget in given.budgets}}
         comparison.seed_file(seed).write_text(json.dumps(record))
-    bert2bert.report(comparison, tmp_path / "report.md")
-    lines = (tmp_path / "report.md").read_text().splitlines()[2:]
+    paths = ["--data", "none", "--encoder", "none", "--output", str(tmp_path)]
+    assert bert2bert.main([*paths, "--sets", "e2e", "--seeds", "1", "2", "3"]) == 0
+    lines = (tmp_path / "e2e-bert2bert.md").read_text().splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [row[0] for row in cells] == [*map(str, bert2bert.BUDGETS), "same seconds"]
     assert all(row[-1].endswith("higher") for row in cells)
     assert [(row[2], *row[4:6]) for row in cells[-2:]] == [("800", "800", "400"), ("800", "1600", "800")]
-    assert (tmp_path / "report.png").stat().st_size > 1000
+    assert (tmp_path / "e2e-bert2bert.png").stat().st_size > 1000
