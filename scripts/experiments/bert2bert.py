@@ -255,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--encoder", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--scores", type=Path, metavar="DIR", help="(default: OUTPUT/scores)")
-    parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg"])
+    parser.add_argument("--sets", nargs="+", choices=TARGETS, default=["e2e", "squad_qg", "gigaword"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.set_defaults(methods=["pseudo-masked"], budgets=BUDGETS)
     given = parser.parse_args(arguments)

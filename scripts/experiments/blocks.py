@@ -40,6 +40,13 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "blocks.py"
 IN_BLOCKS = ("--block-length", "random:8", "--noise-schedule", "cosine", "--word-flow-weight", "0.5")
 METHODS: dict[str, tuple[str, ...]] = {"blocks": IN_BLOCKS, "pseudo_masked": (), "distilled": IN_BLOCKS}
 TARGETS = {"e2e": 64, "squad_qg": 32}
+ENDINGS = {
+    "squad_qg": (".src.gz", ".tgt.gz"),
+    "gigaword": (".src", ".tgt"),
+    # From German to English, which is the language of the encoder.
+    "multi30k_en-de": (".tgt", ".src"),
+}
+"""Endings of the names of files with sources and targets, which are aligned by line."""
 LOST = 10.0
 """Points of ROUGE-L below the best from which a point is not drawn."""
 
@@ -80,9 +87,7 @@ def prepare(name: str, folder: Path, out: Path) -> dict[str, list[Path]]:
         rows = [json.loads(line) for line in pairs["test"][0].read_text(encoding="utf-8").splitlines()]
         test = [(row["src"], row["refs"]) for row in rows]
     else:
-        # From German to English, which is the language of the encoder.
-        endings = (".tgt", ".src") if name == "multi30k_en-de" else (".src.gz", ".tgt.gz")
-        pairs = {split: [folder / f"{split}{end}" for end in endings] for split in ("train", "valid", "test")}
+        pairs = {split: [folder / f"{split}{end}" for end in ENDINGS[name]] for split in ("train", "valid", "test")}
         sides = [source_lines(path) for path in pairs["test"]]
         test = [(text, [target]) for text, target in zip(*sides, strict=True)]
     source.write_text("".join(f"{text}\n" for text, _ in test), encoding="utf-8")

@@ -6,12 +6,13 @@
 
 ``--budgets`` names other numbers of updates, and needs another OUTPUT.
 
-DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``, and ``multi30k_en-de``, which is translated from
-German to English, the language of MiniLM. Each method trains with each seed at a constant learning rate with ``--amp``,
-and stops at each budget to write a part of the test set greedily. OUTPUT/SET.md and OUTPUT/SET.png have all methods,
-with intervals over seeds and sentences. Each table of differences has 40 verdicts; chance alone makes about two of them
-"higher" or "lower" at 95 %. Stages that are done are not repeated, and a training that was stopped resumes. Several
-processes may share OUTPUT if they train different seeds: give each its ``--train-only``.
+DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``, ``gigaword`` (10,000 pairs), and
+``multi30k_en-de``, which is translated from German to English, the language of MiniLM. Each method trains with each
+seed at a constant learning rate with ``--amp``, and stops at each budget to write a part of the test set greedily.
+OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals over seeds and sentences. Each table of differences
+has 45 verdicts; chance alone makes about two of them "higher" or "lower" at 95 %. Stages that are done are not
+repeated, and a training that was stopped resumes. Several processes may share OUTPUT if they train different seeds:
+give each its ``--train-only``.
 
 Scores of single sentences are SCORES/SET/METHOD-seedN.json. A run whose scores are there is not repeated, so that an
 experiment can go on on another machine. ``scripts/experiments/scores/curves`` has the scores in docs/results.md.
@@ -92,7 +93,7 @@ SYNTHETIC = ("--updates", "300", "--device-tokens", "2048")
 OF_SYNTHETIC = ("--update-freq", "1", "--amp", "--cpu", "--num-workers", "0")
 BUDGETS = (50, 100, 200, 400, 800)
 OPTIMIZATION = options(batch_size=16, lr="3e-4", warmup_updates=20, amp=True)
-TARGETS = {"e2e": 64, "squad_qg": 32, "multi30k_en-de": 64}
+TARGETS = {"e2e": 64, "squad_qg": 32, "gigaword": 32, "multi30k_en-de": 64}
 POSITIONS = 511
 """Positions of source and target together. MiniLM has one more, for the start of the target."""
 _OF_A_RUN = ("output", "scores", "sets", "methods", "seeds", "train_only")
