@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hugging_face import VOCAB_SIZE, initial_model, save
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "experiments"))
 
 import bert2bert
 import learning_curves
+import whole_trainings
 from ablations import BUDGETS, ORDERINGS, ROWS, UNILMV2, Ablations, tabulate
 from intervals import interval, interval_of, table
 from logs import log_records, update_seconds
 
+from s2sft_fairseq.recipes import engine
 from s2sft_fairseq.recipes.pretraining import PRESETS
 
 
@@ -127,3 +130,35 @@ def test_the_report_of_bert2bert(tmp_path):
     assert all(row[-1].endswith("higher") for row in cells)
     assert [(row[2], *row[4:6]) for row in cells[-2:]] == [("800", "800", "400"), ("800", "1600", "800")]
     assert (tmp_path / "e2e-bert2bert.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["gigaword", "e2e"])
+def test_a_whole_training(tmp_path, monkeypatch, name):
+    """The best of two learning rates is used, all test sources are scored, and nothing is repeated."""
+    monkeypatch.setattr(whole_trainings, "LEARNING_RATES", ("1e-3", "1e-2"))
+    monkeypatch.setattr(engine, "_free_memory", lambda: None)
+    save("bert-no-head", initial_model("bert-no-head"), tmp_path / "encoder")
+    data = tmp_path / "data" / name
+    data.mkdir(parents=True)
+    draw = np.random.default_rng(8)
+    for split, lines in (("train", 40), ("valid", 10), ("test", 12)):
+        texts = [" ".join(f"w{number}" for number in draw.integers(5, VOCAB_SIZE, size=4)) for _ in range(lines)]
+        for side in ("src", "tgt"):
+            (data / f"{split}.{side}").write_text("".join(f"{text}\n" for text in texts))
+        objects = [json.dumps({"src": text, "refs": [text, f"{text} w5"]}) for text in texts]
+        (data / f"{split}.multi.jsonl").write_text("".join(f"{line}\n" for line in objects))
+    out = tmp_path / "out"
+    words = ["--data", data.parent, "--encoder", tmp_path / "encoder", "--output", out, "--sets", name]
+    words += ["--epochs", 1, "--updates-of-choice", 2, "--cpu"]
+    assert whole_trainings.main(list(map(str, words))) == 0
+    scores = json.loads((out / f"{name}-lr.json").read_text())
+    record = json.loads((out / name / "run" / "finetune.json").read_text())
+    assert scores.keys() == {"1e-3", "1e-2"}
+    assert record["settings"]["lr"]["value"] == max(scores, key=scores.get)
+    assert record["settings"]["updates"]["value"] == 3  # 40 pairs, 16 an update
+    assert len((out / name / "run" / "scored.txt").read_text().splitlines()) == 12
+    assert (out / f"{name}.md").read_text() == (out / name / "run" / "model" / "README.md").read_text()
+    assert json.loads((out / f"{name}.json").read_text())["systems"]
+    commands = (out / name / "run" / "commands.jsonl").read_text()
+    assert whole_trainings.main(list(map(str, words))) == 0
+    assert (out / name / "run" / "commands.jsonl").read_text() == commands
