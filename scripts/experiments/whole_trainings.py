@@ -45,15 +45,15 @@ ALL = 1_000_000
 
 def pairs(name: str, folder: Path) -> list[object]:
     """Return the options of ``s2sft finetune`` that name the pairs, but not the test set."""
-    if name == "e2e":
-        train, valid = [folder / "train.src", folder / "train.tgt"], [folder / "valid.multi.jsonl"]
-        return ["--train", *train, "--valid", *valid, "--source", "src", "--target", "refs"]
-    return ["--train", *sides(name, folder, "train"), "--valid", *sides(name, folder, "valid")]
+    fields = ["--source", "src", "--target", "refs"] if name == "e2e" else []
+    return ["--train", *files(name, folder, "train"), "--valid", *files(name, folder, "valid"), *fields]
 
 
-def sides(name: str, folder: Path, split: str) -> list[Path]:
-    """Return the files of a split."""
-    return [folder / "test.multi.jsonl"] if name == "e2e" else [folder / f"{split}{end}" for end in ENDINGS[name]]
+def files(name: str, folder: Path, split: str) -> list[Path]:
+    """Return the files of a split. E2E's sources for validation and test have several references."""
+    if name == "e2e" and split != "train":
+        return [folder / f"{split}.multi.jsonl"]
+    return [folder / f"{split}{end}" for end in ENDINGS.get(name, (".src", ".tgt"))]
 
 
 def choose_learning_rate(given: argparse.Namespace, name: str, chosen: Path) -> str:
@@ -79,7 +79,7 @@ def train(given: argparse.Namespace, name: str) -> None:
     """Choose the learning rate, train, score the test set, and copy the card."""
     whole, run = SETS[name], given.output / name / "run"
     lr = choose_learning_rate(given, name, given.output / f"{name}-lr.json")
-    test = ["--test", *map(str, sides(name, given.data / name, "test"))]
+    test = ["--test", *map(str, files(name, given.data / name, "test"))]
     rest = options(output=run, lr=lr, epochs=given.epochs or whole.epochs, scored_on=ALL)
     cli.call("finetune", [*common(given, name), *test, *rest])
     texts = {
