@@ -72,7 +72,7 @@ def choose_learning_rate(given: argparse.Namespace, name: str, chosen: Path) -> 
 def common(given: argparse.Namespace, name: str) -> list[str]:
     """Return the options of all trainings on a set."""
     named = ["--encoder", given.encoder, *pairs(name, given.data / name), *(["--cpu"] if given.cpu else [])]
-    return [*map(str, named), *options(workers=1)]
+    return [*map(str, named), *options(device_batch=given.device_batch)]
 
 
 def train(given: argparse.Namespace, name: str) -> None:
@@ -99,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--epochs", type=int, metavar="N", help="(default: 3 to 10, depending on the set)")
     parser.add_argument("--updates-of-choice", type=int, default=800, metavar="N", help="(default: 800)")
+    parser.add_argument("--device-batch", type=int, metavar="N", help="examples at a time, as in s2sft finetune")
     parser.add_argument("--cpu", action="store_true")
     given = parser.parse_args(arguments)
     for name in given.sets:
