@@ -34,6 +34,7 @@ _MOST_MEMORY = 900 * 2**20
 _MEMORY_OF = {"[": 250, "{": 400, ":": 150, ",": 100}
 _SHORT_JSON = 2**20  # characters that cannot need that much memory
 _LARGEST_INTEGER = 2**63
+_NO_LIMIT = str(int(1e30))  # what transformers writes as model_max_length of a tokenizer that has none
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PERHAPS_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 BLOCK = 2**20  # bytes of lines that are checked together
@@ -174,8 +175,10 @@ def has_half_pair(value: Any) -> bool:
     return any(_HALF_PAIR.search(part) for part in parts if isinstance(part, str))
 
 
-def _integer(text: str) -> int:
-    """Return a whole number of at most 64 bits; Python itself accepts up to 4,300 digits."""
+def _integer(text: str) -> float:
+    """Return a whole number of at most 64 bits, or `_NO_LIMIT` as a float; Python itself accepts up to 4,300 digits."""
+    if text == _NO_LIMIT:
+        return float(text)
     number = int(text) if len(text) <= 20 else _LARGEST_INTEGER
     if not -_LARGEST_INTEGER <= number < _LARGEST_INTEGER:
         raise ValueError(f"the whole number {text:.40} has more than 64 bits")

@@ -24,6 +24,9 @@ CPU, GPU = "on a CPU", "on a GPU"
 USUAL = {CPU: (16, 4, 100, 5000), GPU: (64, 10, 500, 100_000)}
 # Learning rates by the minimum width of the encoder: those of s2s-ft's appendix A, and for small encoders the demo's.
 LEARNING_RATES = {1024: "2e-5", 512: "1e-4", 0: "3e-4"}
+# Positions at a time on a GPU, by the minimum width: many, since the host launches small kernels more slowly than the
+# GPU runs them, but at most 14 GB (docs/performance-gpu.md).
+GPU_POSITIONS = {1024: 8192, 512: 16384, 0: 32768}
 
 
 class Lengths(NamedTuple):
@@ -123,7 +126,7 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
         if not s.epochs and not least <= updates <= most:
             updates = min(max(updates, least), most)
             reason += f"; at least {least:,}, at most {most:,} {device}"
-    lr = next(rate for width, rate in LEARNING_RATES.items() if sizes["encoder_embed_dim"] >= width)
+    width = sizes["encoder_embed_dim"]
     chosen: dict[str, dict[str, Any]] = {
         "99 % of the texts, as far as the encoder has positions": {
             "max_source": lengths.source,
@@ -132,12 +135,21 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
         device: {"batch": batch, "amp": _multiplies_in_16_bits(device)},
         reason: {"updates": updates},
         "a tenth of the updates": {"warmup": updates // 10},
-        f"for encoders of width {sizes['encoder_embed_dim']}": {"lr": lr},
+        f"for encoders of width {width}": {"lr": by_width(LEARNING_RATES, width)},
     }
+    if device == GPU:
+        positions = by_width(GPU_POSITIONS, width)
+        longest = lengths.source + 2 * lengths.target  # with the placeholders
+        chosen[f"at most {positions:,} positions"] = {"device_batch": min(max(positions // longest, 1), batch)}
     own = {why: {name: value for name, value in named.items() if name not in given} for why, named in chosen.items()}
     cut = {"source": round(lengths.source_cut, 4), "target": round(lengths.target_cut, 4)}
     settled = {why: named for why, named in own.items() if named}
     return {"settings": settled, "device": device, "cut": cut, "least": quantile(target, SHORTEST)}
+
+
+def by_width(values: Mapping[int, Any], width: int) -> Any:
+    """Return the value for the width of an encoder; `values` has values by their minimum width, the widest first."""
+    return next(value for least, value in values.items() if width >= least)
 
 
 def _has_gpu() -> bool:

@@ -43,7 +43,9 @@ SETTINGS: dict[str, Setting] = {
     "warmup": Setting(None, "warm-up updates (a tenth of all)", least=0),
     "amp": Setting("auto", "products with 16-bit factors; auto: where these are fast", choices=("auto", "on", "off")),
     # The rest of the training.
-    "device_batch": TRAINING["device_batch"],
+    "device_batch": TRAINING["device_batch"]._replace(
+        help=f"{TRAINING['device_batch'].help}; chosen by lengths and the encoder's width on a GPU"
+    ),
     "lora_rank": Setting(None, "train adapters of this rank in place of all weights", least=1),
     "label_smoothing": Setting("0.1", "share of the probability that goes to other tokens", "X"),
     "dropout": TRAINING["dropout"],

@@ -23,6 +23,13 @@ def test_invalid_json(tmp_path, text):
         read_json(tmp_path / "a.json")
 
 
+def test_no_limit_of_transformers(tmp_path):
+    """The number that transformers writes for "no limit" is read as a float, which no size may be."""
+    (tmp_path / "a.json").write_text(f'{{"model_max_length": {int(1e30)}, "vocab_size": 5}}')
+    read = read_json(tmp_path / "a.json")
+    assert (read["model_max_length"], type(read["model_max_length"])) == (1e30, float)
+
+
 @pytest.mark.parametrize("name", ["layers", "activation_fn"])
 def test_a_number_of_600_digits(tmp_path, name):
     options = Namespace(arch="unilm", **{name: 10**600})

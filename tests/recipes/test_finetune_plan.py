@@ -93,6 +93,28 @@ def test_updates(plan, pairs, device, given, batch, updates, warmup):
     assert all(s.source_of[name] == "given" for name in given)
 
 
+@pytest.mark.parametrize(
+    ("width", "max_source", "max_target", "examples"),
+    [
+        (384, None, None, 64),  # no more than an update has
+        (384, 411, 100, 53),
+        (512, 411, 100, 26),
+        (1024, 411, 100, 13),
+    ],
+)
+def test_examples_at_a_time_on_a_gpu(plan, width, max_source, max_target, examples):
+    lengths = {} if max_source is None else {"max_source": max_source, "max_target": max_target}
+    assert plan(10, width, GPU, **lengths).device_batch == examples
+    assert plan(10, width, GPU, device_batch=8, **lengths).device_batch == 8
+    assert plan(10, width, CPU, **lengths).device_batch == 16
+
+
+def test_one_example_at_a_time(plan, monkeypatch):
+    """Longer examples than the limit are computed one at a time."""
+    monkeypatch.setattr(finetune_plan, "GPU_POSITIONS", {0: 100})
+    assert plan(10, 384, GPU, max_source=411, max_target=100).device_batch == 1
+
+
 def test_learning_rates_and_precision(plan, monkeypatch):
     assert [plan(10, width).lr for width in (384, 512, 768, 1024)] == ["3e-4", "1e-4", "1e-4", "2e-5"]
     assert plan(10, 768, lr="5e-4").lr == "5e-4"
