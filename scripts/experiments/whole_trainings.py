@@ -34,9 +34,9 @@ class Whole(NamedTuple):
 
 SETS = {
     "gigaword": Whole(10, ("--task", "gigaword")),
-    "e2e": Whole(4, ("--task", "bleu", "--lowercase")),
+    "e2e": Whole(4, ("--task", "bleu", "--lowercase", "--pretokenize", "nltk", "--metrics", "sacrebleu", "rouge")),
     "multi30k_en-de": Whole(6, ("--task", "bleu", "--lowercase")),
-    "squad_qg": Whole(3, ("--task", "qg")),
+    "squad_qg": Whole(3, ("--task", "qg", "--pretokenize", "nltk")),
 }
 LEARNING_RATES = ("1e-4", "3e-4", "1e-3")
 ALL = 1_000_000
