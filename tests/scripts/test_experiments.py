@@ -1,6 +1,7 @@
 """The parts that the scripts in scripts/experiments share."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -137,6 +138,7 @@ def test_a_whole_training(tmp_path, monkeypatch, name):
     """The best of two learning rates is used, all test sources are scored, and nothing is repeated."""
     monkeypatch.setattr(whole_trainings, "LEARNING_RATES", ("1e-3", "1e-2"))
     monkeypatch.setattr(engine, "_free_memory", lambda: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})  # start no processes for tokenizing
     save("bert-no-head", initial_model("bert-no-head"), tmp_path / "encoder")
     data = tmp_path / "data" / name
     data.mkdir(parents=True)
