@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from blocks import ENDINGS
+from blocks import ENDINGS, source_lines
 
 from s2sft_fairseq import cli
+from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.recipes.engine import options
 
 
@@ -82,13 +83,27 @@ def train(given: argparse.Namespace, name: str) -> None:
     test = ["--test", *map(str, files(name, given.data / name, "test"))]
     rest = options(output=run, lr=lr, epochs=given.epochs or whole.epochs, scored_on=ALL)
     cli.call("finetune", [*common(given, name), *test, *rest])
-    texts = {
-        "hyp": run / "scored.txt",
-        "src": run / "corpus" / "scored.src",
-        "ref": run / "corpus" / "scored.refs.jsonl",
-    }
+    texts = scored(run, files(name, given.data / name, "test"))
     cli.call("evaluate", [*whole.scoring, *options(**texts, json=given.output / f"{name}.json")])
     shutil.copy(run / "model" / "README.md", given.output / f"{name}.md")
+
+
+def scored(run: Path, test: Sequence[Path]) -> dict[str, Path]:
+    """Return the files that are scored. In a set of two files, each line is scored on its own, as in the papers.
+
+    ``s2sft finetune`` generates once for equal sources, and collects their references.
+    """
+    corpus = run / "corpus"
+    texts = {"hyp": run / "scored.txt", "src": corpus / "scored.src", "ref": corpus / "scored.refs.jsonl"}
+    if len(test) == 1:
+        return texts
+    generated = dict(zip(source_lines(texts["src"]), source_lines(texts["hyp"]), strict=True))
+    sources, references = map(source_lines, test)
+    lines = {kind: path.with_name(path.name.replace("scored", "lines")) for kind, path in texts.items()}
+    write_lines(lines["hyp"], [generated[source] for source in sources])
+    write_lines(lines["src"], sources)
+    write_lines(lines["ref"], [json.dumps({"refs": [reference]}) for reference in references])
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
