@@ -145,8 +145,8 @@ def parse_json(text: str | bytes, *, half_pairs: bool = False) -> Any:
 
     Raises:
         ValueError: if the text is not JSON, has more than 100 levels, may need more than 900 MiB of memory, or has a
-            whole number of more than 64 bits or a lone surrogate, which UTF-8 cannot encode. For bytes that are not
-            UTF-8, its subclass `UnicodeDecodeError`.
+            whole number of more than 64 bits (but for that of `_NO_LIMIT`, which becomes a float) or a lone surrogate,
+            which UTF-8 cannot encode. For bytes that are not UTF-8, its subclass `UnicodeDecodeError`.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")

@@ -25,7 +25,7 @@ USUAL = {CPU: (16, 4, 100, 5000), GPU: (64, 10, 500, 100_000)}
 # Learning rates by the minimum width of the encoder: those of s2s-ft's appendix A, and for small encoders the demo's.
 LEARNING_RATES = {1024: "2e-5", 512: "1e-4", 0: "3e-4"}
 # Positions at a time on a GPU, by the minimum width: many, since the host launches small kernels more slowly than the
-# GPU runs them, but at most 14 GB (docs/performance-gpu.md).
+# GPU runs them, but at most 15 GB ("A whole fine-tuning" in docs/performance-gpu.md).
 GPU_POSITIONS = {1024: 8192, 512: 16384, 0: 32768}
 
 

@@ -80,10 +80,10 @@ def train(given: argparse.Namespace, name: str) -> None:
     """Choose the learning rate, train, score the test set, and copy the card."""
     whole, run = SETS[name], given.output / name / "run"
     lr = choose_learning_rate(given, name, given.output / f"{name}-lr.json")
-    test = ["--test", *map(str, files(name, given.data / name, "test"))]
+    test = files(name, given.data / name, "test")
     rest = options(output=run, lr=lr, epochs=given.epochs or whole.epochs, scored_on=ALL)
-    cli.call("finetune", [*common(given, name), *test, *rest])
-    texts = scored(run, files(name, given.data / name, "test"))
+    cli.call("finetune", [*common(given, name), "--test", *map(str, test), *rest])
+    texts = scored(run, test)
     cli.call("evaluate", [*whole.scoring, *options(**texts, json=given.output / f"{name}.json")])
     shutil.copy(run / "model" / "README.md", given.output / f"{name}.md")
 

@@ -133,6 +133,18 @@ def test_the_report_of_bert2bert(tmp_path):
     assert (tmp_path / "e2e-bert2bert.png").stat().st_size > 1000
 
 
+def test_each_line_of_a_test_set_is_scored(tmp_path):
+    """Equal sources are generated once, but each of their lines is scored with its own reference."""
+    (tmp_path / "corpus").mkdir()
+    files = {"corpus/scored.src": "a\nb\n", "scored.txt": "A\nB\n", "test.src": "b\na\nb\n", "test.tgt": "1\n2\n3\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    texts = whole_trainings.scored(tmp_path, [tmp_path / "test.src", tmp_path / "test.tgt"])
+    assert texts["hyp"].read_text() == "B\nA\nB\n"
+    assert texts["src"].read_text() == "b\na\nb\n"
+    assert [json.loads(line)["refs"] for line in texts["ref"].read_text().splitlines()] == [["1"], ["2"], ["3"]]
+
+
 @pytest.mark.parametrize("name", ["gigaword", "e2e"])
 def test_a_whole_training(tmp_path, monkeypatch, name):
     """The best of two learning rates is used, all test sources are scored, and nothing is repeated."""

@@ -10,7 +10,7 @@ from tokenizer_folders import ROBERTA_SPECIAL, SPECIAL, write_sentencepiece
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import read_config, read_vocabulary
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vocab"
 
@@ -204,3 +204,13 @@ def test_sentencepiece_is_not_installed(tokenizer_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(UserError, match=re.escape("sentencepiece, which is not installed: pip install")):
         read_vocabulary(tokenizer_folder("sentencepiece"))
+
+
+def test_a_tokenizer_without_a_maximum_length(tmp_path):
+    """Its model_max_length, as transformers writes it, has more than 64 bits."""
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "a", ""]))
+    transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == int(1e30)
+    assert read_config(tmp_path)["model_max_length"] == 1e30
+    read_vocabulary(tmp_path)
