@@ -214,7 +214,7 @@ class Comparison(Stages):
             texts = self.output / f"bert2bert-seed{seed}-{reached}.txt"
             ids = model.write(self.sources, self.longest)
             write_lines(texts, self.tokenizer.batch_decode(ids, skip_special_tokens=True))
-            scores = [round(score, 2) for score in self.curves.rouge_l(texts)]
+            scores = self.curves.rouge_l(texts)
             records[reached] = {"updates": model.updates, "seconds": round(model.seconds, 1), "ROUGE-L": scores}
         made.write_text(json.dumps({"lr": lr, "theirs": records, "our seconds": ours}), encoding="utf-8")
 

@@ -208,20 +208,26 @@ class Curves(Stages):
 
     def curve(self, method: str, seed: int, made: Path) -> None:
         """Train up to each budget, write the test sources and score them."""
-        folder, scores = self.run_folder(method, seed), {}
+        folder = self.run_folder(method, seed)
         for budget in self.budgets:
-            found = folder / f"{budget}.txt"
-            if not found.exists():
+            if not (folder / f"{budget}.txt").exists():
                 folder.mkdir(exist_ok=True)
                 self.s2sft("train", *self.training(budget, method, seed, folder))
-                where = {"input": self.output / "texts" / "test.src", "output": found, "beam": 1, "cpu": True}
-                self.s2sft(
-                    "generate", path=folder / "checkpoint_last.pt", tokenizer_dir=self.output / "encoder", **where
-                )
-            scores[budget] = [round(score, 2) for score in self.rouge_l(found)]
+                self.evaluate(folder, budget)
+        scores = self.scores_of(folder)
         for checkpoint in folder.glob("*.pt"):
             checkpoint.unlink()
         made.write_text(json.dumps(scores), encoding="utf-8")
+
+    def evaluate(self, folder: Path, budget: int) -> None:
+        """Write the test sources with the checkpoint of a budget."""
+        where = {"input": self.output / "texts" / "test.src", "output": folder / f"{budget}.txt"}
+        where |= {"path": folder / "checkpoint_last.pt", "tokenizer_dir": self.output / "encoder"}
+        self.s2sft("generate", beam=1, cpu=True, **where)
+
+    def scores_of(self, folder: Path) -> dict[str, list[float]]:
+        """Return the score of each test source after each budget."""
+        return {str(budget): self.rouge_l(folder / f"{budget}.txt") for budget in self.budgets}
 
     def training(self, budget: int, method: str, seed: int, folder: Path) -> list[str]:
         """Return the arguments of ``s2sft train``, which saves only the last checkpoint."""
@@ -232,8 +238,8 @@ class Curves(Stages):
             *(str(self.output / "binarized"), *words, *(options(pretrained=begin) if begin else ())),
             *options(save_dir=folder, seed=seed, cpu=True, num_workers=0),
             *options(max_target_positions=target, max_source_positions=POSITIONS - target),
-            *self.optimization,
             *options(update_freq=1, lr_scheduler="fixed", label_smoothing="0", dropout="0.1"),
+            *self.optimization,
             *options(max_update=budget, save_interval_updates=budget, keep_interval_updates=1, save_interval=NEVER),
             *options(disable_validation=True, no_epoch_checkpoints=True, no_model_folder=True, log_interval=50),
             *options(no_progress_bar=True, log_format="json", log_file=folder / "train.log"),
@@ -245,7 +251,7 @@ class Curves(Stages):
         texts = zip(source_lines(found), source_lines(references), strict=True)
         examples = [Example(hypothesis, tuple(json.loads(line)["refs"])) for hypothesis, line in texts]
         statistics = rouge(examples, Settings()).statistics
-        return [100 * value for value in statistics.values["ROUGE-L"]]
+        return [round(100 * value, 2) for value in statistics.values["ROUGE-L"]]
 
 
 def file_name(method: str) -> str:
