@@ -66,7 +66,7 @@ def test_seconds_of_updates(tmp_path):
 
 
 def test_the_table_of_ablations(tmp_path):
-    """Rows in which noise helps by ten points, and nothing else changes anything."""
+    """Rows in which noise helps by ten points of ROUGE-L, and nothing else changes anything."""
     assert {row.preset for row in ROWS.values()} <= PRESETS.keys()
     of_a_run = {"methods": list(ROWS), "seeds": [1, 2, 3], "budgets": BUDGETS}
     ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, scores=None, **of_a_run), "e2e")
@@ -74,13 +74,16 @@ def test_the_table_of_ablations(tmp_path):
     random = np.random.default_rng(6)
     for name in ROWS:
         for seed in (1, 2, 3):
-            scores = random.normal(60 if name.startswith("noise") else 50, 1, 100).tolist()
-            ablations.scores_file(name, seed).write_text(json.dumps(dict.fromkeys(BUDGETS, scores)))
+            rouge_l = random.normal(60 if name.startswith("noise") else 50, 1, 100).tolist()
+            scores = dict.fromkeys(map(str, BUDGETS), rouge_l)
+            scores |= {f"{budget}, bits": random.normal(4, 1, 100).tolist() for budget in BUDGETS}
+            ablations.scores_file(name, seed).write_text(json.dumps(scores))
             if name in UNILMV2:
                 ablations.sst2_file(name, seed).write_text(json.dumps([True, False] * 50))
     tabulate(ablations, tmp_path / "ablations.md")
     scores, differences = (tmp_path / "ablations.md").read_text().split("Differences:")
     assert scores.count("| 50.00 (") == len(UNILMV2)
+    assert scores.splitlines()[0] == "|  | 200 | 600 | 200, bits | 600, bits | SST-2 |"
     lines = {line.split(" | ")[0].strip("| "): line for line in differences.splitlines()}
     assert lines.keys() >= {f"{better} - {worse}" for better, worse in ORDERINGS}
     assert lines["noise - neither"].count("higher") == lines["noise, spans - spans"].count("higher") == len(BUDGETS)
