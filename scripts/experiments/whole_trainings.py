@@ -35,7 +35,7 @@ class Whole(NamedTuple):
 
 SETS = {
     "gigaword": Whole(10, ("--task", "gigaword")),
-    "e2e": Whole(4, ("--task", "bleu", "--lowercase", "--pretokenize", "nltk", "--metrics", "sacrebleu", "rouge")),
+    "e2e": Whole(2, ("--task", "bleu", "--lowercase", "--pretokenize", "nltk", "--metrics", "sacrebleu", "rouge")),
     "multi30k_en-de": Whole(6, ("--task", "bleu", "--lowercase")),
     "squad_qg": Whole(3, ("--task", "qg", "--pretokenize", "nltk")),
 }
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--encoder", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--epochs", type=int, metavar="N", help="(default: 3 to 10, depending on the set)")
+    parser.add_argument("--epochs", type=int, metavar="N", help="(default: 2 to 10, depending on the set)")
     parser.add_argument("--updates-of-choice", type=int, default=800, metavar="N", help="(default: 800)")
     parser.add_argument("--device-batch", type=int, metavar="N", help="examples at a time, as in s2sft finetune")
     parser.add_argument("--cpu", action="store_true")
