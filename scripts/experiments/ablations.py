@@ -7,8 +7,8 @@ TEXT has train.txt and valid.txt: one paragraph per line, and an empty line afte
 attend mostly to their neighbours at first, without which placeholders learn too late (``random_starts.py``). All
 updates have equally many positions, so that objectives with more placeholders see less text. Each model is fine-tuned
 on E2E, and those of UniLMv2 also on SST-2, as in the paper. After 200 and 600 updates, 200 test sources are scored in
-two ways: ROUGE-L of texts that are written greedily, and the bits per token of the first reference, given the source and
-the tokens before (lower is better). Bits tell models apart that still write the same few texts for all sources, but
+two ways: ROUGE-L of texts that are written greedily, and the bits per token of the first reference, given the source
+and the tokens before (lower is better). Bits tell models apart that still write the same few texts for all sources, but
 cannot show what noise is for, since no token before is the model's own.
 
 OUTPUT/ablations.md has scores and differences with intervals over seeds and sentences. Stages that are done are not
