@@ -186,10 +186,12 @@ def tabulate(ablations: Ablations, path: Path) -> None:
         found = [interval(of - scores[worse][column]) for column, of in scores[better].items()]
         cells = [f"{difference}, {difference.verdict}" for difference in found]
         differences[f"{better} - {worse}"] = cells + [""] * (len(columns) - len(cells))
-    path.write_text(f"{table(columns, rows)}\nDifferences:\n\n{table(columns, differences)}", encoding="utf-8")
+    text = f"{table(columns, rows)}\nDifferences:\n\n{table(columns, differences)}"
+    path.write_text(f"{text}\nBits are per token; lower is better.\n", encoding="utf-8")
 
 
 def read(file: Path) -> Any:
+    """Return the content of a JSON file."""
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -201,7 +203,8 @@ def main() -> int:
     parser.add_argument("--scores", type=Path, metavar="DIR", help="(default: OUTPUT/scores)")
     parser.set_defaults(budgets=BUDGETS)
     parser.add_argument("--pretraining-updates", type=int, default=3000, metavar="N", help="(default: 3000)")
-    parser.add_argument("--methods", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="(default: all)")
+    named = f"of {', '.join(map(repr, ROWS))} (default: all)"
+    parser.add_argument("--methods", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help=named)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
     parser.add_argument("--sources", type=int, default=200, metavar="N", help="of the test set (default: 200)")
     parser.add_argument("--train-only", action="store_true", help="leave the table to a later run")
