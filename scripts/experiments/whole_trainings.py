@@ -8,14 +8,15 @@ may prefer a higher rate than a long one. Then one model is trained (seed 1), wi
 rate and the passes over the training set, and writes the whole test set.
 
 OUTPUT/SET/run/model is the model folder, OUTPUT/SET.md its card, OUTPUT/SET.json the scores as the papers have them,
-OUTPUT/SET-lr.json the learning rates with their scores. Started again, the program continues where it was.
+OUTPUT/SET-lr.json the learning rates with their scores. If that file is there, for example from a GPU, its best rate is
+used. Started again, the program continues where it was.
 """
 
 import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,8 @@ def files(name: str, folder: Path, split: str) -> list[Path]:
 
 def choose_learning_rate(given: argparse.Namespace, name: str, chosen: Path) -> str:
     """Return the learning rate with the best score on the validation set; the file has all scores."""
+    if chosen.exists():
+        return best(json.loads(chosen.read_text(encoding="utf-8")))
     scores: dict[str, float] = {}
     for lr in LEARNING_RATES:
         output = given.output / name / f"lr-{lr}"
@@ -67,6 +70,11 @@ def choose_learning_rate(given: argparse.Namespace, name: str, chosen: Path) -> 
         record = json.loads((output / "finetune.json").read_text(encoding="utf-8"))
         scores[lr] = record["searches"][0]["rouge-l"]
     chosen.write_text(json.dumps(scores, indent=1), encoding="utf-8")
+    return best(scores)
+
+
+def best(scores: Mapping[str, float]) -> str:
+    """Return the learning rate with the highest score."""
     return max(scores, key=lambda lr: scores[lr])
 
 

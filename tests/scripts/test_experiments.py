@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -177,5 +178,8 @@ def test_a_whole_training(tmp_path, monkeypatch, name):
     assert (out / f"{name}.md").read_text() == (out / name / "run" / "model" / "README.md").read_text()
     assert json.loads((out / f"{name}.json").read_text())["systems"]
     commands = (out / name / "run" / "commands.jsonl").read_text()
+    for folder in (out / name).glob("lr-*"):
+        shutil.rmtree(folder)
     assert whole_trainings.main(list(map(str, words))) == 0
     assert (out / name / "run" / "commands.jsonl").read_text() == commands
+    assert not list((out / name).glob("lr-*"))  # the scores of the learning rates are in a file
