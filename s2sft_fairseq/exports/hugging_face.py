@@ -66,7 +66,7 @@ def export_to_hugging_face(
         write_safetensors(theirs, staging / WEIGHTS)
         write_tokenizer(folder, vocabulary, staging)
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} parameters, {rows} symbols")
+    print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} tensors, {rows} symbols")
     if family.name == "UniLM":
         print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
     if head is not None:

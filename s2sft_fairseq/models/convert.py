@@ -175,7 +175,7 @@ def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 def report(destination: Path, conversion: Conversion, num_symbols: int) -> None:
     """Print what was written, and notes for the user."""
-    print(f"wrote {destination}: {conversion.family}, {len(conversion.weights)} parameters, {num_symbols} symbols")
+    print(f"wrote {destination}: {conversion.family}, {len(conversion.weights)} tensors, {num_symbols} symbols")
     for note in conversion.notes:
         print(note)
     if conversion.unused:

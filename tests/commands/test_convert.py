@@ -73,7 +73,7 @@ def test_the_command(source, tmp_path, theirs, capsys):
     assert (out / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
     assert FairseqDictionary.load(str(out / "dict.txt")).symbols == tiny_dictionary().symbols
     printed = capsys.readouterr().out
-    assert f"wrote {out}: BERT, {len(our_model(out).state_dict())} parameters, 50 symbols\n" in printed
+    assert f"wrote {out}: BERT, {len(our_model(out).state_dict())} tensors, 50 symbols\n" in printed
     assert "not in the source" not in printed
     tokens = torch.randint(5, 50, (2, 9))
     ours, real = our_states(our_model(out), tokens, [9, 6])
