@@ -28,6 +28,8 @@ Hypotheses, which are the orderings of the papers:
 3. ERNIE-GEN, Table 8: infilling is above typical generation, both without noise.
 4. UniLMv2, Table 6: AE + PAR is above AE, AR, PAR, and AE + AR.
 5. UniLMv2, Table 6: PAR is above AE and AR on SST-2.
+6. Each kind of pre-training is above random weights with the same fine-tuning. This was added after the first five
+   had been run.
 """
 
 import argparse
@@ -54,9 +56,9 @@ from s2sft_fairseq.recipes.engine import options
 
 
 class Row(NamedTuple):
-    """A pre-training, and the fine-tuning for it on E2E."""
+    """A pre-training, and the fine-tuning for it on E2E. Without a preset there is no pre-training."""
 
-    preset: str
+    preset: str | None
     pretraining: tuple[str, ...] = ()
     finetuning: tuple[str, ...] = ()
     word_flow_only: bool = False
@@ -76,8 +78,11 @@ ROWS = {
         name.upper(): Row(f"unilmv2-table6-{name}", (), ("--target-mask-prob", "0"))
         for name in ("ae", "ar", "par", "ae+ar", "ae+par")
     },
+    "random, infilling": Row(None, (), _INFILLING),
+    "random, pseudo-masked": Row(None, (), ("--target-mask-prob", "0")),
+    "random, causal": Row(None, (), ("--finetune-method", "causal")),
 }
-UNILMV2 = [name for name, row in ROWS.items() if row.preset.startswith("unilmv2")]
+UNILMV2 = [name for name, row in ROWS.items() if row.preset and row.preset.startswith("unilmv2")]
 ORDERINGS = (
     ("noise", "neither"),
     ("noise, spans", "spans"),
@@ -87,11 +92,15 @@ ORDERINGS = (
     *(("AE+PAR", other) for other in ("AE", "AR", "PAR", "AE+AR")),
     ("PAR", "AE"),
     ("PAR", "AR"),
+    ("neither", "random, infilling"),
+    ("AE+PAR", "random, pseudo-masked"),
+    ("typical", "random, causal"),
 )
-"""Pairs of rows, the better one in the papers first."""
+"""Pairs of rows, the better one in the papers, or the pre-trained one, first."""
 BUDGETS = (200, 600)
 VOCABULARY = 4000
-OF_TEXT = ("--arch", "unilm_tiny", *STARTS["local"], "--tokens-per-sample", "128", "--lr", "2e-3", "--update-freq", "1")
+RANDOM = ("--arch", "unilm_tiny", *STARTS["local"])
+OF_TEXT = (*RANDOM, "--tokens-per-sample", "128", "--lr", "2e-3", "--update-freq", "1")
 OF_TEXT += ("--attention-dropout", "0", "--cpu", "--num-workers", "0")
 OF_CLASSES = options(updates=400, batch=32, device_batch=32, lr="5e-4", limit=8000, workers=1, cpu=True)
 
@@ -99,7 +108,9 @@ OF_CLASSES = options(updates=400, batch=32, device_batch=32, lr="5e-4", limit=80
 class Ablations(Curves):
     """Pre-train, then fine-tune as the learning curves do, and on SST-2."""
 
-    options_of: ClassVar = {name: row.finetuning for name, row in ROWS.items()}
+    options_of: ClassVar = {
+        name: row.finetuning if row.preset else (*RANDOM, *row.finetuning) for name, row in ROWS.items()
+    }
     optimization = options(batch_size=64, lr="3e-3", warmup_updates=20, dropout="0", attention_dropout="0")
 
     def run(self) -> None:
@@ -123,12 +134,16 @@ class Ablations(Curves):
         trainer.save_model(str(made))
         write_lines(made / "dict.txt", [f"{token} 1" for token in source_lines(made / "vocab.txt")])
 
-    def begin(self, method: str, seed: int) -> Path:
-        return self.output / "text" / self.run_folder(method, seed).name / "encoder"
+    def begin(self, method: str, seed: int) -> Path | None:
+        pretrained = self.output / "text" / self.run_folder(method, seed).name / "encoder"
+        return pretrained if ROWS[method].preset else None
 
     def pretrain(self, method: str, seed: int) -> None:
-        """Pre-train on the text."""
-        row, folder = ROWS[method], self.begin(method, seed).parent
+        """Pre-train on the text, if the row has a preset."""
+        row, begin = ROWS[method], self.begin(method, seed)
+        if not (row.preset and begin):
+            return
+        folder = begin.parent
         files = {"text": self.given.text, "tokenizer_dir": self.output / "encoder", "output": folder.parent}
         sizes = {"updates": self.given.pretraining_updates, "device_tokens": 1024, "seed": seed}
         words = options(run=folder.name, **files, **sizes, word_flow_only=row.word_flow_only)

@@ -68,7 +68,7 @@ def test_seconds_of_updates(tmp_path):
 
 def test_the_table_of_ablations(tmp_path):
     """Rows in which noise helps by ten points of ROUGE-L, and nothing else changes anything."""
-    assert {row.preset for row in ROWS.values()} <= PRESETS.keys()
+    assert {row.preset for row in ROWS.values() if row.preset} <= PRESETS.keys()
     of_a_run = {"methods": list(ROWS), "seeds": [1, 2, 3], "budgets": BUDGETS}
     ablations = Ablations(Namespace(output=tmp_path, data=tmp_path, scores=None, **of_a_run), "e2e")
     ablations.scores.mkdir(parents=True)
