@@ -109,7 +109,8 @@ class Ablations(Curves):
     """Pre-train, then fine-tune as the learning curves do, and on SST-2."""
 
     options_of: ClassVar = {
-        name: row.finetuning if row.preset else (*RANDOM, *row.finetuning) for name, row in ROWS.items()
+        name: row.finetuning if row.preset else (*RANDOM, "--random-init", *row.finetuning)
+        for name, row in ROWS.items()
     }
     optimization = options(batch_size=64, lr="3e-3", warmup_updates=20, dropout="0", attention_dropout="0")
 
@@ -198,7 +199,8 @@ def tabulate(ablations: Ablations, path: Path) -> None:
     rows = {name: [interval(of[column]) if column in of else "" for column in columns] for name, of in scores.items()}
     differences = {}
     for better, worse in ORDERINGS:
-        found = [interval(of - scores[worse][column]) for column, of in scores[better].items()]
+        both = [column for column in columns if column in scores[better] and column in scores[worse]]
+        found = [interval(scores[better][column] - scores[worse][column]) for column in both]
         cells = [f"{difference}, {difference.verdict}" for difference in found]
         differences[f"{better} - {worse}"] = cells + [""] * (len(columns) - len(cells))
     text = f"{table(columns, rows)}\nDifferences:\n\n{table(columns, differences)}"
