@@ -93,7 +93,7 @@ ORDERINGS = (
     ("PAR", "AE"),
     ("PAR", "AR"),
     ("neither", "random, infilling"),
-    ("AE+PAR", "random, pseudo-masked"),
+    *((name, "random, pseudo-masked") for name in UNILMV2),
     ("typical", "random, causal"),
 )
 """Pairs of rows, the better one in the papers, or the pre-trained one, first."""
