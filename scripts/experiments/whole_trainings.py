@@ -16,7 +16,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,21 +60,14 @@ def files(name: str, folder: Path, split: str) -> list[Path]:
 
 def choose_learning_rate(given: argparse.Namespace, name: str, chosen: Path) -> str:
     """Return the learning rate with the best score on the validation set; the file has all scores."""
-    if chosen.exists():
-        return best(json.loads(chosen.read_text(encoding="utf-8")))
-    scores: dict[str, float] = {}
-    for lr in LEARNING_RATES:
+    scores: dict[str, float] = json.loads(chosen.read_text(encoding="utf-8")) if chosen.exists() else {}
+    for lr in [] if scores else LEARNING_RATES:
         output = given.output / name / f"lr-{lr}"
         sizes = {"updates": given.updates_of_choice, "candidates": 1, "beam": 1, "scored_on": 50}
         cli.call("finetune", [*common(given, name), *options(lr=lr, output=output, **sizes)])
         record = json.loads((output / "finetune.json").read_text(encoding="utf-8"))
         scores[lr] = record["searches"][0]["rouge-l"]
     chosen.write_text(json.dumps(scores, indent=1), encoding="utf-8")
-    return best(scores)
-
-
-def best(scores: Mapping[str, float]) -> str:
-    """Return the learning rate with the highest score."""
     return max(scores, key=lambda lr: scores[lr])
 
 
