@@ -133,9 +133,7 @@ def export_to_transformers(model: DeltaLM, destination: Path) -> None:
         copy_tokenizer(model, staging, left_out=_NOT_COPIED)
         write_fast_tokenizer(model.tokenizer, model.vocabulary, staging, default_prefix(model), model.max_source)
         (staging / CARD).write_text(_card(model, config, generation), encoding="utf-8")
-    print(
-        f"wrote {destination}: {config['architectures'][0]}, {len(weights)} tensors, {config['vocab_size']} symbols"
-    )
+    print(f"wrote {destination}: {config['architectures'][0]}, {len(weights)} tensors, {config['vocab_size']} symbols")
     for note in _notes(model):
         print(note)
 
