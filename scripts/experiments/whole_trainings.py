@@ -60,14 +60,16 @@ def files(name: str, folder: Path, split: str) -> list[Path]:
 
 def choose_learning_rate(given: argparse.Namespace, name: str, chosen: Path) -> str:
     """Return the learning rate with the best score on the validation set; the file has all scores."""
-    scores: dict[str, float] = json.loads(chosen.read_text(encoding="utf-8")) if chosen.exists() else {}
-    for lr in [] if scores else LEARNING_RATES:
-        output = given.output / name / f"lr-{lr}"
-        sizes = {"updates": given.updates_of_choice, "candidates": 1, "beam": 1, "scored_on": 50}
-        cli.call("finetune", [*common(given, name), *options(lr=lr, output=output, **sizes)])
-        record = json.loads((output / "finetune.json").read_text(encoding="utf-8"))
-        scores[lr] = record["searches"][0]["rouge-l"]
-    chosen.write_text(json.dumps(scores, indent=1), encoding="utf-8")
+    if not chosen.exists():
+        scores: dict[str, float] = {}
+        for lr in LEARNING_RATES:
+            output = given.output / name / f"lr-{lr}"
+            sizes = {"updates": given.updates_of_choice, "candidates": 1, "beam": 1, "scored_on": 50}
+            cli.call("finetune", [*common(given, name), *options(lr=lr, output=output, **sizes)])
+            record = json.loads((output / "finetune.json").read_text(encoding="utf-8"))
+            scores[lr] = record["searches"][0]["rouge-l"]
+        chosen.write_text(json.dumps(scores, indent=1), encoding="utf-8")
+    scores = json.loads(chosen.read_text(encoding="utf-8"))
     return max(scores, key=lambda lr: scores[lr])
 
 
