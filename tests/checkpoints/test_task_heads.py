@@ -76,7 +76,7 @@ def test_classes(name, trained, tmp_path, capsys):
     kind = MODELS[name][0].replace("MaskedLM", "SequenceClassification")
     assert type(theirs).__name__ == kind
     printed = capsys.readouterr().out
-    assert f"exported: {kind}, {len(theirs.state_dict())} parameters" in printed
+    assert f"exported: {kind}, {len(theirs.state_dict())} tensors" in printed
     assert ("with one </s> between two texts" in printed) == ("roberta" in name)
     config = theirs.config
     assert config.id2label == dict(enumerate(LABELS)) and config.label2id == {"no": 0, "maybe": 1, "yes": 2}
