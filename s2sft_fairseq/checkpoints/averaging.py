@@ -75,7 +75,7 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the first checkpoint with the weights averaged over all, and without the state of the optimizer.
+    """Return the first checkpoint with the weights averaged over all, without the optimizer's state and held-out loss.
 
     Integer tensors must be equal in all checkpoints. Tensors that share memory in all of them, such as a tied matrix,
     still share it in the result.
@@ -106,7 +106,8 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     for name in bar(models[0], "average", " tensors"):
         twin = next((other for other in averaged if all(_is_same(model, name, other) for model in models)), None)
         averaged[name] = averaged[twin] if twin else _mean([model[name] for model in models])
-    return {**states[0], "model": averaged, "last_optimizer_state": None}
+    kept = {name: value for name, value in (states[0].get("extra_state") or {}).items() if name != "val_loss"}
+    return {**states[0], "model": averaged, "last_optimizer_state": None, "extra_state": kept}
 
 
 def _differences(first: dict[str, Tensor], other: dict[str, Tensor]) -> list[tuple[str, str]]:

@@ -17,9 +17,8 @@ def write(path, value, *, maximize=False, **others):
         **others,
     }
     options = {"checkpoint": {"maximize_best_checkpoint_metric": maximize}}
-    torch.save(
-        {"cfg": options, "model": model, "last_optimizer_state": {"step": value}, "task_state": {"n": value}}, path
-    )
+    state = {"cfg": options, "model": model, "last_optimizer_state": {"step": value}, "task_state": {"n": value}}
+    torch.save({**state, "extra_state": {"val_loss": value, "previous_training_time": 5}}, path)
     return path
 
 
@@ -31,6 +30,7 @@ def test_an_average_by_hand(tmp_path):
     assert model["half"].dtype == torch.float16 and model["half"].tolist() == [3]
     assert model["version"].tolist() == [3]
     assert state["last_optimizer_state"] is None and state["task_state"] == {"n": 1}
+    assert state["extra_state"] == {"previous_training_time": 5}  # the held-out loss was that of the first alone
 
 
 def test_checkpoints_that_do_not_belong_together(tmp_path):
