@@ -207,7 +207,9 @@ class _Tiles:
             bias = self.biases[tile.block]
             bias = self._no_bias if bias is None else bias[:, tile.rows]
             if query.dtype != scores.dtype:
-                torch.add(bias, torch.bmm(query, key), alpha=self.scale, out=scores)
+                # Two steps: torch.add of two data types is not vectorized.
+                scores.copy_(torch.bmm(query, key))
+                torch.add(bias, scores, alpha=self.scale, out=scores)
             else:
                 # beta=0 ignores the contents of the buffer.
                 torch.baddbmm(scores, query, key, beta=0, alpha=self.scale, out=scores)
