@@ -27,7 +27,8 @@ are the same in every update (`training_pairs.py`). ``squad_qg`` has the lengths
   backward; scores between sections; the head at labels), divided by the time and by the highest rate that any cell of
   the table measured with any library of PyTorch, with factors of the same precision
 * "bfloat16" means ``--amp`` for ours and autocast of PyTorch for plain: the factors of products are rounded; on a GPU
-  it means ``--bf16`` for ours, with 16-bit weights and a copy in 32 bits
+  it means ``--bf16`` for ours, with 16-bit weights and a copy in 32 bits. On a CPU without bfloat16 instructions ours
+  computes in float32 instead
 * "/plain" are ratios of tokens/s and of memory to plain in float32, with a * if the two were not measured in one run
 """
 

@@ -5,7 +5,8 @@
 All trainings begin with the same weights, and those with one seed have the same batches. DATA is binarized
 (the demo writes demo-out/short/binarized, and the encoder demo-out/short/encoder). Each run has its log in OUT; runs
 that are done are not repeated. The table of held-out losses is written to OUT/precisions.md, with the mean distances
-between training losses: of one seed in two precisions, and of two seeds in float32.
+between training losses: of one seed in two precisions, and of two seeds in float32. On a CPU without bfloat16
+instructions, ``--amp`` computes in float32, so that "bfloat16" shows nothing there.
 """
 
 import argparse

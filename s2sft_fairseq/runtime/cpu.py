@@ -191,7 +191,7 @@ def _build_fp16_optimizer(build: Function, cfg: Any, params: list[torch.nn.Param
 
 
 def _build_amp_optimizer(build: Function, cfg: Any, params: list[torch.nn.Parameter], **options: Any) -> AMPOptimizer:
-    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: warn where ``--amp`` is in 32 bits."""
+    """Patch ``AMPOptimizer.build_optimizer`` of fairseq/optim/amp_optimizer.py: warn if ``--amp`` has no effect."""
     if params[0].device.type == "cpu" and not multiplies_bf16():
         logger.warning(
             "--amp has no effect: this CPU has no instructions for bfloat16 (AMX, AVX512-BF16), and trains in 32 bits"

@@ -9,6 +9,7 @@
 DATA holds the folders ``e2e`` and ``squad_qg``, as for ``blocks.py``, ``gigaword`` (10,000 pairs), and
 ``multi30k_en-de``, which is translated from German to English, the language of MiniLM. Each method trains with each
 seed at a constant learning rate with ``--amp``, and stops at each budget to write a part of the test set greedily.
+On a CPU without bfloat16 instructions, ``--amp`` computes in float32: do not mix its seeds with those of other CPUs.
 OUTPUT/SET.md and OUTPUT/SET.png have all methods, with intervals over seeds and sentences. Each table of differences
 has 45 verdicts; chance alone makes about two of them "higher" or "lower" at 95 %. Stages that are done are not
 repeated, and a training that was stopped resumes. Several processes may share OUTPUT if they train different seeds:
