@@ -24,6 +24,7 @@ rate. At each budget a part of the test set is translated greedily, and the held
 sources and with those of other pairs: where the two losses are equal, the decoder does not look at its source.
 OUTPUT/starts.md has BLEU and losses, with intervals over seeds and sentences. Stages that are done are not repeated.
 Several processes may share OUTPUT if they train different seeds.
+``--budgets`` names other numbers of updates, and needs another OUTPUT.
 
 Hypotheses, written before the first run:
 
@@ -126,13 +127,15 @@ class Experiment(Stages):
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.output = given, given.output.resolve()
+        self.budgets = tuple(sorted(given.budgets))  # a training goes on from one budget to the next
         self.output.mkdir(parents=True, exist_ok=True)
         super().__init__("starts", self.output / "commands.jsonl", cli.call)
 
     def run(self) -> None:
         """Run the stages that are not done."""
         settings = {name: value for name, value in vars(self.given).items() if name not in _OF_A_RUN}
-        self.pin(self.output / "settings.json", ["texts"], **settings, budgets=BUDGETS)
+        settings["budgets"] = self.budgets
+        self.pin(self.output / "settings.json", ["texts"], **settings)
         for name, work in (
             ("texts", self.texts),
             ("tokenizer", self.tokenizer),
@@ -261,7 +264,7 @@ class Experiment(Stages):
         words = options(criterion="label_smoothed_cross_entropy", label_smoothing="0.1", lr=f"{lr:g}", seed=seed)
         words += options(lr_scheduler="fixed", warmup_updates=60, valid_subset="valid,valid1")
         found: dict[int, dict[str, Any]] = {}
-        for budget in BUDGETS:
+        for budget in self.budgets:
             written = folder / f"{budget}.txt"
             if not written.exists():
                 self.train_up_to(budget, folder, *model, *words, *options(validate_interval_updates=budget))
@@ -318,11 +321,12 @@ def tabulate(experiment: Experiment, path: Path) -> None:
         ]
         for start in experiment.given.starts
     }
-    score = experiment.bleu(next(experiment.output.glob(f"*-seed*/{BUDGETS[0]}.txt"))).scores
+    budgets = experiment.budgets
+    score = experiment.bleu(next(experiment.output.glob(f"*-seed*/{budgets[0]}.txt"))).scores
     counts = {
         (start, budget): np.array([of_seed[str(budget)]["counts"] for of_seed in of_seeds])
         for start, of_seeds in found.items()
-        for budget in BUDGETS
+        for budget in budgets
     }
 
     def bleu(start: str, budget: int, seeds: Any, sentences: Any) -> float:
@@ -331,18 +335,18 @@ def tabulate(experiment: Experiment, path: Path) -> None:
         return float(np.mean([score(of_seed)["BLEU"] for of_seed in sums]))
 
     baseline = experiment.given.starts[0]
-    shape = counts[baseline, BUDGETS[0]].shape[:2]
-    columns = [f"{budget} updates" for budget in BUDGETS]
+    shape = counts[baseline, budgets[0]].shape[:2]
+    columns = [f"{budget} updates" for budget in budgets]
     scores, differences, losses = {}, {}, {}
     for start, of_seeds in found.items():
-        scores[start] = [interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at), *shape) for budget in BUDGETS]
+        scores[start] = [interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at), *shape) for budget in budgets]
         compared = [
             interval_of(lambda *at, b=budget, s=start: bleu(s, b, *at) - bleu(baseline, b, *at), *shape)
-            for budget in BUDGETS
+            for budget in budgets
         ]
         differences[start] = [f"{difference}, {difference.verdict}" for difference in compared]
         names = ("loss", "loss with other sources")
-        means = [[np.mean([of[str(budget)][name] for of in of_seeds]) for name in names] for budget in BUDGETS]
+        means = [[np.mean([of[str(budget)][name] for of in of_seeds]) for name in names] for budget in budgets]
         losses[start] = [f"{right:.2f}, {other:.2f}" for right, other in means]
     del differences[baseline]
     parts = {"BLEU": scores, f"BLEU, difference from {baseline}": differences, "Held-out loss, other sources": losses}
@@ -358,6 +362,7 @@ def main() -> int:
     parser.add_argument("--lr", default="1e-3", metavar="X", help="of fine-tuning (default: 1e-3)")
     parser.add_argument("--pretraining-lr", default="5e-4", metavar="X", help="(default: 5e-4)")
     parser.add_argument("--pretraining-updates", type=int, default=1000, metavar="N", help="(default: 1000)")
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, metavar="N", help="(default: 100 to 1500)")
     parser.add_argument("--sources", type=int, default=250, metavar="N", help="of the test set (default: 250)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help="(default: 1 to 5)")
     parser.add_argument(
