@@ -274,6 +274,9 @@ def tiny_parts(
 def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     """Start ``s2sft WORDS`` with pipes for its three streams, to talk to it or to interrupt it; killed at the end."""
     started = []
+    # No coverage is measured: an interrupt while coverage holds its lock would leave it locked, and the process hangs.
+    variables = environment()
+    variables.pop("COVERAGE_PROCESS_CONFIG", None)
 
     def start(*words: object) -> subprocess.Popen:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -281,7 +284,7 @@ def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
         # A shell's background jobs ignore Ctrl-C and pass that on to their children; these commands must react to it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            started.append(subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes))
+            started.append(subprocess.Popen(command, cwd=tmp_path, env=variables, text=True, **pipes))
         finally:
             signal.signal(signal.SIGINT, previous)
         return started[-1]
