@@ -353,7 +353,7 @@ def tabulate(experiment: Experiment, path: Path) -> None:
     path.write_text("\n".join(f"{name}:\n\n{table(columns, part)}" for name, part in parts.items()), encoding="utf-8")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
@@ -374,7 +374,7 @@ def main() -> int:
         help="the first one is the baseline of the table (default: the first five of the list above)",
     )
     parser.add_argument("--train-only", action="store_true", help="leave the table to a later run")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     given.data = given.data.resolve()
     experiment = Experiment(given)
     status = cli.guarded("deltalm_starts", experiment.run)

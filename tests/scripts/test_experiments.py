@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hugging_face import VOCAB_SIZE, initial_model, save
+from raw_corpora import write_lines
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "experiments"))
 
 import bert2bert
+import deltalm_starts
 import learning_curves
 import whole_trainings
 from ablations import BUDGETS, ORDERINGS, ROWS, UNILMV2, Ablations, tabulate
@@ -108,6 +110,36 @@ def test_runs_with_scores_are_not_repeated(tmp_path, capsys):
         assert str(tmp_path) not in (scores / f"{method}.settings.json").read_text()
     assert learning_curves.main([*given, "--sources", "150"]) == 2
     assert "sources: before 200, now 150" in capsys.readouterr().err
+
+
+def test_the_table_of_starts(tmp_path, capsys):
+    """With `--budgets`. "pairs" translates every line right, random weights every other one; the losses are equal."""
+    folders = [tmp_path / "out" / name for name in ("texts", "tokenizer", "tokens", "data")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    right = [f"the {color} house has {number} old doors" for color in ("red", "blue") for number in range(10)]
+    write_lines(folders[0] / "test.tgt", right)
+    half = [line if number % 2 else "a cat" for number, line in enumerate(right)]
+    words = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--budgets", "200", "50"]
+    words += ["--seeds", "1", "2", "3", "--starts", "random", "pairs", "--sources", "20"]
+    given = Namespace(output=tmp_path / "out", budgets=[50])
+    for start, lines in (("random", half), ("pairs", right)):
+        for seed in (1, 2, 3):
+            folder = tmp_path / "out" / f"{start}-seed{seed}"
+            folder.mkdir()
+            for budget in (50, 200):
+                write_lines(folder / f"{budget}.txt", lines)
+            counts = deltalm_starts.Experiment(given).bleu(folder / "50.txt").counts.tolist()
+            found = {"counts": counts, "loss": 4, "loss with other sources": 4.5}
+            (folder / "scores.json").write_text(json.dumps({"50": found, "200": found}))
+    assert deltalm_starts.main(words) == 0
+    table_head = "|  | 50 updates | 200 updates |"
+    _, scores, differences, losses = (tmp_path / "out" / "starts.md").read_text().split(table_head)
+    assert scores.count("| 100.00 (100.00 to 100.00)") == 2
+    assert differences.count("higher") == 2 and "| random |" not in differences
+    assert losses.count("| 4.00, 4.50") == 4
+    assert deltalm_starts.main([*words, "--budgets", "50", "100"]) == 2
+    assert "budgets: before (50, 200), now (50, 100)" in capsys.readouterr().err
 
 
 def test_the_report_of_bert2bert(tmp_path):
