@@ -274,13 +274,13 @@ def tiny_parts(
 def start_command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     """Start ``s2sft WORDS`` with pipes for its three streams, to talk to it or to interrupt it; killed at the end."""
     started = []
-    # No coverage is measured: an interrupt while coverage holds its lock would leave it locked, and the process hangs.
-    variables = environment()
-    variables.pop("COVERAGE_PROCESS_CONFIG", None)
 
     def start(*words: object) -> subprocess.Popen:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [*S2SFT, *(str(word) for word in words)]
+        variables = environment()
+        # Coverage is not measured: if Ctrl-C interrupts coverage while it holds its lock, the process waits forever.
+        variables.pop("COVERAGE_PROCESS_CONFIG", None)
         # A shell's background jobs ignore Ctrl-C and pass that on to their children; these commands must react to it.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
