@@ -13,10 +13,12 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import bar_of_bytes
+from s2sft_fairseq.received import check_parts, has_part, part_problems, regular_file
 
 CHECKSUMS = "SHA256SUMS"
 SKIP = "S2SFT_SKIP_CHECKSUMS"
@@ -63,7 +65,8 @@ def write_checksums(
         file: the file to write, if it is to replace the old one when it is complete; None: ``SHA256SUMS``.
     """
     if names is None:
-        paths = [path for path in folder.rglob("*") if path.is_file() and not _WITHOUT.fullmatch(path.name)]
+        paths = [path for path in folder.rglob("*") if not path.is_dir() and not _WITHOUT.fullmatch(path.name)]
+        check_parts(paths, folder)
         names = [path.relative_to(folder).as_posix() for path in paths]
     names = sorted(names)
     sums = dict(others or {}) | dict(zip(names, _sums([folder / name for name in names]), strict=True))
@@ -78,7 +81,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
         UserError: a line is malformed, or names a file outside the folder; or there are too many.
     """
     path, sums = folder / CHECKSUMS, {}
-    if not path.is_file():
+    if not has_part(path):
         return {}
     if (size := path.stat().st_size) > _LARGEST:
         raise UserError(f"{path} must have at most {_LARGEST:,} bytes, but has {size:,}")
@@ -111,9 +114,9 @@ def check_checkpoint(path: Path) -> None:
     """Compare the members of a checkpoint with their CRC-32. Files that are not zip archives are not checked.
 
     Raises:
-        UserError: names the first member that differs.
+        UserError: names the first member that differs; or if the file is no regular one.
     """
-    if os.environ.get(SKIP, "0") == "0" and _is_new(path):
+    if os.environ.get(SKIP, "0") == "0" and _is_new(regular_file(path)):
         with bar_of_bytes(f"check {path.name}", [path]) as shown:
             if problem := next(_damaged_members(path, shown.update), None):
                 raise UserError(problem)
@@ -128,9 +131,14 @@ def check_folder(folder: Path) -> Iterator[str]:
         except UserError as error:
             yield str(error)
             continue
-        yield from (f"{sums.parent / name} is missing" for name in known if not (sums.parent / name).is_file())
-        yield from _differences(sums.parent, {n: v for n, v in known.items() if (sums.parent / n).is_file()})
-    checkpoints = sorted(folder.rglob("*.pt"))
+        yield from (f"{sums.parent / name} is missing" for name in known if not os.path.lexists(sums.parent / name))
+        refused = {name: list(part_problems([sums.parent / name], sums.parent)) for name in known}
+        yield from chain.from_iterable(refused.values())
+        whole = [name for name in known if os.path.lexists(sums.parent / name) and not refused[name]]
+        yield from _differences(sums.parent, {name: known[name] for name in whole})
+    found = sorted(folder.rglob("*.pt"))
+    yield from part_problems(found, folder)
+    checkpoints = [path for path in found if not any(part_problems([path], folder))]
     with bar_of_bytes("check checkpoints", checkpoints) as shown:
         for path in checkpoints:
             if problems := list(_damaged_members(path, shown.update)):

@@ -29,6 +29,7 @@ from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.received import check_parts, has_part
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT, VERSION = "s2sft_fairseq model", 1
@@ -50,12 +51,12 @@ name files to write or, as ``--user-dir``, code to run."""
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a model folder; errors in one are reported when it is read."""
     config = Path(path) / CONFIG
-    if not config.is_file():
+    if not has_part(config):
         return False
     try:
         return read_json_object(config).get("format") == FORMAT
     except UserError:  # a damaged file counts as that of a model folder if the weights are beside it
-        return (Path(path) / WEIGHTS).is_file()
+        return has_part(Path(path) / WEIGHTS)
 
 
 def engine_of(path: str | os.PathLike[str]) -> str | None:
@@ -71,11 +72,17 @@ def engine_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:
-    """Return the file of the weights of a model folder; any other path is returned unchanged."""
+    """Return the file of the weights of a model folder; any other path is returned unchanged.
+
+    Raises:
+        UserError: it exists, but is no regular file of the folder.
+    """
     if not is_model_folder(path):
         return Path(path)
     engine = engine_of(path)
-    return Path(path) / (ENGINES[engine] if engine else WEIGHTS)
+    file = Path(path) / (ENGINES[engine] if engine else WEIGHTS)
+    check_parts([file])
+    return file
 
 
 def what_it_is(folder: Path) -> str:
@@ -198,7 +205,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: naming everything that is wrong with it.
     """
     path = folder / CONFIG
-    config = read_json_object(path) if path.is_file() else {}
+    config = read_json_object(path) if has_part(path) else {}
     if config.get("format") != FORMAT:
         raise UserError(f"{folder} must be a model folder, as s2sft export writes it, but is {what_it_is(folder)}")
     version = config.get("format_version")

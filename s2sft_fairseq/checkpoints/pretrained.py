@@ -29,6 +29,7 @@ from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.progress import step
+from s2sft_fairseq.received import check_parts
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +87,14 @@ class PretrainedEncoder:
 
         Args:
             folder: the folder.
-            checked: compare the checksums.
+            checked: refuse parts that are no regular files of the folder, and compare the checksums.
 
         Raises:
             UserError: naming every missing file, or all errors in ``config.json``; or if a checksum differs.
         """
         folder = Path(folder)
+        if checked:
+            check_parts(folder / name for name in (MODEL, CONFIG, DICTIONARY))
         missing = [name for name in (MODEL, CONFIG, DICTIONARY) if not (folder / name).is_file()]
         if missing:
             raise UserError(

@@ -43,6 +43,7 @@ from s2sft_fairseq.checkpoints.model_folder import (
 from s2sft_fairseq.checkpoints.state_checks import check_archive, check_state
 from s2sft_fairseq.checksums import check_checkpoint
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.received import regular_file
 
 _KINDS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 # State of a dtype without fields: (version, byte order, base, names, fields, size, alignment, flags).
@@ -193,9 +194,9 @@ def load_checkpoint(path: str | os.PathLike[str], *, lazily: bool = False) -> di
     path = os.fspath(checkpoint_file(path))
     if not os.path.exists(path):
         raise UserError(f"{path}: no such checkpoint file")
-    if not os.path.isfile(path):
-        what = what_it_is(Path(path)) if os.path.isdir(path) else "a device"
-        raise UserError(f"{path}: a checkpoint file or a model folder is needed, but this is {what}")
+    if os.path.isdir(path):
+        raise UserError(f"{path}: a checkpoint file or a model folder is needed, but this is {what_it_is(Path(path))}")
+    regular_file(Path(path))
     if path.endswith(".safetensors") or (Path(path).name in ENGINES.values() and engine_of(Path(path).parent)):
         return read_model(Path(path))
     try:

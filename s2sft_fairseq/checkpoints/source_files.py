@@ -26,6 +26,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, shown
+from s2sft_fairseq.received import check_parts, has_part, part, regular_file
 
 WEIGHTS = (
     "model.safetensors.index.json",
@@ -88,10 +89,8 @@ def find_weights(path: Path) -> Path:
     Raises:
         UserError: if there is none, or the folder holds several models.
     """
-    if path.is_file():
-        return path
     if not path.is_dir():
-        raise UserError(f"{path}: no such file or folder")
+        return regular_file(path)
     found = _weights_of(path)
     if len(found) > 1:
         raise UserError(f"{path} must hold the weights of one model, but holds {_names(found)}: give the file itself")
@@ -103,9 +102,11 @@ def find_weights(path: Path) -> Path:
 
 def _weights_of(folder: Path) -> list[Path]:
     """Return the files of weights in a folder, of the first kind in order of preference that it has."""
-    named = [file for file in sorted(folder.glob("*.bin")) if file.with_name(_config_names(file)[0]).is_file()]
-    usual = [folder / name for name in WEIGHTS if (folder / name).is_file()]
-    return usual[:1] or named or sorted(folder.glob("*.pdparams")) or sorted(folder.glob("*.pt"))
+    named = [file for file in sorted(folder.glob("*.bin")) if has_part(file.with_name(_config_names(file)[0]))]
+    usual = [folder / name for name in WEIGHTS if has_part(folder / name)]
+    found = usual[:1] or named or sorted(folder.glob("*.pdparams")) or sorted(folder.glob("*.pt"))
+    check_parts(found)
+    return found
 
 
 def _names(files: Iterable[Path]) -> str:
@@ -116,12 +117,13 @@ def find_vocabulary(path: Path) -> Path | None:
     """Return UniLM's ``NAME-vocab.txt`` beside a file of weights, or beside those in a folder; None if missing."""
     files = _weights_of(path) if path.is_dir() else [path]
     named = [file.with_name(f"{file.stem}-vocab.txt") for file in files[:1]]
-    return next((file for file in named if file.is_file()), None)
+    return next((file for file in named if has_part(file)), None)
 
 
 def find_config(file: Path) -> Path | None:
     """Return the configuration beside a file of weights, if there is one."""
-    return next((file.with_name(name) for name in _config_names(file) if file.with_name(name).is_file()), None)
+    beside = [file.with_name(name) for name in _config_names(file)]
+    return next((path for path in beside if has_part(path)), None)
 
 
 def _config_names(file: Path) -> list[str]:
@@ -184,8 +186,8 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         raise UserError(f"{index} names {len(files)} files, but these are missing beside it: {', '.join(missing[:10])}")
     weights: dict[str, Tensor] = {}
     for name in files:
-        part, _ = _read_weights(index.with_name(name))
-        weights |= part
+        shard, _ = _read_weights(part(index.with_name(name)))
+        weights |= shard
     if absent := sorted(table.keys() - weights.keys()):
         raise UserError(f"{index} names tensors that its files lack: {', '.join(map(_plain, absent[:10]))}")
     return weights

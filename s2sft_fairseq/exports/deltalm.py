@@ -13,8 +13,7 @@ from s2sft_fairseq.checkpoints.conversion import Sizes, Weights
 from s2sft_fairseq.checkpoints.deltalm import TOKENS, read_deltalm
 from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, bart_config, bart_weights
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
-from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS, checkpoint_file, is_model_folder
-from s2sft_fairseq.checkpoints.pretrained import MODEL
+from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, WEIGHTS
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary, symbols_fingerprint
@@ -22,7 +21,7 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.deltalm import SIZES
-from s2sft_fairseq.models.pretrained_checkpoint import section
+from s2sft_fairseq.models.pretrained_checkpoint import section, weights_file
 from s2sft_fairseq.tokenization.fast_tokenizer import FAST, write_fast_tokenizer
 from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, read_vocabulary
 
@@ -76,7 +75,7 @@ class DeltaLM:
 
 def is_deltalm_checkpoint(path: Path) -> bool:
     """Return whether this is a checkpoint or model folder of the `deltalm` model, or a converted DeltaLM."""
-    state = load_checkpoint(_file(path), lazily=True)
+    state = load_checkpoint(weights_file(path), lazily=True)
     return str(section(state, "model").get("_name")).startswith("deltalm")
 
 
@@ -95,7 +94,7 @@ def read_model(checkpoint: Path, tokenizer_dir: Path | None = None) -> DeltaLM:
         raise UserError(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
-    file = _file(checkpoint)
+    file = weights_file(checkpoint)
     state = load_checkpoint(file, lazily=True)
     check_finite(file, state["model"])
     vocabulary = read_vocabulary(folder)
@@ -198,10 +197,6 @@ def copy_tokenizer(model: DeltaLM, destination: Path, left_out: tuple[str, ...] 
         if name not in left_out:
             shutil.copyfile(model.tokenizer / name, destination / name)
     FairseqDictionary.of(model.vocabulary.symbols).save(str(destination / DICTIONARY))
-
-
-def _file(path: Path) -> Path:
-    return path / MODEL if path.is_dir() and not is_model_folder(path) else checkpoint_file(path)
 
 
 def _notes(model: DeltaLM) -> list[str]:

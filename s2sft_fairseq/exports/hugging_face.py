@@ -11,14 +11,14 @@ from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.model_folder import CONFIG, WEIGHTS, is_model_folder
-from s2sft_fairseq.checkpoints.pretrained import MODEL, PretrainedEncoder
+from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
 from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
-from s2sft_fairseq.models.pretrained_checkpoint import section, without_adapters
+from s2sft_fairseq.models.pretrained_checkpoint import section, weights_file, without_adapters
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
 
@@ -44,7 +44,7 @@ def export_to_hugging_face(
             f"--tokenizer-dir is needed for {checkpoint}: the folder of the encoder that it was trained from"
         )
     is_converted = checkpoint.is_dir() and not is_model_folder(checkpoint)
-    weights, sizes, head = read_model(checkpoint / MODEL if is_converted else checkpoint, pretrained)
+    weights, sizes, head = read_model(weights_file(checkpoint), pretrained)
     vocabulary = read_vocabulary(folder)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:

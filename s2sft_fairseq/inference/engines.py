@@ -19,6 +19,7 @@ from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.ctranslate2_engine import open_ctranslate2
 from s2sft_fairseq.inference.onnx_engine import open_onnx
+from s2sft_fairseq.received import check_parts
 
 Hypotheses = list[list[dict[str, Any]]]
 
@@ -72,7 +73,9 @@ def open_engine(cfg: DictConfig, task: FairseqTask, device: str) -> Engine | Non
     folder = Path(cfg.common_eval.path)
     if (name := engine_of(folder)) is None:
         return None
-    check_files(*folder.iterdir())
+    parts = [path for path in folder.iterdir() if not path.is_dir()]
+    check_parts(parts)
+    check_files(*parts)
     problems = [
         f"--{option} is for models that PyTorch runs: {folder} is one for {name}, and has the precision that s2sft "
         "export --quantize gave it"

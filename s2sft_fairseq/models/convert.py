@@ -31,6 +31,7 @@ from s2sft_fairseq.models.head_initialization import initialize_head
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
+from s2sft_fairseq.received import has_part
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
     ADDED_TOKENS,
@@ -209,7 +210,7 @@ def _read(source: Path, options: ConvertOptions, staging: Path) -> tuple[SourceC
     except UserError as error:
         problems += error.problems
     if problems:
-        raise UserError.of(problems)
+        raise UserError.of(dict.fromkeys(problems))  # both may name a file that neither can open
     return checkpoint, vocabulary
 
 
@@ -220,7 +221,7 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
         shutil.copyfile(named, staging / "vocab.txt")
         return read_vocabulary(staging)
     folder = folder or beside
-    if (beside / DICTIONARY).is_file() and not (folder / DICTIONARY).is_file():
+    if has_part(beside / DICTIONARY) and not has_part(folder / DICTIONARY):
         # The dictionary beside a fairseq checkpoint has its ids; the files of the tokenizer may be in another folder.
         for name in find_files(folder)[1]:
             shutil.copyfile(folder / name, staging / name)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, is_model_folder
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.state_checks import check_tensors
@@ -21,6 +21,7 @@ from s2sft_fairseq.errors import UserError, about
 from s2sft_fairseq.models.trained_parameters import FINGERPRINT, WHERE, merge_adapters
 from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
 from s2sft_fairseq.models.unilm_parts import make_lm_head
+from s2sft_fairseq.received import check_parts, has_part
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,19 @@ def without_adapters(state: Mapping[str, Any], where: Path, pretrained: Path | N
 
 def is_model_of_folder(path: Path) -> bool:
     """Return whether a file is the ``model.pt`` of a converted encoder, with a configuration beside it."""
-    return path.name == MODEL and (path.parent / CONFIG).is_file()
+    return path.name == MODEL and has_part(path.parent / CONFIG)
+
+
+def weights_file(path: Path) -> Path:
+    """Return the file of the weights of a converted encoder or a model folder; any other path is returned unchanged.
+
+    Raises:
+        UserError: it exists, but is no regular file of the folder.
+    """
+    if not path.is_dir() or is_model_folder(path):
+        return checkpoint_file(path)
+    check_parts([path / MODEL])
+    return path / MODEL
 
 
 def is_encoder(state: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import disk_errors, locked, write_whole
 from s2sft_fairseq.plots.training import draw, read_run
+from s2sft_fairseq.received import has_part
 from s2sft_fairseq.recipes.training_log import Progress, shortened
 from s2sft_fairseq.runtime import warnings as warning_filters
 
@@ -169,7 +170,7 @@ def _remove(partial: Path) -> None:
 
 def is_converted(encoder: Path) -> bool:
     """Return whether a folder is a converted encoder."""
-    return all((encoder / name).is_file() for name in ("model.pt", "config.json"))
+    return all(has_part(encoder / name) for name in ("model.pt", "config.json"))
 
 
 _STATUS = {UserError: 2, KeyboardInterrupt: 130}

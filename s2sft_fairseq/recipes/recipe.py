@@ -20,6 +20,7 @@ from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.data.bounded_files import read_text
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.received import has_part, part
 from s2sft_fairseq.recipes.engine import Call, Stages, is_converted, options
 from s2sft_fairseq.recipes.settings import RUN, SMOKE_LINES, SMOKE_UPDATES, TRAINING, BySource, Setting, Settings
 from s2sft_fairseq.recipes.training import count_updates
@@ -164,7 +165,7 @@ class Recipe(Stages):
     def choose_lr(self) -> None:
         """Lower the learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 instead of 5e-5 to 1e-4."""
         s, config = self.settings, Path(self.settings.encoder, "config.json")
-        if "lr" in s.given or not s.encoder or not config.is_file():
+        if "lr" in s.given or not s.encoder or not has_part(config):
             return
         width = re.search(r'"(?:hidden_size|encoder_embed_dim)"\s*:\s*(\d{1,9})\b', read_text(config))
         if width and int(width[1]) >= 1024 and float(s.lr) > 3e-5:
@@ -238,7 +239,7 @@ class Recipe(Stages):
             return train_wordpiece(made, self.vocabulary(), self.kept())
         encoder = Path(self.settings.encoder)
         if is_converted(encoder):
-            known = {line.split(" ")[0] for line in read_text(encoder / "dict.txt").split("\n")}
+            known = {line.split(" ")[0] for line in read_text(part(encoder / "dict.txt")).split("\n")}
             if lacking := [token for token in self.kept() if token not in known]:
                 raise UserError(
                     f"--encoder {encoder} is converted, but without {' '.join(lacking)}: give the one that it was "

@@ -20,6 +20,7 @@ from s2sft_fairseq.data.dictionary import (
     PretrainedDictionary,
 )
 from s2sft_fairseq.errors import UserError, shown
+from s2sft_fairseq.received import check_parts, has_part
 from s2sft_fairseq.tokenization.growth import check_growth
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
@@ -69,7 +70,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     if not folder.is_dir():
         raise UserError(f"tokenizer folder {folder} " + ("must be a folder" if folder.exists() else "does not exist"))
     scheme, files = find_files(folder)
-    files = [*files, *(name for name in COMPANIONS if (folder / name).is_file())]
+    files = [*files, *(name for name in COMPANIONS if has_part(folder / name))]
     check_files(*(folder / name for name in (DICTIONARY, *files)))
     symbols = _symbols(folder, scheme, files)
     added = _read_added_tokens(folder / ADDED_TOKENS)
@@ -95,7 +96,8 @@ def find_files(folder: Path) -> tuple[str | None, list[str]]:
     Raises:
         UserError: there is no tokenizer, or there are several files to choose from.
     """
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    names = sorted(path.name for path in folder.iterdir() if not path.is_dir())
+    check_parts(folder / name for name in names if is_tokenizer_file(name) or name == DICTIONARY)
     models = [XLMR_MODEL] if XLMR_MODEL in names else [name for name in names if name.endswith(".model")]
     codes = list(filter(_is_codes, names))
     for what, found in (("SentencePiece models", models), ("files of fastBPE codes", codes)):
@@ -125,7 +127,7 @@ def _is_codes(name: str) -> bool:
 
 
 def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str]:
-    if (folder / DICTIONARY).is_file():
+    if has_part(folder / DICTIONARY):
         return list(PretrainedDictionary.load(str(folder / DICTIONARY)).symbols)
     if scheme == "fastbpe" or "encoder.json" in files:
         raise UserError(f"{folder} must hold dict.txt beside {', '.join(files)}, which do not have the model's ids")
@@ -184,7 +186,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: the file is not a JSON object, or a setting of `_SWITCHES` is not true, false or null.
     """
     path = folder / TOKENIZER_CONFIG
-    config = read_json_object(path) if path.is_file() else {}
+    config = read_json_object(path) if has_part(path) else {}
     if problems := [
         f"{path}: {name} must be true, false or null, but is {shown(config[name])}"
         for name in _SWITCHES
@@ -280,7 +282,7 @@ def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:
-    return dict(sorted(read_ids(path).items(), key=lambda item: item[1])) if path.is_file() else {}
+    return dict(sorted(read_ids(path).items(), key=lambda item: item[1])) if has_part(path) else {}
 
 
 def _extend(symbols: list[str], added: Mapping[str, int], path: Path) -> None:
