@@ -57,6 +57,7 @@ with _as_it_was():
 
     from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder
     from s2sft_fairseq.checkpoints.safe_loading import load_options
+    from s2sft_fairseq.hub import local_path, tokenizer_path
     from s2sft_fairseq.inference.generator import load_models
     from s2sft_fairseq.models.pretrained_checkpoint import section
     from s2sft_fairseq.runtime import warnings as warning_filters
@@ -106,6 +107,7 @@ def load(
     Raises:
         UserError: naming every argument that is wrong, or what is wrong with the files.
     """
+    path, tokenizer = find_files(path, tokenizer)
     check_arguments(path, tokenizer, device, dtype, quantize)
     device, dtype = settled("cpu" if device == "auto" and engine_of(path) else device, dtype)
     path, folder = Path(path), Path(tokenizer or path)
@@ -128,6 +130,18 @@ def load(
         models = load_models(cfg, task, device)
     kept = dict(state.get("task_state") or {})
     return Loaded(models, task, opened, cfg, state.get("search") or {}, device, kept)
+
+
+def find_files(path: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the paths of a model and its tokenizer, downloaded if they are names on the Hugging Face hub.
+
+    What is neither a path nor a name is returned as it is: `check_arguments` names it.
+    """
+    if isinstance(path, str | os.PathLike):
+        path = local_path(path)
+    if isinstance(tokenizer, str | os.PathLike):
+        tokenizer = tokenizer_path(tokenizer)
+    return path, tokenizer
 
 
 def settled(device: str, dtype: str) -> tuple[str, str]:
@@ -162,7 +176,7 @@ def _problems(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize: Any)
     elif os.pathsep in str(path):
         yield f"path must not contain '{os.pathsep}', which separates models in fairseq's options, but is {path}"
     elif not Path(path).exists():
-        yield f"path must be a model folder or the file of a checkpoint, but {path} does not exist"
+        yield f"path must be a model folder, the file of a checkpoint, or a name on the hub, but {path} does not exist"
     elif tokenizer is None and not is_model_folder(path):
         yield f"tokenizer is needed, for {path} is no model folder: the folder of the encoder that it was trained from"
     if not isinstance(tokenizer, str | os.PathLike | None):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from s2sft_fairseq.api.loading import check_arguments, own_random_numbers, settled
+from s2sft_fairseq.api.loading import check_arguments, find_files, own_random_numbers, settled
 from s2sft_fairseq.api.texts import fields_of, is_one, is_unicode, listed
 
 # isort: split
@@ -82,6 +82,7 @@ class _Model:
         Raises:
             UserError: naming every argument that is wrong, or what is wrong with the files.
         """
+        path, tokenizer = find_files(path, tokenizer)
         check_arguments(path, tokenizer, device, dtype)
         device, dtype = settled(device, dtype)
         folder = Path(tokenizer or path)

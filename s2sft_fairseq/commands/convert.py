@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.data.dictionary import LANGUAGE_TOKEN
+from s2sft_fairseq.hub import local_path, tokenizer_path
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument(
         "source",
-        type=Path,
+        type=local_path,
         help="a folder, or the file of the weights: Hugging Face's (config.json, tokenizer, model.safetensors or "
         "pytorch_model.bin, in shards too), UniLM's (NAME.bin, NAME-config.json, NAME-vocab.txt), fairseq's "
         "(model.pt, dict.txt), Baidu's ERNIE (*.pdparams), what s2s-ft fine-tuned, or DeltaLM (deltalm-base.pt, "
@@ -43,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--config", type=Path, metavar="FILE", help="the configuration, where it is not beside the weights"
     )
     parser.add_argument(
-        "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files, where they are not beside the weights"
+        "--tokenizer-dir",
+        type=tokenizer_path,
+        metavar="DIR",
+        help="the tokenizer's files, if not beside the weights",
     )
     parser.add_argument(
         "--max-positions",

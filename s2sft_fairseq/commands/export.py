@@ -6,6 +6,7 @@ from pathlib import Path
 
 from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.files import check_replaceable
+from s2sft_fairseq.hub import local_path, tokenizer_path
 
 MODEL_FOLDER, HUGGING_FACE, CTRANSLATE2, ONNX = "model", "hugging_face", "ctranslate2", "onnx"
 QUANTIZATIONS = {
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="s2sft export", description=__doc__)
     parser.add_argument(
         "checkpoint",
-        type=Path,
+        type=local_path,
         help="a checkpoint of s2sft train or a model folder; but for --format model, a folder of s2sft convert too",
     )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the folder to write, new or empty")
@@ -32,11 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "and onnx: a model that generates for onnxruntime, which s2sft generate and Seq2Seq take (default: model)",
     )
     parser.add_argument(
-        "--tokenizer-dir", type=Path, metavar="DIR", help="the tokenizer's files: the folder of the converted encoder"
+        "--tokenizer-dir",
+        type=tokenizer_path,
+        metavar="DIR",
+        help="the folder of the converted encoder, for its tokenizer",
     )
     parser.add_argument(
         "--pretrained",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="the encoder of a checkpoint with adapters (--lora-rank), if it has been moved",
     )

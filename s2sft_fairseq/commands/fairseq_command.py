@@ -11,6 +11,7 @@ from typing import Any
 import s2sft_fairseq
 from s2sft_fairseq.checkpoints.safe_loading import load_options
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.hub import local_path, tokenizer_path
 from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 
 DEFAULT_TASK = "unilm_seq2seq"
@@ -25,6 +26,7 @@ _CRITERIONS = {  # the default criterion of each task of this package
     "deltalm_pretraining": "cross_entropy",
 }
 _READ_A_MODEL = ("validate", "generate", "interactive")
+_PATHS = {"--path": local_path, "--pretrained": local_path, "--tokenizer-dir": tokenizer_path}
 
 # Default options of a training: the names of each option, and the value to use if none of them is given. fairseq's own
 # defaults do not fit: another criterion, a learning rate of 0.25, no end of training. Packed sequences are not the rows
@@ -57,6 +59,7 @@ def run(name: str, arguments: list[str]) -> None:
     Raises:
         UserError: if a required option is missing; see also `complete`.
     """
+    arguments = with_local_paths(arguments)
     set_arguments([*_defaults(name, arguments), *complete(arguments)])
     if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and value_of(arguments, "--path") is None:
         raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
@@ -83,6 +86,31 @@ def complete(arguments: list[str]) -> list[str]:
     task = ["--task", default_task(arguments)] if value_of(arguments, "--task") is None else []
     user_dir = _user_dir(value_of(arguments, "--user-dir"))
     return [*task, *arguments, "--user-dir", user_dir]  # the last --user-dir counts
+
+
+def with_local_paths(arguments: Sequence[str]) -> list[str]:
+    """Return `arguments` with names on the Hugging Face hub replaced by the folders of their files.
+
+    Raises:
+        UserError: one of them cannot be downloaded.
+    """
+    replaced: list[str] = []
+    option = ""
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        if option in _PATHS:
+            replaced.append(_local_paths(option, word))
+        elif equals and name in _PATHS:
+            replaced.append(f"{name}={_local_paths(name, value)}")
+        else:
+            replaced.append(word)
+        option = word
+    return replaced
+
+
+def _local_paths(option: str, value: str) -> str:
+    """Return the paths of an option, with names on the hub replaced; an ensemble has several between colons."""
+    return os.pathsep.join(str(_PATHS[option](path)) for path in value.split(os.pathsep))
 
 
 def default_task(arguments: list[str]) -> str:

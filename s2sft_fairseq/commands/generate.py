@@ -92,6 +92,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: naming everything that is wrong with the options, or with the input.
     """
+    arguments = fairseq_command.with_local_paths(arguments)
     arguments = [*arguments, *_of_model_folder(arguments)]
     given = {argument.partition("=")[0] for argument in arguments}
     wants_help = bool({"-h", "--help"} & given)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.errors import UserError, as_option, package
+from s2sft_fairseq.hub import local_path, tokenizer_path
 from s2sft_fairseq.objectives.blocks import LENGTHS, SCHEDULES, Blocks, parse_range
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.pseudo_masked_lm import LANGUAGE_MODELS, BlockwiseMasking
@@ -105,7 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     kind.add_argument(
         "data", type=Path, nargs="+", metavar="DATA", help="a folder of binarized data, or a source and a target file"
     )
-    kind.add_argument("--encoder", type=Path, metavar="DIR", help="tokenizer of text files; its limits, if it has any")
+    kind.add_argument(
+        "--encoder", type=tokenizer_path, metavar="DIR", help="tokenizer of text files; its limits, if it has any"
+    )
     kind.add_argument("--split", default="train", help="of binarized data (default: train)")
     for side in ("source", "target"):
         kind.add_argument(
@@ -116,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     _finish(kind, _lengths)
     kind = kinds.add_parser("attention", help="attention weights of a model over a packed sequence")
-    kind.add_argument("folder", type=Path, metavar="FOLDER", help="a model folder")
+    kind.add_argument("folder", type=local_path, metavar="FOLDER", help="a model folder")
     kind.add_argument("--source", required=True, metavar="TEXT", help="with [SEP] between fields")
     kind.add_argument("--target", required=True, metavar="TEXT", help="the text whose prediction is looked at")
     kind.add_argument("--layer", type=int, default=-1, metavar="N", help="from 0 on (default: -1, the last one)")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.hub import local_path
 
 N_BEST = 20
 
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("data", type=Path, help="folder written by s2sft preprocess --only-source")
     parser.add_argument(
-        "--path", type=Path, required=True, metavar="PATH", help="the fine-tuned checkpoint, or a model folder"
+        "--path", type=local_path, required=True, metavar="PATH", help="the fine-tuned checkpoint, or a model folder"
     )
     parser.add_argument("--subset", default="valid", metavar="NAME", help="the split (default: valid)")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")

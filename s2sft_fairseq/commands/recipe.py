@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> None:
     recipe = open_recipe(name, words)
     if problems := list(recipe.problems()):
         raise UserError.of(problems)
+    if not (recipe.settings.dry_run or recipe.settings.dump_config):
+        recipe.find_encoder()
     recipe.choose_lr()
     if recipe.settings.dump_config:
         head = f"{_about(recipe.benchmark)}\n\ns2sft recipe {name} --config FILE takes this file."

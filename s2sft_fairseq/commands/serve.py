@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.hub import is_hub_name
 from s2sft_fairseq.serve.settings import LOCAL_NAMES, Access, Limits, read_key
 
 logger = logging.getLogger(__name__)
@@ -111,8 +112,8 @@ def _problems(options: argparse.Namespace) -> list[str]:
             f"--host {options.host} is reached from other machines: give --api-key-file FILE, or --open-to-all to "
             "answer everybody"
         )
-    if not options.model.exists():
-        found.append(f"the model must be a folder or a checkpoint, but {options.model} is not there")
+    if not (options.model.exists() or is_hub_name(options.model)):
+        found.append(f"the model must be a folder, a checkpoint or a name on the hub, but {options.model} is not there")
     return found
 
 

@@ -11,6 +11,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import check_texts
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import disk_errors
+from s2sft_fairseq.hub import tokenizer_path
 from s2sft_fairseq.spans.counting import Found, Resources, find_collocations
 from s2sft_fairseq.spans.ngrams import Collocations, words_of_keys
 from s2sft_fairseq.spans.vocabulary import Entry, write_spans
@@ -95,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="s2sft span-vocab", description=__doc__)
     parser.add_argument(
         "--tokenizer-dir",
-        type=Path,
+        type=tokenizer_path,
         required=True,
         metavar="DIR",
         help="folder with the tokenizer's files: the one that s2sft tokenize was given",

@@ -11,6 +11,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import locked, remove_temporary, whole_file, write_whole
+from s2sft_fairseq.hub import tokenizer_path
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="s2sft tokenize", description=__doc__)
     parser.add_argument(
         "--tokenizer-dir",
-        type=Path,
+        type=tokenizer_path,
         required=True,
         metavar="DIR",
         help="folder with the tokenizer's files: that of the converted encoder",

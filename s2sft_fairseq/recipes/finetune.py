@@ -20,6 +20,7 @@ from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import locked
+from s2sft_fairseq.hub import is_hub_name, tokenizer_path
 from s2sft_fairseq.recipes import finetune_plan
 from s2sft_fairseq.recipes.engine import Call, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
@@ -79,6 +80,7 @@ class Finetuning(Trials):
         self.files, self.fields = {name: paths for name, paths in files.items() if paths}, fields
         if problems := list(self.problems()):
             raise UserError.of(problems)
+        self.find_encoder()
         self.model, self.record = self.output / "model", {"seconds": {}}
 
     def run_name(self) -> str:
@@ -92,8 +94,11 @@ class Finetuning(Trials):
             yield "--output is needed: the folder to write"
         else:
             yield from output_problems(self.output)
-        if not s.encoder or not Path(s.encoder).exists():
-            yield f"--encoder must be a folder or a checkpoint, but is {s.encoder or 'not given'}"
+        if not s.encoder or not (Path(s.encoder).exists() or is_hub_name(s.encoder)):
+            yield (
+                "--encoder must be a folder, a checkpoint, or a name on the Hugging Face hub, but is "
+                f"{s.encoder or 'not given'}"
+            )
         elif Path(s.encoder).is_file() and not s.tokenizer_dir:
             yield f"--tokenizer-dir is needed for {s.encoder}: the folder of the encoder that it was trained from"
         if "train" not in self.files:
@@ -101,6 +106,12 @@ class Finetuning(Trials):
         for name, paths in self.files.items():
             yield from file_problems(f"--{name}", paths)
         yield from metric_problems(s.metric)
+
+    def find_encoder(self) -> None:
+        """Replace the names of encoder and tokenizer on the hub by the folders of their files."""
+        super().find_encoder()
+        if self.settings.tokenizer_dir:
+            self.settings.tokenizer_dir = tokenizer_path(self.settings.tokenizer_dir)
 
     def stage(self, made: Path, what: str, work: Callable[[Path], object]) -> None:
         """Make a file or a folder, unless it exists, and record its time, including that of earlier attempts."""

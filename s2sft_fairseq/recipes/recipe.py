@@ -20,6 +20,7 @@ from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.data.bounded_files import read_text
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.hub import is_hub_name, local_path
 from s2sft_fairseq.received import has_part, part
 from s2sft_fairseq.recipes.engine import Call, Stages, is_converted, options
 from s2sft_fairseq.recipes.settings import RUN, SMOKE_LINES, SMOKE_UPDATES, TRAINING, BySource, Setting, Settings
@@ -156,11 +157,21 @@ class Recipe(Stages):
             yield "--raw is needed: the folder of the raw files (docs/recipes.md)"
         if not (s.encoder or s.smoke or s.dry_run or s.dump_config or hyp):
             yield "--encoder is needed: a folder with a pretrained encoder"
-        for name, folder in (("raw", s.raw), ("encoder", s.encoder)):
-            if folder and not Path(folder).is_dir():
-                yield f"--{name} must be a folder, but {folder} is not one"
+        if s.raw and not Path(s.raw).is_dir():
+            yield f"--raw must be a folder, but {s.raw} is not one"
+        if s.encoder and not (Path(s.encoder).is_dir() or is_hub_name(s.encoder)):
+            yield f"--encoder must be a folder, or a name on the Hugging Face hub, but {s.encoder} is neither"
         if hyp and not Path(hyp).is_file():
             yield f"--hyp must be a file, but {hyp} is not one"
+
+    def find_encoder(self) -> None:
+        """Replace the name of an encoder on the hub by the folder of its files, which may be downloaded.
+
+        Raises:
+            UserError: it cannot be downloaded.
+        """
+        if self.settings.encoder:
+            self.settings.encoder = str(local_path(self.settings.encoder))
 
     def choose_lr(self) -> None:
         """Lower the learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 instead of 5e-5 to 1e-4."""
