@@ -49,14 +49,14 @@ def test_another_address_without_a_key(run, tmp_path):
 
 def test_problems_are_reported_together(call_command):
     words = ("--host", "0.0.0.0", "--max-batch", "0", "--timeout", "nan", "--port", "70000", "--max-queue", "-1")
-    stderr = call_command("serve", "nothing", *words, status=2).stderr
+    stderr = call_command("serve", "no/such/model", *words, status=2).stderr
     for text in (
         "--host 0.0.0.0 is reached from other machines: give --api-key-file FILE, or --open-to-all",
         "--max-batch must be at least 1, but is 0",
         "--timeout must be at least 1, but is nan",
         "--port must be from 0 to 65535, but is 70000",
         "--max-queue must be at least --max-batch (0), but is -1",
-        "the model must be a folder or a checkpoint, but nothing is not there",
+        "the model must be a folder, a checkpoint or a name on the hub, but no/such/model is not there",
     ):
         assert text in stderr
 
