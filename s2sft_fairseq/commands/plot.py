@@ -25,7 +25,7 @@ _READERS = {
     "noise_schedule": ("blocks",),
     "word_flow_weight": ("blocks",),
     "target_mask_prob": tuple(name for name in OBJECTIVES if "target_mask_prob" in OBJECTIVES[name].options),
-    "noise_prob": ("infilling",),
+    "noise_prob": tuple(name for name in OBJECTIVES if "noise_prob" in OBJECTIVES[name].options),
     "spans": tuple(name for name in OBJECTIVES if OBJECTIVES[name].takes_spans),
     "language_model": ("unilmv2",),
     "mask_ratio": ("unilmv2",),
@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         help="blocks: weight of the word flow; 0: without it (default: 0.5; blocks of one length: 0)",
     )
     kind.add_argument("--target-mask-prob", type=float, metavar="P", help="corrupt the target (default: the paper's)")
-    kind.add_argument("--noise-prob", type=float, metavar="P", help="infilling: noise in the target (default: 0)")
+    kind.add_argument(
+        "--noise-prob", type=float, metavar="P", help="infilling and causal: noise in the target (default: 0)"
+    )
     kind.add_argument(
         "--spans",
         nargs="+",

@@ -180,10 +180,10 @@ def read_gigaword(folder: Path, size: str, seed: int, malformed: Malformed) -> d
     if size == "full":
         return read_line_aligned(folder, GIGAWORD, malformed)
     splits = read_line_aligned(folder, GIGAWORD_10K, malformed)
-    return {**splits, "train": _draw(splits["train"], malformed, seed)}
+    return {**splits, "train": draw_small(splits["train"], malformed, seed)}
 
 
-def _draw(examples: Iterable[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
+def draw_small(examples: Iterable[Example], malformed: Malformed, seed: int) -> Iterator[Example]:
     """Yield `SMALL` well-formed examples; if there are fewer, all of them, with a message."""
     drawn = list(sample(_well_formed(bar(examples, "draw", " pairs"), malformed), SMALL, seed))
     if len(drawn) < SMALL:

@@ -37,14 +37,17 @@ def infilling(
         source: laid-out sources, ``[CLS] x [SEP]``.
         target: laid-out targets, ``y [SEP]``.
         form: special symbols and segments.
-        corruption: the probability of noise.
+        corruption: the probability of noise, and whether only the tokens that it replaces are predicted. The final
+            ``[SEP]`` counts as replaced as often as the others.
         draws: random numbers for these examples.
         spans: finds the spans of the span flow; None: no span flow.
     """
     context = corrupted_context(source, form, corruption, draws)
     # Shift by one token: [CLS] at the beginning of a target replaces the [SEP] at its end.
     content = target.with_values(np.roll(target.values, 1))
-    noised = corruption.add_noise(content, form, draws)
+    noised, chosen = corruption.add_noise(content, form, draws)
+    is_label = _before(content.with_values(chosen)) if corruption.only_noised else True
+    label = np.where(is_label, target.values, form.pad)
     sections = (
         context,
         Section.of(
@@ -54,18 +57,30 @@ def infilling(
             step=target.place + 1,
             label=form.pad,
         ),
-        _flow(source, target, form, first=target.place, number=0),
+        _flow(source, target, form, label, first=target.place, number=0),
     )
-    return sections if spans is None else (*sections, _flow(source, target, form, first=spans(target), number=1))
+    return sections if spans is None else (*sections, _flow(source, target, form, label, first=spans(target), number=1))
 
 
-def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarray, number: int) -> Section:
+def _before(content: Ragged) -> np.ndarray:
+    """Return the values (N,) of content at the target tokens, one place before; the first value is the last token's."""
+    is_last = content.place == content.lengths[content.row] - 1
+    following = np.arange(len(content.values)) + 1
+    start = np.arange(len(content.values)) - content.place
+    values: np.ndarray = content.values[np.where(is_last, start, following)]
+    return values
+
+
+def _flow(
+    source: Ragged, target: Ragged, form: SequenceForm, label: np.ndarray, *, first: np.ndarray, number: int
+) -> Section:
     """Return a placeholder for each target token.
 
     Args:
         source: as for :func:`infilling`.
         target: as for :func:`infilling`.
         form: as for :func:`infilling`.
+        label: the labels of the target tokens (N,).
         first: index of the first token of each token's span in its target (N,).
         number: number of the flow, from 0; different flows have different groups.
     """
@@ -76,7 +91,7 @@ def _flow(source: Ragged, target: Ragged, form: SequenceForm, *, first: np.ndarr
         # It sees the start symbol, of step 1, and the `first` tokens before its span, of steps 2 to first + 1.
         step=first + 2,
         group=number * target.lengths[target.row] + target.place + 1,
-        label=target.values,
+        label=label,
     )
 
 
@@ -201,8 +216,5 @@ def causal_fragments(
     :func:`infilled_fragments`.
     """
     source, target = split(text, fragments.draw(text, draws))
-    laid_out = target.between([], [form.sep])
-    sections = causal(source.between([form.cls], []), laid_out, form, corruption, draws)
-    content = sections[1]
-    noised = corruption.add_noise(laid_out.with_values(content.token), form, draws)
-    return (sections[0], content._replace(token=np.where(laid_out.place == 0, form.sep, noised)))
+    laid_out = source.between([form.cls], []), target.between([], [form.sep])
+    return causal(*laid_out, form, corruption, draws)

@@ -38,9 +38,11 @@ class Corruption:
     max_masked_tokens: int = 0
     """Masked fine-tuning: most masked tokens of a target; 0 = no limit."""
     noise_prob: float = 0.0
-    """Infilling: probability that a content token of the target is replaced by noise (ERNIE-GEN, section 3.2)."""
+    """Causal and infilling: probability that a content token of the target becomes noise (ERNIE-GEN, section 3.2)."""
     noise_symbol: int | None = None
     """The id of the noise; None: a random token, drawn uniformly from the whole vocabulary."""
+    only_noised: bool = False
+    """Infilling: only the tokens that become noise have labels (ERNIE-GEN, Table 7), at least one of each target."""
 
     def problems(self) -> list[str]:
         """Return error messages for these values."""
@@ -54,6 +56,8 @@ class Corruption:
                 f"--random-prob and --keep-prob must add up to 1 at most, but add up to "
                 f"{self.random_prob + self.keep_prob:g}"
             )
+        if self.only_noised and not self.noise_prob:
+            found.append("--loss-tokens noised needs --noise-prob above 0: without noise no token would be predicted")
         if self.max_masked_tokens < 0:
             found.append(f"--max-masked-tokens must not be negative, but is {self.max_masked_tokens}")
         return found
@@ -71,15 +75,22 @@ class Corruption:
             return tokens.values
         return np.where(draws.random(tokens) < probability, self.draw(tokens, form, draws), tokens.values)
 
-    def add_noise(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
-        """Replace each token (N,) by noise with the probability ``noise_prob``.
+    def add_noise(self, tokens: Ragged, form: SequenceForm, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+        """Replace each token by noise with the probability ``noise_prob``.
 
         A random token may be a special symbol or the same as the replaced token, as in ERNIE-GEN's program.
+
+        Returns:
+            The tokens (N,), and which of them noise replaces, bool (N,).
         """
         if self.noise_prob <= 0:
-            return tokens.values
+            return tokens.values, np.zeros(len(tokens.values), dtype=bool)
         noise = draws.integers(form.vocab_size, tokens) if self.noise_symbol is None else self.noise_symbol
-        return np.where(draws.random(tokens) < self.noise_prob, noise, tokens.values)
+        chance = tokens.with_values(draws.random(tokens))
+        chosen = chance.values < self.noise_prob
+        if self.only_noised:
+            chosen = chosen | (chance.rank() == 0)
+        return np.where(chosen, noise, tokens.values), chosen
 
     def corrupt_source(self, source: Ragged, form: SequenceForm, draws: Draws) -> np.ndarray:
         """Corrupt laid-out sources (N,), except their special symbols."""
@@ -109,6 +120,8 @@ def _steps(target: Ragged) -> np.ndarray:
 def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:
     """Causal fine-tuning (section 2.1): each target token predicts the next one, and ``[SEP]`` predicts the first.
 
+    The content may have ERNIE-GEN's noise (its "typical generation", Table 8), except for the ``[SEP]`` it begins with.
+
     Args:
         source: sources as `SequenceForm.source` lays them out, ``[CLS] x``, or ``[CLS] x [SEP]`` for other objectives.
         target: targets as `SequenceForm.target` lays them out, ``y [SEP]``.
@@ -120,10 +133,11 @@ def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
     # Shift by one token: [SEP] at the beginning of a target replaces the [SEP] at its end.
     shifted = target.with_values(np.roll(target.values, 1))
     corrupted = corruption.corrupt(shifted, corruption.target_mask_prob, form, draws)
+    noised, _ = corruption.add_noise(target.with_values(corrupted), form, draws)
     return (
         context,
         Section.of(
-            target.with_values(np.where(target.place == 0, form.sep, corrupted)),
+            target.with_values(np.where(target.place == 0, form.sep, noised)),
             first_position=source.lengths,
             segment=form.target_segment,
             step=_steps(target),

@@ -113,7 +113,7 @@ class Objective:
 
         If only corrupted tokens are predicted, targets are still masked, but get no noise.
         """
-        clean = replace(corruption, noise_prob=0.0)
+        clean = replace(corruption, noise_prob=0.0, only_noised=False)
         return clean if self.learns_in_place else replace(clean, target_mask_prob=0.0)
 
 
@@ -122,6 +122,7 @@ _PROGRAM = Corruption(target_mask_prob=0.5, random_prob=0.1, keep_prob=0.1)
 # In the paper, corrupted tokens become [M], in 40 to 70 % of the target, tuned for each task (Appendix A).
 _HALF_MASKED = replace(NO_CORRUPTION, target_mask_prob=0.5)
 _MASKING = {"target_mask_prob": 0, "max_masked_tokens": 0}
+_NOISE = {"noise_prob": 0, "noise_symbol": None}
 
 OBJECTIVES: dict[str, Objective] = {
     "causal": Objective(
@@ -132,7 +133,7 @@ OBJECTIVES: dict[str, Objective] = {
         starts_with="sep",
         # In section 2.1 of the paper, nothing is corrupted.
         corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
-        options=_MASKING,
+        options={**_MASKING, **_NOISE},
     ),
     "masked": Objective(
         pack=masked,
@@ -163,7 +164,7 @@ OBJECTIVES: dict[str, Objective] = {
         placeholder="[ATTN]",
         # ERNIE-GEN uses noise in place of masks, with a probability that depends on the task.
         corruption={"paper": NO_CORRUPTION, "original": NO_CORRUPTION},
-        options={"noise_prob": 0, "noise_symbol": None, "word_flow_weight": None},
+        options={**_NOISE, "loss_tokens": "all", "word_flow_weight": None},
         takes_spans=True,
         span_flow="span",
     ),

@@ -38,8 +38,9 @@ class Generation(Recipe):
         **TRAINING,
         "label_smoothing": Setting("", "share of the probability that goes to other tokens", "X"),
         "target_mask_prob": Setting("", "masked and pseudo_masked: share of the target tokens that are masked", "P"),
-        "noise_prob": Setting("", "infilling: share of the target tokens that are noise", "P"),
-        "noise_symbol": Setting("", "infilling: the noise, a symbol of the encoder (random tokens)", "X"),
+        "noise_prob": Setting("", "infilling, causal: share of the target tokens that are noise", "P"),
+        "noise_symbol": Setting("", "infilling, causal: the noise, a symbol of the encoder (random tokens)", "X"),
+        "loss_tokens": Setting(None, "infilling: target tokens that the loss counts (all)", choices=("all", "noised")),
         "device_tokens": Setting(4096, "deltalm: tokens at a time", least=1),
         "accumulate": Setting(128, "deltalm: how often before an update, of all GPUs; less for few data", least=1),
         "averaged": Setting(0, "deltalm: average the last N checkpoints", least=0),
@@ -99,7 +100,8 @@ class Generation(Recipe):
         """Record the settings, then train and generate."""
         s = self.settings
         self.plan()
-        names = [*TRAINING, "method", "max_target", "label_smoothing", "noise_prob", "noise_symbol", "fit_head"]
+        names = [*TRAINING, "method", "max_target", "label_smoothing", "noise_prob", "noise_symbol", "loss_tokens"]
+        names += ["fit_head"]
         names += ["target_mask_prob"] if s.method in _MASKING else []
         if s.method == "deltalm":
             names += ["device_tokens", "accumulate", "averaged"]
@@ -219,7 +221,7 @@ class Generation(Recipe):
             *(str(self.binarized), *model, *options(finetune_method=s.method, target_mask_prob=masked)),
             *options(max_source_positions=s.max_source, max_target_positions=s.max_target),
             *shlex.split(s.layout),
-            *options(noise_prob=s.noise_prob, noise_symbol=s.noise_symbol),
+            *options(noise_prob=s.noise_prob, noise_symbol=s.noise_symbol, loss_tokens=s.loss_tokens),
             *options(criterion="mask_attention", label_smoothing=s.label_smoothing),
             *optimization(s, self.work),
             *self.further,

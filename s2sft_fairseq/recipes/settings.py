@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from s2sft_fairseq.data.bounded_files import read_text, whole_number
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 
 BySource = Mapping[str, Mapping[str, Any]]
 """Values of settings by their source, such as a table of a paper; "" stands for this program's own defaults."""
@@ -181,11 +182,13 @@ TRAINING = {
     "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
     "dropout": Setting("0.1", "of hidden states", "X"),
     "weight_decay": Setting("", "of the optimizer", "X"),
+    "adam_eps": Setting("", "epsilon of Adam; without a preset of ERNIE-GEN 1e-6", "X"),
 }
 """Settings of every training."""
 
 
 PRESETS = Path(__file__).with_name("presets.tsv")
+_OF_NOISE = ("noise_prob", "noise_symbol", "loss_tokens")
 
 
 def read_presets() -> list[dict[str, str]]:
@@ -211,8 +214,8 @@ def use_preset(settings: Settings, name: str) -> None:
     is_infilling = row["method"] == "infilling"
     source = f"ERNIE-GEN, {row['source']}" if is_infilling else row["source"]
     settings.give({source: {"method": row["method"]}})
-    names = ["size", "batch", "epochs", "lr", "dropout", "label_smoothing", "weight_decay"]
-    names += ["noise_prob", "noise_symbol"] if settings.method == "infilling" else []
+    names = ["size", "batch", "epochs", "lr", "dropout", "label_smoothing", "weight_decay", "adam_eps"]
+    names += [name for name in _OF_NOISE if name in OBJECTIVES[settings.method].options]
     values = {name: row[name] for name in names} | {"max_source": row["max_src_len"]}
     values["max_target"] = str(int(row["max_tgt_len"]) - is_infilling)
     read = {name: settings.declared[name].read(name, value) for name, value in values.items() if value != "-"}

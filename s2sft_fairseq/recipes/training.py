@@ -58,7 +58,8 @@ def optimization(settings: Settings, folder: Path) -> list[str]:
     every = held_out_every(settings.updates)
     return [
         *options(seed=settings.seed, dropout=settings.dropout, attention_dropout=0.1, optimizer="fused_adamw"),
-        *options(adam_betas="(0.9, 0.999)", adam_eps="1e-6", weight_decay=settings.weight_decay, clip_norm="1.0"),
+        *options(adam_betas="(0.9, 0.999)", adam_eps=settings.adam_eps or "1e-6"),
+        *options(weight_decay=settings.weight_decay, clip_norm="1.0"),
         *options(lr=settings.lr, lr_scheduler="polynomial_decay", warmup_updates=settings.warmup),
         *options(max_update=settings.updates, batch_size=size, update_freq=update_freq),
         *options(validate_interval_updates=every, save_interval_updates=every, keep_interval_updates=1),

@@ -39,6 +39,7 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
         objective.corruption[str(options.corruption)],
         **given,
         noise_symbol=None if symbol is None else dictionary.index(symbol),
+        only_noised=str(options.loss_tokens) == "noised",
     )
     problems += corruption.problems()
     weight = options.word_flow_weight

@@ -129,12 +129,12 @@ class InfillingOptions(FairseqDataclass):
     noise_prob: Optional[float] = field(
         default=None,
         metadata={
-            "help": "infilling: probability that a target token, as content, is replaced by noise; ERNIE-GEN has 0.5 "
+            "help": "infilling, causal: probability that a target token, as content, becomes noise; ERNIE-GEN has 0.5 "
             "to 0.7 (default: 0; pre-training: 0.05, without --span-vocab 0.2, as in Table 7)"
         },
     )
     noise_symbol: Optional[str] = field(
-        default=None, metadata={"help": "infilling: symbol that is the noise (default: random tokens)"}
+        default=None, metadata={"help": "infilling, causal: symbol that is the noise (default: random tokens)"}
     )
     span_vocab: Optional[str] = field(
         default=None,

@@ -75,6 +75,13 @@ class UnilmSeq2SeqConfig(
     max_masked_tokens: int = field(
         default=0, metadata={"help": "masked fine-tuning: maximum number of masked tokens of a target; 0: no limit"}
     )
+    loss_tokens: ChoiceEnum(["all", "noised"]) = field(  # type: ignore[valid-type]
+        default="all",
+        metadata={
+            "help": "infilling: target tokens that the loss counts. noised: only those that --noise-prob replaces, as "
+            "in the masking fine-tuning of ERNIE-GEN's Table 7 (default: all)"
+        },
+    )
     placeholder_segment: Optional[int] = field(
         default=None, metadata={"help": "segment id of placeholders (default: that of the target)"}
     )

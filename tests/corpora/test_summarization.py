@@ -1,13 +1,16 @@
 """CNN/DailyMail's stories and XSum's articles in sections."""
 
 import re
+from argparse import Namespace
 
 import pytest
 from raw_corpora import cnn_dailymail, write, write_lines, xsum
 
+from s2sft_fairseq.corpora import line_aligned
 from s2sft_fairseq.corpora.reading import MalformedRecordError
 from s2sft_fairseq.corpora.summarization import SPLIT_FILE, read_sections, read_stories, read_xsum, split_story
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
 
 
 def test_stories_of_both_papers(tmp_path, malformed, pairs, sizes):
@@ -119,3 +122,13 @@ def test_no_folder_of_articles(tmp_path, malformed):
     write(tmp_path / SPLIT_FILE, "{}")
     with pytest.raises(UserError, match="must hold bbc-summary-data or xsum-extracts-from-downloads, but has neither"):
         read_xsum(tmp_path, malformed)
+
+
+def test_a_small_training_set_of_stories(tmp_path, malformed, sizes, monkeypatch):
+    """ERNIE-GEN's Tables 7 and 8: fewer pairs to train on, and the whole validation and test sets."""
+    monkeypatch.setattr(line_aligned, "SMALL", 5)
+    cnn_dailymail(tmp_path)
+    read = BENCHMARKS["cnn_dailymail"].read
+    for size, count in (("10k", 5), ("full", 12), (None, 12)):
+        splits = read(Namespace(raw=tmp_path, size=size, seed=1), malformed)
+        assert sizes(splits) == {"train": count, "valid": 4, "test": 4}

@@ -95,12 +95,12 @@ def test_mistakes(pretrain, call_command, toy):
     done = pretrain("--fragment-budget", "0.9", "--noise-symbol", "[NOISE]", "--save-dir", "x", status=2)
     assert "--fragment-budget must be above 0 and at most 0.5, but is 0.9" in done.stderr
     assert "--noise-symbol must be a symbol of the dictionary, but '[NOISE]' is not" in done.stderr
-    words = ("--finetune-method", "causal", "--noise-prob", "0.1", "--span-vocab", "spans", "--word-flow-weight", "2")
+    words = ("--finetune-method", "masked", "--noise-prob", "0.1", "--span-vocab", "spans", "--word-flow-weight", "2")
     done = call_command("train", toy.data, *MODEL, *toy.layout, *TRAINING, *words, "--save-dir", "x", status=2)
     for problem in (
-        "--noise-prob is for --finetune-method infilling, but that is causal",
-        "--word-flow-weight is for --finetune-method infilling or blocks, but that is causal",
+        "--noise-prob is for --finetune-method causal or infilling, but that is masked",
+        "--word-flow-weight is for --finetune-method infilling or blocks, but that is masked",
         "--word-flow-weight must be between 0 and 1, but is 2",
-        "--span-vocab is for --finetune-method pseudo_masked or infilling, but that is causal",
+        "--span-vocab is for --finetune-method pseudo_masked or infilling, but that is masked",
     ):
         assert problem in done.stderr

@@ -133,12 +133,14 @@ def test_a_source_without_words():
 
 
 @pytest.mark.parametrize("spans", [False, True])
-@pytest.mark.parametrize("symbol", [None, 7])
-def test_naive(symbol, spans):
+@pytest.mark.parametrize(("symbol", "only_noised", "rate"), [(None, False, 0.6), (7, False, 0.6), (7, True, 0.3)])
+def test_naive(symbol, only_noised, rate, spans):
     """Batches of examples of all lengths, compared with one example and one token after the other."""
     rng = np.random.default_rng(0)
     form = tiny_form("infilling", max_source=40, max_target=40, placeholder_segment=0)
-    corruption = replace(NO_CORRUPTION, noise_prob=0.6, noise_symbol=symbol, source_mask_prob=0.2)
+    corruption = replace(
+        NO_CORRUPTION, noise_prob=rate, noise_symbol=symbol, only_noised=only_noised, source_mask_prob=0.2
+    )
     pairs = [(words(rng, rng.integers(0, 9)), words(rng, rng.integers(0, 9))) for _ in range(50)]
     starts = [np.minimum(np.arange(len(target) + 1), rng.integers(0, 9)) for _, target in pairs]
     source = Ragged.of([form.source(words_in) for words_in, _ in pairs])
@@ -181,6 +183,41 @@ def test_noise_symbol():
     example = pack(None, replace(NO_CORRUPTION, noise_prob=1.0, noise_symbol=9))
     assert example[1].token.tolist() == [CLS, 9, 9, 9, 9]
     assert example[2].label.tolist() == [21, 22, 23, 24, SEP]
+
+
+def test_masking_fine_tuning():
+    """Table 7, column 2: the loss counts masked words alone, each target has one, and no other label is predicted."""
+    form, rate, count = tiny_form("infilling", max_target=5), 0.7, 4000
+    target = Ragged.of([form.target(TARGET)] * count)
+    source = Ragged.of([form.source(SOURCE)] * count)
+    masking = replace(NO_CORRUPTION, noise_prob=rate, noise_symbol=9, only_noised=True)
+    _, content, flow = infilling(source, target, form, masking, Draws(5, 1, np.arange(count)))
+    labels, tokens = flow.label.reshape(count, 5), content.token.reshape(count, 5)
+    is_label = labels != PAD
+    assert (np.where(is_label, labels, 0) == np.where(is_label, [*TARGET, SEP], 0)).all()
+    # Placeholder i predicts the content token i + 1; the [SEP] after all content has none.
+    assert ((tokens[:, 1:] == 9) == is_label[:, :4]).all()
+    assert is_label.any(axis=1).all()
+    rare = replace(masking, noise_prob=0.001)
+    labels = infilling(source, target, form, rare, Draws(5, 1, np.arange(count)))[2].label.reshape(count, 5)
+    assert ((labels != PAD).sum(axis=1) >= 1).all() and (labels != PAD).mean() < 0.21
+    shares = is_label.mean(axis=0)
+    assert np.abs(shares - rate).max() <= 4 * (rate * (1 - rate) / count) ** 0.5 + (1 - rate) ** 5
+
+
+def test_masking_fine_tuning_of_an_example_depends_on_no_other():
+    form = tiny_form("infilling")
+    masking = replace(NO_CORRUPTION, noise_prob=0.5, noise_symbol=9, only_noised=True)
+    pairs = [laid_out(SOURCE, TARGET[:length], form) for length in (4, 1, 3)]
+    source, target = (Ragged.of([pair[side].values for pair in pairs]) for side in (0, 1))
+    together = infilling(source, target, form, masking, Draws(1, 1, np.arange(3)))[2].label
+    alone = [infilling(*pair, form, masking, Draws(1, 1, np.array([n])))[2].label for n, pair in enumerate(pairs)]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
+def test_held_out_targets_of_masking_fine_tuning_have_all_labels():
+    masking = replace(NO_CORRUPTION, noise_prob=0.5, only_noised=True)
+    assert OBJECTIVES["infilling"].held_out(masking) == NO_CORRUPTION
 
 
 def content_gradients(example, flow, label):

@@ -8,7 +8,7 @@ from dense_reference import visibility_matrix
 from naive_objectives import ExampleDraws, Token, naive_blocks
 from tiny import CLS, MASK, PAD, SEP, VOCAB_SIZE, laid_out, pack_example, reference_example, tiny_form, words
 
-from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption
+from s2sft_fairseq.objectives.finetuning import NO_CORRUPTION, Corruption, causal
 from s2sft_fairseq.objectives.objective import CORRUPTIONS, OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 from s2sft_fairseq.objectives.ragged import Draws, Ragged
@@ -359,6 +359,8 @@ SETTINGS = {
     "exact count": {"exact_count": True, "target_mask_prob": 0.3, "keep_prob": 0.5},
     "few masked": {"max_masked_tokens": 2, "target_mask_prob": 0.9},
     "none masked": {"target_mask_prob": 0.0},
+    "noise": {"noise_prob": 0.4},
+    "one noise symbol": {"noise_prob": 0.4, "noise_symbol": 8, "target_mask_prob": 0.0},
 }
 
 
@@ -408,3 +410,18 @@ def test_probabilities_that_add_up_to_more_than_one():
     problems = Corruption(target_mask_prob=0.5, random_prob=0.6, keep_prob=0.5).problems()
     assert problems == ["--random-prob and --keep-prob must add up to 1 at most, but add up to 1.1"]
     assert not Corruption(target_mask_prob=0.5, random_prob=0.9, keep_prob=0.1).problems()
+
+
+def test_noise_of_causal_content_changes_its_tokens_alone():
+    """ERNIE-GEN's Table 8, rows 4 to 6: labels, positions and who sees whom are those of clean content."""
+    form = tiny_form("causal")
+    pair = laid_out(SOURCE, TARGET, form)
+    noisy = replace(NO_CORRUPTION, noise_prob=1.0, noise_symbol=9)
+    packed = [causal(*pair, form, corruption, Draws(1, 1, np.array([0]))) for corruption in (NO_CORRUPTION, noisy)]
+    clean, noised = map(collate, ([example] for example in packed))
+    for name in Token._fields:
+        if name != "token":
+            np.testing.assert_array_equal(getattr(clean, name), getattr(noised, name))
+    np.testing.assert_array_equal(*map(visibility_matrix, packed))
+    assert packed[1][0].token.tolist() == packed[0][0].token.tolist()
+    assert packed[1][1].token.tolist() == [SEP] + [9] * len(TARGET)

@@ -15,7 +15,7 @@ ROWS = [row for row in ALL if row["method"] == "infilling"]
 UNILMV2 = [row for row in ALL if row["method"] == "pseudo_masked"]
 NAMES = [row["preset"] for row in ROWS]
 # One preset of each recipe, with a noise symbol and without.
-EACH = list({(row["recipe"], row["noise_symbol"] == "-"): row for row in ROWS}.values())
+EACH = list({(row["recipe"], row["noise_symbol"], row["loss_tokens"]): row for row in ROWS}.values())
 
 CONFIGURATIONS = {
     *(f"{size}/{task}" for size in ("base", "large", "large_430g") for task in ("cnndm", "gigaword", "squad-qg")),
@@ -37,6 +37,14 @@ TABLE_11 = {
     "large_430g/gigaword": (5, 3e-5, 0.6, 0.2, 128, 0.1, 6, 0.1, 0.7),
     "large_430g/squad-qg": (10, 1.25e-5, 0.7, 0.2, 32, 0.1, 5, 0.25, 1.0),
 }
+# Data of the ablations (Tables 7 and 8), for which the paper has no settings of its own; and masking fine-tuning, with
+# a masking probability of 0.7 (section 4.3).
+ABLATIONS = {
+    "paper/base/cnndm-10k": "base/cnndm",
+    "paper/base/gigaword-10k-masking": "base/gigaword-10k",
+    "paper/base/cnndm-10k-masking": "paper/base/cnndm-10k",
+    "paper/base/squad-qg-masking": "paper/base/squad-qg",
+}
 IN_TABLE = ("epochs", "lr", "noise_prob", "dropout", "batch", "label_smoothing", "beam")
 
 
@@ -51,6 +59,9 @@ def test_every_configuration_and_table_has_its_preset():
     assert files == CONFIGURATIONS
     # A configuration has the settings of its file; where the paper differs, it has its own preset.
     assert {name for name in NAMES if not name.startswith("paper/")} == CONFIGURATIONS
+    assert {name for name in NAMES if sources[name][0].startswith("Table")} - {*ABLATIONS} == {
+        f"paper/{name}" for name in ("large/cnndm", "base/squad-qg", "large/squad-qg", "large/persona-chat")
+    }
     assert all(f"{name}_conf" in found for name, found in sources.items() if not name.startswith("paper/"))
     of_table = {source: [] for source in ("Table 1", "Table 11")}
     for name, found in sources.items():
@@ -71,11 +82,45 @@ def test_against_the_paper(row):
         assert f"paper/{name}" in NAMES
     if "Table 11" in sources:
         assert values(row, (*IN_TABLE, "warmup_proportion", "length_penalty")) == TABLE_11[name]
-    if row["preset"].startswith("paper/"):
+    if row["preset"].startswith("paper/") and row["preset"] not in ABLATIONS:
         # Settings that are not in the table.
         (configuration,) = (other for other in ROWS if other["preset"] == name)
         rest = set(row) - {"preset", "source", *IN_TABLE}
         assert {key: row[key] for key in rest} == {key: configuration[key] for key in rest}
+
+
+def test_the_presets_of_ablations():
+    by_name = {row["preset"]: row for row in ROWS}
+    for name, usual in ABLATIONS.items():
+        changed = {key: value for key, value in by_name[name].items() if value != by_name[usual][key]}
+        del changed["preset"], changed["source"]
+        if name.endswith("-masking"):
+            masking = {"noise_prob": "0.7", "noise_symbol": "[MASK]", "loss_tokens": "noised"}
+            assert masking.items() <= by_name[name].items() and changed.keys() <= masking.keys()
+        else:
+            assert changed == {"size": "10k"}
+
+
+def test_the_optimizer_of_the_program(tmp_path):
+    """Presets of ERNIE-GEN have the epsilon of its program; all else has that of s2s-ft's and UniLMv2's papers."""
+    for words, epsilon in (
+        (("--preset", "base/squad-qg"), "1e-8"),
+        (("--preset", "unilmv2/squad-qg"), "1e-6"),
+        (("--method", "infilling", "--noise-prob", 0.7), "1e-6"),
+        (("--preset", "base/squad-qg", "--adam-eps", "1e-7"), "1e-7"),
+    ):
+        train, _ = commands(tmp_path, "squad_qg", *words, "--updates", 9)
+        found = [train[name] for name in ("--adam-eps", "--adam-betas", "--clip-norm", "--weight-decay")]
+        assert found == [epsilon, "(0.9, 0.999)", "1.0", "0.01"]
+
+
+def test_typical_generation_with_noise(tmp_path):
+    """Table 8, rows 4 to 6, has the noise of the infilling presets; rows 1 to 3 have none."""
+    words = ("--preset", "base/gigaword-10k", "--method", "causal", "--updates", 9)
+    train, _ = commands(tmp_path, "gigaword", *words)
+    assert (train["--finetune-method"], train["--noise-prob"]) == ("causal", "0.5")
+    train, _ = commands(tmp_path, "gigaword", *words, "--noise-prob", 0)
+    assert train["--noise-prob"] == "0"
 
 
 # UniLMv2, Table 10: learning rate, batch, weight decay, epochs, warm-up, smoothing, lengths; length penalty, beam.
@@ -175,6 +220,8 @@ def test_settings_of_a_preset(tmp_path, row):
         "--warmup-updates": str(int(float(row["warmup_proportion"]) * updates + 0.5)),
         "--noise-prob": row["noise_prob"],
         "--noise-symbol": None if row["noise_symbol"] == "-" else row["noise_symbol"],
+        "--loss-tokens": None if row["loss_tokens"] == "-" else row["loss_tokens"],
+        "--adam-eps": "1e-8",
         "--dropout": row["dropout"],
         "--label-smoothing": row["label_smoothing"],
         "--weight-decay": row["weight_decay"],
@@ -207,6 +254,7 @@ def test_the_command_line_wins(tmp_path):
     assert "--rank-each-step" not in generate
     train, generate = commands(tmp_path, "squad_qg", *words, "--method", "causal")
     assert (train["--finetune-method"], train["--lr"], generate["--beam"]) == ("causal", "1.25e-5", "5")
+    train, _ = commands(tmp_path, "squad_qg", *words, "--method", "pseudo_masked")
     assert "--noise-prob" not in train
 
 
@@ -220,7 +268,7 @@ def test_the_task_of_a_preset(tmp_path):
     assert train["--label-smoothing"] == "0.1"
     message = commands(tmp_path, "gigaword", "--preset", "large/coqa", "--updates", 9, status=2)
     names = [row["preset"] for row in ALL if row["recipe"] == "gigaword"]
-    assert len(names) == 6
+    assert len(names) == 7
     assert message == f"error: --preset must be a preset of this recipe ({', '.join(names)}), but is large/coqa\n"
 
 
@@ -334,6 +382,7 @@ def test_the_table_of_the_documentation():
         assert row["weight_decay"] == "0.01"  # the page says so for all presets
         lengths = "/".join(row[f"max_{part}_len"] for part in ("src", "tgt", "dec"))
         noise = row["noise_prob"] if row["noise_symbol"] == "-" else f"{row['noise_prob']} `{row['noise_symbol']}`"
+        noise += ", loss there alone" if row["loss_tokens"] == "noised" else ""
         cells = (
             *(f"`{row['preset']}`", row["source"], lengths, row["batch"], row["epochs"], row["lr"]),
             *(row["warmup_proportion"], noise, row["dropout"], row["label_smoothing"], row["beam"]),

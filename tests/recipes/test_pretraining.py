@@ -172,6 +172,18 @@ def test_the_presets_of_ablations():
         options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
         assert (options["--generation"], options["--noise-prob"], preset.spans) == (name, "0", False)
         assert preset[:6] == PRESETS["ernie-gen-base"][:6]
+    # Table 7: its row 1 is ernie-gen-base, with noise of 0.05.
+    for name, noise, spans in (("noise", "0", True), ("spans", "0.2", False), ("both", "0", False)):
+        preset = PRESETS[f"ernie-gen-table7-without-{name}"]
+        options = dict(zip(preset.options[::2], preset.options[1::2], strict=True))
+        assert (options["--generation"], options["--noise-prob"], preset.spans) == ("infilling", noise, spans)
+        assert preset[:6] == PRESETS["ernie-gen-base"][:6]
+
+
+def test_the_preset_of_430_gigabytes():
+    """Appendix A.1 of ERNIE-GEN: a million updates of the large model, otherwise as with 16 GB."""
+    preset, usual = PRESETS["ernie-gen-large-430g"], PRESETS["ernie-gen-large"]
+    assert preset.updates == 1_000_000 and preset._replace(updates=usual.updates) == usual
 
 
 @pytest.fixture

@@ -88,7 +88,8 @@ def naive_blocks(
     ]
     if method == "causal":
         inputs = corrupted([form.sep, *target], corruption.target_mask_prob, form, corruption, draws)
-        inputs[0] = form.sep
+        noise, _ = noised(inputs[1:], form, corruption, draws)
+        inputs = [form.sep, *noise]
         blocks.append([Token(inputs[i], first + i, segment, i + 1, 0, clean[i]) for i in range(len(clean))])
     elif method == "masked":
         chances = draws.random(len(clean))
@@ -109,11 +110,13 @@ def naive_blocks(
             ]
         )
     elif method == "infilling":
-        content = [form.cls, *noised(target, form, corruption, draws)]
+        noise, replaced = noised(target, form, corruption, draws)
+        content = [form.cls, *noise]
+        labels = [token if i in replaced or not corruption.only_noised else form.pad for i, token in enumerate(clean)]
         blocks.append([Token(content[i], first + i, segment, i + 1, 0, form.pad) for i in range(len(clean))])
-        blocks.append(infilled(clean, first, form, starts=list(range(len(clean))), flow=0))
+        blocks.append(infilled(labels, first, form, starts=list(range(len(clean))), flow=0))
         if spans is not None:
-            blocks.append(infilled(clean, first, form, starts=spans, flow=1))
+            blocks.append(infilled(labels, first, form, starts=spans, flow=1))
     else:
         pseudo = drawn(clean, form, corruption, draws)
         content = [
@@ -170,22 +173,31 @@ def in_blocks(
     return made
 
 
-def noised(target: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws) -> list[int]:
-    """Return ERNIE-GEN's content after the start symbol. Draws for the start symbol are made and not used."""
+def noised(
+    target: list[int], form: SequenceForm, corruption: Corruption, draws: ExampleDraws
+) -> tuple[list[int], set[int]]:
+    """Return ERNIE-GEN's content after the start symbol, and the places that noise replaces.
+
+    What is drawn at the start symbol counts for the final [SEP], which is no content, and has the last place.
+    """
     if corruption.noise_prob == 0:
-        return target
+        return target, set()
     if corruption.noise_symbol is None:
         noise = [int(place * form.vocab_size) for place in draws.random(len(target) + 1)]
     else:
         noise = [corruption.noise_symbol] * (len(target) + 1)
     chances = draws.random(len(target) + 1)
-    return [n if c < corruption.noise_prob else t for t, n, c in zip(target, noise[1:], chances[1:], strict=True)]
+    noise, chances = noise[1:] + noise[:1], chances[1:] + chances[:1]
+    replaced = {place for place, chance in enumerate(chances) if chance < corruption.noise_prob}
+    if corruption.only_noised and not replaced:
+        replaced = {chances.index(min(chances))}
+    return [noise[place] if place in replaced else token for place, token in enumerate(target)], replaced
 
 
-def infilled(clean: list[int], first: int, form: SequenceForm, *, starts: list[int], flow: int) -> list[Token]:
+def infilled(labels: list[int], first: int, form: SequenceForm, *, starts: list[int], flow: int) -> list[Token]:
     """Return ERNIE-GEN's placeholders of one flow, each a group of its own; they follow the start symbol of step 1."""
-    count, segment = len(clean), form.placeholder_segment
+    count, segment = len(labels), form.placeholder_segment
     return [
-        Token(form.placeholder, first + 1 + i, segment, starts[i] + 2, flow * count + i + 1, clean[i])
+        Token(form.placeholder, first + 1 + i, segment, starts[i] + 2, flow * count + i + 1, labels[i])
         for i in range(count)
     ]

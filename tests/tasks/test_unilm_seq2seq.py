@@ -201,6 +201,39 @@ def test_held_out_targets_have_no_noise(data):
     assert task.dataset("valid").corruption == OBJECTIVES["infilling"].corruption["paper"]
 
 
+def test_causal_content_may_have_noise(data):
+    """Typical generation, fine-tuned with noise: ERNIE-GEN's Table 8, rows 4 to 6."""
+    task = built(data, finetune_method="causal", noise_prob=1.0, noise_symbol="w7", max_target_positions=20)
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+    dataset = task.dataset("train")
+    batch = dataset.collater([dataset[0]])
+    source, target = (dataset[0][side].tolist() for side in ("source", "target"))
+    assert batch["labels"].tolist() == target
+    noise = task.dictionary.index("w7")
+    assert batch["net_input"]["tokens"].tolist() == [*source, SEP, *([noise] * (len(target) - 1))]
+    assert task.dataset("valid").corruption.noise_prob == 0
+
+
+def test_the_loss_may_count_noised_tokens_alone(data):
+    task = built(data, finetune_method="infilling", noise_prob=0.5, loss_tokens="noised", max_target_positions=20)
+    assert task.corruption.only_noised
+    model = task.build_model(model_options(**TINY_SIZES))
+    criterion = task.build_criterion(
+        OmegaConf.structured(MaskAttentionConfig(_name="mask_attention", sentence_avg=False))
+    )
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    batch = dataset.collater([dataset[index] for index in range(len(dataset))])
+    assert len(dataset) <= batch["ntokens"] < sum(dataset.target_sizes)
+    loss, sample_size, _ = criterion(model, batch)
+    assert sample_size == batch["ntokens"] and loss.isfinite()
+    with pytest.raises(UserError, match="--loss-tokens noised needs --noise-prob above 0"):
+        built(data, finetune_method="infilling", loss_tokens="noised", max_target_positions=20)
+    with pytest.raises(UserError, match="--loss-tokens is for --finetune-method infilling, but that is causal"):
+        built(data, finetune_method="causal", noise_prob=0.5, loss_tokens="noised")
+
+
 def test_a_model_with_roles_is_for_dialogues(data):
     task = make_task(data)
     task.build_model(model_options(**{**TINY_SIZES, "num_segments": 0, "num_roles": 3, "num_turns": 4}))

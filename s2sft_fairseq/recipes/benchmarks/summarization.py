@@ -5,6 +5,7 @@ from pathlib import Path
 
 from s2sft_fairseq.corpora.line_aligned import (
     XGIGA_LANGUAGES,
+    draw_small,
     read_gigaword,
     read_line_aligned,
     wikilingua,
@@ -23,6 +24,13 @@ from s2sft_fairseq.recipes.settings import Setting, Settings
 def _truncate_summaries(settings: Settings) -> None:
     if settings.preset and not settings.preset.startswith("unilmv2/"):
         settings.take({"ERNIE-GEN's evaluation": {"evaluation": f"{settings.evaluation} --truncate 100"}})
+
+
+def _read_stories(options: Namespace, malformed: Malformed) -> Splits:
+    splits = read_stories(options.raw, malformed)
+    if options.size != "10k":
+        return splits
+    return {**splits, "train": draw_small(splits["train"], malformed, options.seed)}
 
 
 def _fewer_headlines(settings: Settings) -> None:
@@ -108,7 +116,7 @@ SUMMARIZATION = {
         about="CNN/DailyMail: from a news article to its highlights.",
         raw="DIR/{cnn,dailymail}/stories/*.story (https://cs.nyu.edu/~kcho/DMQA) and DIR/all_{train,val,test}.txt "
         "(https://github.com/abisee/cnn-dailymail, url_lists). 114 stories have no article: --skip-malformed.",
-        read=of_folder(read_stories),
+        read=_read_stories,
         settings={
             "s2s-ft, Table 8; repeated trigrams are blocked, as the program's instructions say": {
                 "max_source": 608,
@@ -124,6 +132,12 @@ SUMMARIZATION = {
         },
         recipe=Generation,
         notes="ERNIE-GEN's evaluation keeps 100 words of a summary, that of s2s-ft 160.",
+        options={
+            "size": Setting(
+                None, "10k: 10,000 random pairs to train on, as in ERNIE-GEN's Tables 7 and 8", choices=("full", "10k")
+            )
+        },
+        reader_options={"seed": Setting(1, "of that draw", least=0)},
         depends=_truncate_summaries,
     ),
     "gigaword": Benchmark(
