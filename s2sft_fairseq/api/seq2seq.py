@@ -16,7 +16,7 @@ from torch import Tensor
 from s2sft_fairseq.api.loading import Loaded, load, own_random_numbers
 from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score
-from s2sft_fairseq.api.search_arguments import MOST, apply, named
+from s2sft_fairseq.api.search_arguments import apply, named
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 from s2sft_fairseq.errors import UserError
@@ -24,6 +24,7 @@ from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
 from s2sft_fairseq.inference.files import HypothesisLines, Window
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, window_seed
 from s2sft_fairseq.inference.search import BeamSearch
+from s2sft_fairseq.inference.search_bounds import MOST
 from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 

@@ -14,7 +14,6 @@ Everything that loads a checkpoint also loads a model folder, or its ``model.saf
 """
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.search_bounds import SEARCH
 from s2sft_fairseq.received import check_parts, has_part
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -37,15 +37,6 @@ ENGINES: Mapping[str, str] = {"ctranslate2": "model.bin", "onnx": "model.onnx"}
 """The engines that run exported models in place of PyTorch, and the file of the weights for each."""
 _PARTS = ("model", "task", "criterion")
 _PATHS = ("data", "span_vocab", "pretrained")  # paths on the machine of the training, which are removed
-SEARCH: Mapping[str, type] = {
-    **dict.fromkeys(("beam", "nbest", "max_len_b", "min_len", "no_repeat_ngram_size", "sampling_topk"), int),
-    **dict.fromkeys(("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks", "max_passes"), int),
-    **dict.fromkeys(("max_len_a", "lenpen", "temperature", "sampling_topp", "confidence", "revise"), float),
-    **dict.fromkeys(("sampling", "unnormalized", "no_early_stop", "keep_unfinished", "rank_each_step"), bool),
-    **dict.fromkeys(("early_stop", "length_penalty", "no_repeat_ngram_ignore"), str),
-}
-"""The options of ``s2sft generate`` that a folder may set, with their types. Folders are not trusted, and other options
-name files to write or, as ``--user-dir``, code to run."""
 
 
 def is_model_folder(path: str | os.PathLike[str]) -> bool:
@@ -235,15 +226,8 @@ def _search_problems(search: Mapping[str, Any]) -> Iterator[str]:
     for name, value in search.items():
         if name not in SEARCH:
             yield f"search.{name:.40} is no option of a search: {', '.join(SEARCH)}"
-        elif not _is_a(value, SEARCH[name]):
-            what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[SEARCH[name]]
-            yield f"search.{name} must be {what}, but is {value!r:.60}"
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is kind
+        elif what := SEARCH[name].problem(value):
+            yield f"search.{name} {what}"
 
 
 def _plain(options: Any) -> dict[str, Any]:

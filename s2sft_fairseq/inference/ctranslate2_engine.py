@@ -9,7 +9,8 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError, as_option, package
 from s2sft_fairseq.inference.hypotheses import hypotheses
-from s2sft_fairseq.inference.options import UNSUPPORTED, early_stop, early_stop_problems
+from s2sft_fairseq.inference.options import UNSUPPORTED, early_stop, search_problems
+from s2sft_fairseq.inference.search_bounds import too_short
 
 NAME = "ctranslate2"
 # Search options that CTranslate2 does not support, with the value that disables them.
@@ -91,6 +92,8 @@ class CTranslate2Generator:
         """
         args, source = self.args, sample["net_input"]["src_tokens"]
         max_len = min(int(args.max_len_a * source.size(1) + args.max_len_b), self.most)
+        if max_len < args.min_len:
+            raise UserError(too_short(args, max_len, source.size(1)))
         symbols = self.dictionary.symbols
         sources = [[symbols[number] for number in row if number != self.form.pad] for row in source.tolist()]
         # Without a penalty CTranslate2 may end with the first eos, before it finds a better second hypothesis.
@@ -143,11 +146,7 @@ def _problems(args: Any, task: Any) -> list[str]:
         for name, off in _OFF.items()
         if getattr(args, name, off) != off
     ]
-    found += early_stop_problems(args, task.cfg)
-    if args.beam < 1:
-        found.append(f"--beam must be at least 1, but is {args.beam}")
+    found += search_problems(args, task.cfg, task.max_target_of_model - 1)
     if 2 * args.beam > len(task.dictionary):
         found.append(f"--beam must be at most half of the {len(task.dictionary)} symbols, but is {args.beam}")
-    if not 1 <= args.nbest <= args.beam:
-        found.append(f"--nbest must be from 1 to --beam ({args.beam}), but is {args.nbest}")
     return found

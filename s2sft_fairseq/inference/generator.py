@@ -25,7 +25,7 @@ from s2sft_fairseq.inference.files import (
 )
 from s2sft_fairseq.inference.memory import generate_in_halves, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions, uses_cuda_graphs
-from s2sft_fairseq.inference.rules import NotANumberError
+from s2sft_fairseq.inference.rules import SentenceError
 from s2sft_fairseq.inference.search import BeamSearch, Search
 from s2sft_fairseq.inference.step_graphs import CudaRecorder, StepGraphs
 from s2sft_fairseq.models.unilm import UnilmModel
@@ -84,7 +84,7 @@ class SequenceGenerator:
             model.eval()
         try:
             return generate_in_halves(self._search, sample["net_input"]["src_tokens"], prefix_tokens, pad=self.form.pad)
-        except NotANumberError as error:
+        except SentenceError as error:
             raise error.named(sample) from None
 
     @torch.inference_mode()
@@ -150,7 +150,7 @@ class TextGenerator:
         for indices in self.plan_batches(np.array([len(row) for row in rows])):
             try:
                 batch = self.generate(self._sample([rows[index] for index in indices]))
-            except NotANumberError as error:
+            except SentenceError as error:
                 raise error.at(f"line {window.first + int(indices[error.sentence]) + 1} of the input") from None
             for index, found in zip(indices, batch, strict=True):
                 results[index] = [
@@ -203,7 +203,9 @@ def batch_planner(
     """Return a function that maps the lengths of sources to the indices of each batch."""
     beam, max_tokens = cfg.generation.beam, cfg.dataset.max_tokens
     device = next(models[0].parameters()).device if runs_pytorch(models) else torch.device("cpu")
-    max_sentences = cfg.dataset.batch_size or useful_sentences(device, beam)
+    max_sentences = cfg.dataset.batch_size
+    if max_sentences is None:
+        max_sentences = useful_sentences(device, beam)
     memory = None
     # Random samples depend on the rest of the batch, so its size must not depend on the memory that happens to be free.
     # There is no estimate for the memory of encoder-decoders.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.decoder import spare_slots
-from s2sft_fairseq.inference.rules import NotANumberError
+from s2sft_fairseq.inference.rules import SentenceError
 from s2sft_fairseq.inference.step_graphs import largest_batch
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.disentangled_attention import RelativeEmbeddings
@@ -201,7 +201,14 @@ def plan_batches(
 
     Returns:
         The indices of the sentences of each batch.
+
+    Raises:
+        UserError: if a limit is below 1.
     """
+    limits = {"--max-tokens": max_tokens, "--batch-size": max_sentences}
+    wrong = [(option, limit) for option, limit in limits.items() if limit is not None and limit < 1]
+    if wrong:
+        raise UserError.of(f"{option} must be at least 1, but is {limit}" for option, limit in wrong)
     positions = lengths if positions is None else positions
     order = np.lexsort((-positions, -lengths))
     batches = []
@@ -265,8 +272,8 @@ def generate_in_halves(
         rows = [None if column is None else _trimmed(column[part], pad) for column in (source, *columns)]
         try:
             results += generate_in_halves(generate, *rows, pad=pad)
-        except NotANumberError as error:
-            raise NotANumberError(error.sentence + (part.start or 0), error.dtype) from None
+        except SentenceError as error:
+            raise error.moved(part.start or 0) from None
     return results
 
 

@@ -1,5 +1,6 @@
 """The options of a search. All are declared and checked here."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -9,10 +10,15 @@ from torch import Tensor
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.inference.search_bounds import (
+    EARLY_STOPS,
+    LENGTH_PENALTIES,
+    hypothesis_problems,
+    length_problems,
+    number_problems,
+)
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
-EARLY_STOPS = ("exact", "fairseq", "never")
-LENGTH_PENALTIES = ("length", "gnmt")
 CUDA_GRAPHS = ("auto", "on", "off")
 CHANGES_SHAPES = ("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks")
 """Options whose steps have other shapes each time; at most one can be given."""
@@ -217,6 +223,20 @@ def early_stop_problems(args: Any, task: Any) -> list[str]:
     return []
 
 
+def search_problems(args: Any, task: Any, most: float = math.inf) -> list[str]:
+    """Return error messages for the options that every search has.
+
+    Args:
+        args: fairseq's `GenerationConfig`.
+        task: the options of the task.
+        most: the most tokens of a hypothesis without eos that the model was trained for, if it is known yet.
+    """
+    found = list(number_problems(args, task))
+    if not found:  # comparisons of numbers that are not valid say nothing
+        found = [*hypothesis_problems(args), *length_problems(args, most)]
+    return [*found, *early_stop_problems(args, task)]
+
+
 def uses_cuda_graphs(options: Any, device: torch.device) -> bool:
     """Return whether a search with these options records CUDA graphs on a device.
 
@@ -238,18 +258,9 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(args, name) > 0 and not args.sampling:
             found.append(f"{as_option(name)} needs --sampling")
-    if args.sampling_topp > 1:
-        found.append(f"--sampling-topp must not exceed 1, but is {args.sampling_topp:g}")
-    if args.temperature <= 0:
-        found.append(f"--temperature must be positive, but is {args.temperature:g}")
-    found += _negative(args, "max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size")
-    found += early_stop_problems(args, task)
-    if args.beam < 1:
-        found.append(f"--beam must be at least 1, but is {args.beam}")
+    found += search_problems(args, task, form.max_target - 1)
     if args.beam > len(dictionary) and not args.sampling:
         found.append(f"--beam must not exceed the {len(dictionary)} symbols of the dictionary, but is {args.beam}")
-    if args.nbest > args.beam:
-        found.append(f"--nbest must not exceed --beam ({args.beam}), but is {args.nbest}")
     if task.no_repeat_ngram_ignore and not args.no_repeat_ngram_size:
         found.append("--no-repeat-ngram-ignore needs --no-repeat-ngram-size")
     if unknown := [symbol for symbol in _ignored_symbols(task) if symbol not in dictionary]:
@@ -258,9 +269,7 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
 
 
 def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
-    found = _negative(task, *(name for name in CHANGES_SHAPES if name != "draft_blocks"), "max_passes")
-    if task.draft_blocks < -1:
-        found.append(f"--draft-blocks must be -1 or more, but is {task.draft_blocks}")
+    found = []
     given = [as_option(name) for name in CHANGES_SHAPES if getattr(task, name)]
     if len(given) > 1:
         found.append(f"{' and '.join(given)} exclude each other: give one of them")
@@ -282,19 +291,7 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
         ]
     if task.decode_blocks and task.keep_unfinished:
         found.append("--decode-blocks and --keep-unfinished exclude each other: blocks end with eos")
-    for name in ("confidence", "revise"):
-        value = getattr(task, name)
-        if not 0 <= value <= 1:
-            found.append(f"{as_option(name)} must be between 0 and 1, but is {value:g}")
     return found
-
-
-def _negative(options: Any, *names: str) -> list[str]:
-    return [
-        f"{as_option(name)} must not be negative, but is {value:g}"
-        for name in names
-        if (value := getattr(options, name)) < 0
-    ]
 
 
 def _ignored_symbols(task: Any) -> list[str]:

@@ -12,6 +12,7 @@ from s2sft_fairseq.checkpoints.finite_weights import HALF_LIMIT
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats, forbid_repeats_at
 from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.search_bounds import too_short
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 MOST_IN_NUCLEUS = 1024
@@ -20,27 +21,38 @@ _ONE = 0x3F800000
 """The bits of 1.0 as a float32."""
 
 
-class NotANumberError(UserError):
-    """The model gives NaN for a sentence; ``sentence`` is its index in the batch.
+class SentenceError(UserError):
+    """A sentence of a batch cannot be searched; ``sentence`` is its index in the batch."""
+
+    def __init__(self, sentence: int, reason: str, place: str = ""):
+        super().__init__(f"{place or f'sentence {sentence} of a batch'}: {reason}")
+        self.sentence, self.reason = sentence, reason
+
+    def at(self, place: str) -> "SentenceError":
+        """Return the same error with ``place`` as the name of the sentence."""
+        return SentenceError(self.sentence, self.reason, place)
+
+    def moved(self, count: int) -> "SentenceError":
+        """Return the same error for a batch that has ``count`` more sentences before this one."""
+        return SentenceError(self.sentence + count, self.reason)
+
+    def named(self, sample: dict[str, Any]) -> "SentenceError":
+        """Return the same error with the number that fairseq prints for the sentence, such as 5 in ``H-5``."""
+        ids: Sequence[Any] | Tensor | None = sample.get("id")
+        return self if ids is None else self.at(f"sentence {int(ids[self.sentence])}")
+
+
+class NotANumberError(SentenceError):
+    """The model gives NaN for a sentence.
 
     Without this error a search would treat NaN as impossible and return empty hypotheses without a reason.
     """
 
-    def __init__(self, sentence: int, dtype: torch.dtype, place: str = ""):
-        told = f"{place or f'sentence {sentence} of a batch'}: scores must be numbers, but the model gives NaN"
+    def __init__(self, sentence: int, dtype: torch.dtype):
+        reason = "scores must be numbers, but the model gives NaN"
         if dtype == torch.float16:
-            told += f". It computes in float16, and {HALF_LIMIT}: give --bf16 in place of --fp16, or leave it out"
-        super().__init__(told)
-        self.sentence, self.dtype = sentence, dtype
-
-    def at(self, place: str) -> "NotANumberError":
-        """Return the same error with ``place`` as the name of the sentence."""
-        return NotANumberError(self.sentence, self.dtype, place)
-
-    def named(self, sample: dict[str, Any]) -> "NotANumberError":
-        """Return the same error with the number that fairseq prints for the sentence, such as 5 in ``H-5``."""
-        ids: Sequence[Any] | Tensor | None = sample.get("id")
-        return self if ids is None else self.at(f"sentence {int(ids[self.sentence])}")
+            reason += f". It computes in float16, and {HALF_LIMIT}: give --bf16 in place of --fp16, or leave it out"
+        super().__init__(sentence, reason)
 
 
 def rows_with_nan(log_probs: Tensor) -> Tensor:
@@ -98,21 +110,33 @@ class TokenRules:
     """
 
     def __init__(self, form: SequenceForm, options: SearchOptions, source: Tensor, prefix: Tensor | None) -> None:
-        """Create the rules for laid-out sources (N, S); the hypotheses must begin with the prefix (N, P), if given."""
+        """Create the rules for laid-out sources (N, S); the hypotheses must begin with the prefix (N, P), if given.
+
+        Raises:
+            SentenceError: for the first source whose longest hypothesis is shorter than ``min_len``.
+        """
         self.form, self.options, self.prefix = form, options, prefix
         self.never_generated = torch.tensor(options.never_generated, dtype=torch.int64, device=source.device)
         # These too: padding on the left of shorter hypotheses, unknown tokens of a block, and eos, which fills a block.
         fill = (form.pad, form.placeholder, form.sep)
         self.never_blocked = torch.tensor([*fill, *options.never_blocked], device=source.device)
         lengths = (source != form.pad).sum(dim=1)
-        limit = (options.max_len_a * lengths + options.max_len_b).long()
+        limit = (options.max_len_a * lengths + options.max_len_b).clamp(max=form.max_target - 1).long()
         # An empty source gets an empty hypothesis. Its fields may all be empty.
         nothing = torch.tensor([form.pad, form.cls, form.sep], device=source.device)
         self.empty = torch.isin(source, nothing).all(dim=1)
         # Most tokens before eos (N,).
-        self.max_len = limit.clamp(max=form.max_target - 1).masked_fill(self.empty, 0)
+        self.max_len = limit.masked_fill(self.empty, 0)
         limits = self.max_len.tolist()
+        if options.max_len_a:
+            self._check_limits(lengths.tolist(), limits)
         self.shortest_limit, self.longest_limit = min(limits), max(limits)
+
+    def _check_limits(self, lengths: Sequence[int], limits: Sequence[int]) -> None:
+        empty = self.empty.tolist()
+        for sentence, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
+            if limit < self.options.min_len and not empty[sentence]:
+                raise SentenceError(sentence, too_short(self.options, limit, length))
 
     def of(self, sentences: Tensor) -> "TokenRules":
         """Return the rules of some sentences (n,); an index may occur several times."""

@@ -14,6 +14,7 @@ from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import (
     Candidates,
     NotANumberError,
+    SentenceError,
     TokenRules,
     beam_candidates,
     next_log_probs,
@@ -73,7 +74,10 @@ class Search:
         """Index of each row's sentence in the batch (N,), on the CPU; -1: the row only fills the batch up."""
         self.sentences[count:] = -1
         source, prefix = source[order], None if prefix is None else prefix[order]
-        self.rules = TokenRules(form, options, source, prefix)
+        try:
+            self.rules = TokenRules(form, options, source, prefix)
+        except SentenceError as error:
+            raise SentenceError(int(self.sentences[error.sentence]), error.reason) from None
         self.max_tokens = self.rules.longest_limit + 1
         self.decoders = [
             IncrementalDecoder(model, form, source, max_tokens=self.max_tokens, beams=options.beam, graphs=of_model)

@@ -14,7 +14,8 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import PolynomialDecay
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.errors import UserError, as_option, shown
+from s2sft_fairseq.inference.search_bounds import number_problems
 from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ _HELP = ("-h", "--help")
 # The minimum and maximum of options for which fairseq accepts every number.
 _BOUNDS = {
     **dict.fromkeys(("lr", "clip_norm", "weight_decay", "warmup_updates", "max_update", "max_epoch"), (0.0, math.inf)),
+    **dict.fromkeys(("batch_size", "max_tokens"), (1.0, math.inf)),
+    "seed": (0.0, 2.0**32 - 1),  # of NumPy
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0.0, 1.0)),
 }
 
@@ -86,12 +89,14 @@ def _check_numbers(namespace: argparse.Namespace) -> None:
         given = getattr(namespace, name, None)
         values = given if isinstance(given, list) else [given]
         numbers = [value for value in values if isinstance(value, int | float)]
-        wrong = [value for value in numbers if not (math.isfinite(value) and least <= value <= greatest)]
+        wrong = [value for value in numbers if not (least <= value <= greatest and value < math.inf)]
         if wrong:
-            between = f"between {least:g} and {greatest:g}" if math.isfinite(greatest) else "a number from 0 on"
-            problems.append(f"{as_option(name)} must be {between}, but is {', '.join(f'{value:g}' for value in wrong)}")
+            between = f"between {least:g} and {greatest:.10g}" if greatest < math.inf else f"a number from {least:g} on"
+            problems.append(f"{as_option(name)} must be {between}, but is {', '.join(map(shown, wrong))}")
     if getattr(namespace, "lr_scheduler", None) == "inverse_sqrt" and namespace.warmup_updates == 0:
         problems.append("--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, but is 0")
+    if hasattr(namespace, "nbest"):  # a command that searches
+        problems += number_problems(namespace)
     if problems:
         raise UserError.of(problems)
 

@@ -6,7 +6,9 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from torch import Tensor
 
-from s2sft_fairseq.inference.rules import NotANumberError, check_log_probs
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.rules import SentenceError, check_log_probs
+from s2sft_fairseq.inference.search_bounds import too_short
 from s2sft_fairseq.runtime import Function, wrap
 
 
@@ -31,18 +33,35 @@ def _generate(
        targets, as in training, would treat consecutive rows of the batch as hypotheses of one sentence.
     2. A NaN score is an error that names the sentence. fairseq's search treats NaN as impossible, and silently returns
        the hypotheses that are left. It does not record the sentence of each row of the batch; the next two patches do.
+    3. A minimum length above the maximum length is an error that names both; fairseq asserts it.
     """
+    if not generator.match_source_len:
+        _check_lengths(generator, sample["net_input"])
     models = [model for model in generator.model.models if hasattr(model, "share_source_keys")]
     for model in models:
         model.share_source_keys(generator.beam_size)
     generator.model.sentence_of_row = None
     try:
         return generate(generator, sample, *args, **options)
-    except NotANumberError as error:
+    except SentenceError as error:
         raise error.named(sample) from None
     finally:
         for model in models:
             model.share_source_keys(1)
+
+
+def _check_lengths(generator: SequenceGenerator, net_input: dict[str, Any]) -> None:
+    """Raise UserError if no hypothesis for these sources can have the minimum length.
+
+    In fairseq the longest source of a batch counts for all of them.
+    """
+    source = net_input.get("src_tokens")
+    if source is None:
+        return
+    longest = source.size(1)
+    limit = min(int(generator.max_len_a * longest + generator.max_len_b), generator.max_len - 1)
+    if limit < generator.min_len:
+        raise UserError(too_short(generator, limit, longest))
 
 
 def _reorder_encoder_out(reorder: Function, ensemble: EnsembleModel, encoder_outs: Any, new_order: Tensor) -> Any:

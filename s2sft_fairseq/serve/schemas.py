@@ -1,9 +1,10 @@
 """The JSON of requests and answers. FastAPI checks requests, and describes both in ``/openapi.json``."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from s2sft_fairseq.inference.search_bounds import PYTHON, SEARCH
 from s2sft_fairseq.serve.settings import Limits, Refused
 
 
@@ -11,6 +12,13 @@ def _in_unicode(text: str) -> str:
     """Refuse an unpaired surrogate, which is possible in JSON but not in UTF-8."""
     text.encode()
     return text
+
+
+def _bounded(name: str, description: str, *, least: float | None = None) -> Any:
+    """Return the field of a search option, with the bounds that it has at every door."""
+    option = SEARCH[PYTHON[name]]
+    lowest = option.least if least is None else least
+    return Field(ge=lowest, le=option.most, description=description, allow_inf_nan=False)
 
 
 Text = Annotated[str, AfterValidator(_in_unicode)]
@@ -28,13 +36,11 @@ class GenerateRequest(Request):
     """Sources and search options; options that are left out have the defaults of the model folder."""
 
     source: Annotated[Source | list[Source], Field(description="a text, named fields, or a list of either")]
-    beam: Annotated[int | None, Field(ge=1, description="hypotheses that the search keeps")] = None
-    num_return: Annotated[int | None, Field(ge=1, description="hypotheses to return, at most beam")] = None
-    max_len: Annotated[int | None, Field(ge=1, description="most tokens of a hypothesis")] = None
-    length_penalty: Annotated[float | None, Field(ge=-10, le=10, allow_inf_nan=False)] = None
-    no_repeat_ngram: Annotated[
-        int | None, Field(ge=0, le=100, description="no n-gram of this length twice; 0: any")
-    ] = None
+    beam: Annotated[int | None, _bounded("beam", "hypotheses that the search keeps")] = None
+    num_return: Annotated[int | None, _bounded("num_return", "hypotheses to return, at most beam")] = None
+    max_len: Annotated[int | None, _bounded("max_len", "most tokens of a hypothesis", least=1)] = None
+    length_penalty: Annotated[float | None, _bounded("length_penalty", "exponent of the length of a hypothesis")] = None
+    no_repeat_ngram: Annotated[int | None, _bounded("no_repeat_ngram", "no n-gram of this length twice; 0: any")] = None
 
     def options(self) -> dict[str, int | float]:
         """Return the options that were given."""

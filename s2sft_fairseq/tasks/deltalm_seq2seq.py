@@ -32,7 +32,7 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
-from s2sft_fairseq.inference.options import SearchConfig, early_stop, early_stop_problems
+from s2sft_fairseq.inference.options import SearchConfig, early_stop, search_problems
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_task import MixtureConfig, MixtureTask
 from s2sft_fairseq.tasks.options import LengthOptions, data_folder
@@ -206,9 +206,9 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         Greedy search, sampling and ``--print-alignment`` ignore ``--early-stop`` and end as in fairseq.
 
         Raises:
-            UserError: the options about the end of a search contradict each other.
+            UserError: options of the search are out of bounds or contradict each other.
         """
-        if problems := early_stop_problems(args, self.cfg):
+        if problems := search_problems(args, self.cfg):
             raise UserError.of(problems)
         rule = early_stop(args, self.cfg)
         as_fairseq = getattr(args, "beam", 5) == 1 or getattr(args, "sampling", False)

@@ -109,7 +109,7 @@ def logits_of(
             for place, index in enumerate(indices.tolist()):
                 if not np.isfinite(found[index]).all():
                     dtype = next(model.parameters()).dtype
-                    raise NotANumberError(place, dtype, where.format(index))
+                    raise NotANumberError(place, dtype).at(where.format(index))
             progress.update(len(indices))
     return [found[index] for index in range(len(dataset))]
 

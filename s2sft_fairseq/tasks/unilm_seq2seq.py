@@ -1,6 +1,7 @@
 """The task of fine-tuning an encoder for sequence-to-sequence generation, and of generating with it."""
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,8 +148,8 @@ class UnilmSeq2SeqTask(PackedTask):
             UserError: ``--max-batch-memory`` is not positive.
         """
         limit = self.cfg.max_batch_memory
-        if limit is not None and limit <= 0:
-            raise UserError(f"--max-batch-memory must be positive, but is {limit:g}")
+        if limit is not None and not 0 < limit < math.inf:
+            raise UserError(f"--max-batch-memory must be positive and finite, but is {limit:g}")
         budget = None if limit is None else int(limit * GIB)
         graphs = uses_cuda_graphs(self.cfg, models[0].embeddings.tokens.weight.device)
         return memory_for(models, beam, self.form.max_target, budget, cuda_graphs=graphs)
@@ -218,7 +219,7 @@ class DecodingDataset(BaseWrapperDataset):
         batches = plan_batches(
             self.dataset.source_sizes[indices],
             max_tokens=max_tokens,
-            max_sentences=max_sentences or self.useful_sentences,
+            max_sentences=self.useful_sentences if max_sentences is None else max_sentences,
             memory=self.memory,
             positions=self.dataset.sizes[indices],
         )

@@ -71,9 +71,9 @@ OPTIONS = {
     "--diverse-beam-groups 2": "--diverse-beam-groups is not supported by unilm_seq2seq",
     "--unkpen 1": "--unkpen is not supported by unilm_seq2seq",
     "--nbest 6": "--nbest must not exceed --beam (5), but is 6",
-    "--beam 0": "--beam must be at least 1, but is 0",
+    "--beam 0": "--beam must be a whole number from 1 to 10000, but is 0",
     "--sampling-topk 3": "--sampling-topk needs --sampling",
-    "--temperature 0": "--temperature must be positive, but is 0",
+    "--temperature 0": "--temperature must be a number from 0.001 to 1000, but is 0.0",
     "--no-repeat-ngram-size 2 --no-repeat-ngram-ignore a|oops": "--no-repeat-ngram-ignore must name symbols of the",
     "--placeholder oops": "--placeholder must be a symbol of the dictionary, but 'oops' is not",
     "--max-source-positions 60": "--max-source-positions (60) and --max-target-positions (12) must add up to "

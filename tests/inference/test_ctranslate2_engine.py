@@ -99,7 +99,7 @@ def test_the_command_line(pair_of, call_command, tmp_path):
         ({"sampling": True}, "sampling"),
         ({"temperature": 0.5}, "temperature"),
         ({"beam": 42}, "beam must be at most half of the 82 symbols"),
-        ({"beam": 2, "num_return": 3}, r"num_return must be from 1 to beam \(2\)"),
+        ({"beam": 2, "num_return": 3}, r"num_return must not exceed beam \(2\)"),
     ],
 )
 def test_options_that_it_does_not_support(pair_of, options, named):

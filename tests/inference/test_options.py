@@ -94,11 +94,10 @@ def test_every_option_arrives():
 def test_fairseqs_no_early_stop_means_never():
     assert build(no_early_stop=True).early_stop == "never"
     with pytest.raises(UserError) as raised:
-        build({"early_stop": "fairseq"}, no_early_stop=True, beam=0)
+        build({"early_stop": "fairseq"}, no_early_stop=True, beam=2, nbest=3)
     assert raised.value.problems == [
+        "--nbest must not exceed --beam (2), but is 3",
         "--early-stop fairseq and --no-early-stop exclude each other: give one of them",
-        "--beam must be at least 1, but is 0",
-        "--nbest must not exceed --beam (0), but is 1",
     ]
 
 
@@ -132,7 +131,7 @@ def test_drafts_that_are_refused():
     assert "--cuda-graphs" in str(raised.value) and "--draft-source" in str(raised.value)
     with pytest.raises(UserError) as raised:
         build({"draft_source": -1}, beam=1)
-    assert raised.value.problems == ["--draft-source must not be negative, but is -1"]
+    assert raised.value.problems == ["--draft-source must be a whole number from 0 to 1024, but is -1"]
 
 
 def test_blocks():
@@ -155,8 +154,10 @@ def test_blocks():
             sampling=True,
         )
     expected = [
-        ("--max-passes", "-1"),
         ("--draft-blocks", "-2"),
+        ("--confidence", "1.5"),
+        ("--max-passes", "-1"),
+        ("--revise", "-1"),
         ("--draft-blocks and --decode-blocks exclude each other",),
         ("--draft-blocks", "--beam 1", "5"),
         ("--draft-blocks and --sampling exclude each other",),
@@ -169,8 +170,6 @@ def test_blocks():
         ("--draft-blocks", "causal"),
         ("--decode-blocks", "causal"),
         ("--decode-blocks and --keep-unfinished",),
-        ("--confidence", "1.5"),
-        ("--revise", "-1"),
     ]
     assert len(raised.value.problems) == len(expected)
     for problem, words in zip(raised.value.problems, expected, strict=True):
@@ -245,17 +244,16 @@ def test_all_problems_are_reported_at_once():
         "--retain-dropout is not supported by unilm_seq2seq",
         "--sampling-topk needs --sampling",
         "--sampling-topp needs --sampling",
-        "--sampling-topp must not exceed 1, but is 1.5",
-        "--temperature must be positive, but is 0",
-        "--max-len-a must not be negative, but is -0.5",
-        "--max-len-b must not be negative, but is -1",
-        "--min-len must not be negative, but is -2",
-        "--no-repeat-ngram-size must not be negative, but is -3",
-        "--beam must be at least 1, but is 0",
-        "--nbest must not exceed --beam (0), but is 2",
+        "--beam must be a whole number from 1 to 10000, but is 0",
+        "--max-len-b must be a whole number from 0 to 2147483647, but is -1",
+        "--max-len-a must be a number from 0 to 1000000, but is -0.5",
+        "--min-len must be a whole number from 0 to 2147483647, but is -2",
+        "--no-repeat-ngram-size must be a whole number from 0 to 100, but is -3",
+        "--sampling-topp must be a number from 1e-06 to 1, or -1 (off), but is 1.5",
+        "--temperature must be a number from 0.001 to 1000, but is 0.0",
         "--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks foo, bar",
     ]
-    assert str(raised.value).startswith("21 problems:\n  - --match-source-len is not")
+    assert str(raised.value).startswith("20 problems:\n  - --match-source-len is not")
 
 
 def test_an_ignore_list_needs_ngram_blocking():

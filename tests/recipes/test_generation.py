@@ -210,7 +210,7 @@ def test_finished_stages_are_not_repeated(smoke):
 
     before = {path: path.stat().st_mtime_ns for path in (out / "corpus").iterdir()}
     (out / "pseudo_masked-seed1" / "test.out").unlink()
-    assert "--beam must be at least 1, but is 0" in run("--decoding", "--beam 0").stderr
+    assert "--beam must be a whole number from 1 to 10000, but is 0" in run("--decoding", "--beam 0").stderr
     again = run(status=0)
     assert again.stdout.count(": done before (") == 6
     assert "e2e: generate ..." in again.stdout

@@ -29,7 +29,9 @@ def test_the_beam_is_known_during_the_search(fails):
     """However the search ends."""
     beams = []
     model = SimpleNamespace(share_source_keys=beams.append)
-    generator = SimpleNamespace(model=SimpleNamespace(models=[model, SimpleNamespace()]), beam_size=4)
+    generator = SimpleNamespace(
+        model=SimpleNamespace(models=[model, SimpleNamespace()]), beam_size=4, match_source_len=True
+    )
 
     def generate(self, sample):
         assert beams == [4]

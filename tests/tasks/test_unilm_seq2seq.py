@@ -351,7 +351,7 @@ def test_batches_of_training_validation_and_scoring_are_unchanged(long_and_short
     assert found == [[batch.tolist() for batch in pairs.batch_by_size(pairs.ordered_indices(), max_tokens=150)]] * 3
 
 
-@pytest.mark.parametrize("limit", [0, -1.5])
+@pytest.mark.parametrize("limit", [0, -1.5, float("nan"), float("inf")])
 def test_memory_for_nothing(data, limit):
-    with pytest.raises(UserError, match=rf"^--max-batch-memory must be positive, but is {limit}$"):
+    with pytest.raises(UserError, match=rf"^--max-batch-memory must be positive and finite, but is {limit}$"):
         batches(decoding(data, max_batch_memory=limit))
