@@ -38,6 +38,12 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in R
 KEPT = "the old files are unchanged"
 
 
+def as_argument(path: str | os.PathLike[str]) -> str:
+    """Return a path as an argument of a command, which reads one that begins with a hyphen as an option."""
+    text = str(path)
+    return f"./{text}" if text.startswith("-") else text
+
+
 class DiskError(UserError):
     """Something could not be written: the disk is full, a quota is reached, the folder is read-only or the like."""
 

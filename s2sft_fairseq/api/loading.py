@@ -57,6 +57,7 @@ with _as_it_was():
 
     from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder
     from s2sft_fairseq.checkpoints.safe_loading import load_options
+    from s2sft_fairseq.files import as_argument
     from s2sft_fairseq.hub import local_path, tokenizer_path
     from s2sft_fairseq.inference.generator import load_models
     from s2sft_fairseq.models.pretrained_checkpoint import section
@@ -116,11 +117,12 @@ def load(
     if name not in tasks:
         raise UserError(f"{path} must be a model of the task {' or '.join(tasks)}, but is one of {name}")
     languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
-    words = [str(folder), "--path", str(path), "--task", name, "--bpe", "pretrained", "--tokenizer-dir", str(folder)]
+    # Joined by =, so that a name that begins with - is not taken for an option; a language comes from the file.
+    words = [as_argument(folder), f"--path={path}", f"--task={name}", "--bpe=pretrained", f"--tokenizer-dir={folder}"]
     words += ["--cpu"] if device == "cpu" else []
     words += {"bfloat16": ["--bf16"], "float16": ["--fp16"], "float32": ["--float32"]}[dtype]
-    words += ["--quantize", quantize] if quantize else []
-    words += ["-t", languages[0]] if languages else []
+    words += [f"--quantize={quantize}"] if quantize else []
+    words += [f"--target-lang={languages[0]}"] if languages else []
     # The model is initialized at random before its weights are loaded, and fairseq's use of Hydra raises warnings.
     with own_random_numbers(), warnings.catch_warnings():
         warning_filters.install()

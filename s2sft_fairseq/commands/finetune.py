@@ -6,8 +6,7 @@ from pathlib import Path
 
 from s2sft_fairseq.cli import call
 from s2sft_fairseq.corpora.pairs import USUAL, Fields
-from s2sft_fairseq.recipes.finetune import Finetuning
-from s2sft_fairseq.recipes.settings import read_values
+from s2sft_fairseq.recipes.finetune import Finetuning, read_given
 
 _FORMATS = "a .jsonl file (objects with src and tgt), a .tsv file of two columns, or two line-aligned files; with .gz"
 
@@ -23,8 +22,7 @@ def main(arguments: Sequence[str]) -> None:
     texts = vars(_parser().parse_args(_joined(words[:end])))
     files = {name: texts.pop(name, []) for name in ("train", "valid", "test")}
     fields = Fields(tuple(texts.pop("source", USUAL.source)), texts.pop("target", USUAL.target))
-    given = read_values({**Finetuning.run_options, **Finetuning.declared}, texts)
-    Finetuning(files, fields, given, words[end + 1 :], call).run()
+    Finetuning(files, fields, read_given(texts), words[end + 1 :], call).run()
 
 
 def _joined(words: Sequence[str]) -> list[str]:

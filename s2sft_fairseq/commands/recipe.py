@@ -53,7 +53,7 @@ def open_recipe(name: str, words: Sequence[str]) -> Recipe:
     config = Path(texts.pop("config", ""))
     of_run, of_file = benchmark.recipe.run_options, benchmark.recipe.configurable(benchmark)
     given = read_values({**of_run, **of_file}, texts)
-    file = read_values(of_file, read_toml(config), f"{config}: ") if config.name else {}
+    file = read_values(of_file, read_toml(config), f"{config}: ", is_trusted=False) if config.name else {}
     settings = benchmark.recipe.configure(name, benchmark, given, file)
     return benchmark.recipe(name, benchmark, settings, words[end + 1 :], call)
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -27,6 +28,10 @@ LARGEST_FILE = 2**27
 """Maximum number of unpacked bytes of a file that is read as a whole; the largest tokenizers and JSON corpora have half
 of it."""
 _DEEPEST_JSON = 100
+_LARGEST_TOML = 2**16
+"""Maximum number of characters of a TOML file: a hundred settings have a tenth of it."""
+_DEEPEST_KEY = 100
+"""Maximum number of dots and brackets of a line of TOML. Python reads a key in quadratic time of its parts."""
 # Bytes for a JSON text and its values; with the file, 1 GiB. The largest tokenizer (0.9 million pieces) needs 750 MiB.
 _MOST_MEMORY = 900 * 2**20
 # Bytes of memory that Python may need for a list, an object, a name and another value: for lists and objects more than
@@ -192,6 +197,23 @@ def _levels(value: Any) -> Iterator[list[Any]]:
         yield level
         children = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
         level = [each for each in children if isinstance(each, dict | list)]
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the value of untrusted TOML.
+
+    Raises:
+        ValueError: if the text is not TOML, is too long, or has a key of too many parts or a value of too many levels.
+    """
+    if len(text) > _LARGEST_TOML:
+        raise ValueError(f"it has more than {_LARGEST_TOML:,} characters")
+    for number, line in enumerate(text.split("\n"), 1):
+        if sum(map(line.count, ".[{")) > _DEEPEST_KEY:
+            raise ValueError(f"line {number} has more than {_DEEPEST_KEY} dots and brackets: it is nested too deep")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def read_json(path: Path) -> Any:

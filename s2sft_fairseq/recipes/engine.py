@@ -25,7 +25,7 @@ from pathlib import Path
 
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.files import disk_errors, locked, write_whole
+from s2sft_fairseq.files import as_argument, disk_errors, locked, write_whole
 from s2sft_fairseq.plots.training import draw, read_run
 from s2sft_fairseq.received import has_part
 from s2sft_fairseq.recipes.training_log import Progress, shortened
@@ -36,12 +36,21 @@ Call = Callable[[str, Sequence[str]], object]
 
 
 def options(**values: object) -> list[str]:
-    """Return the options of a command. True gives an option without value; None, False and "" leave the option out."""
+    """Return the options of a command. True gives an option without value; None, False and "" leave the option out.
+
+    A value that looks like an option is joined to its name by ``=``, so that no command reads it as one.
+    """
     words = []
     for name, value in values.items():
-        if value is not None and value is not False and value != "":
-            listed = value if isinstance(value, list) else [] if value is True else [value]
-            words += [as_option(name), *map(str, listed)]
+        if value is None or value is False or value == "":
+            continue
+        option, text = as_option(name), str(value)
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list):
+            words += [option, *map(as_argument, value)]
+        else:
+            words += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return words
 
 
@@ -120,7 +129,7 @@ class Stages:
 
     def s2sft(self, command: str, /, *words: object, **named: object) -> None:
         """Run a command of ``s2sft`` with arguments `words` and `options` of `named`, without catching exceptions."""
-        texts = [*map(str, words), *options(**named)]
+        texts = [*(as_argument(word) if isinstance(word, Path) else str(word) for word in words), *options(**named)]
         with like_a_process(), measured(self.log, ["s2sft", command, *texts]):
             if command in ("preprocess", "train"):
                 # They fork: without this, tokenizers warns about its threads.

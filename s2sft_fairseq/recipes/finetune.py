@@ -250,6 +250,15 @@ class Finetuning(Trials):
         self.say(f"the model is {self.model}")
 
 
+def read_given(values: Mapping[str, object]) -> dict[str, Any]:
+    """Check the values of options by name, and return them. A layout may have no option that is not about it.
+
+    Raises:
+        UserError: lists every value that is not allowed, and every unknown name.
+    """
+    return read_values({**RUN_OPTIONS, **SETTINGS}, values, is_trusted=False)
+
+
 _PAIRS = Benchmark("Pairs of the user's own.", "", lambda options, malformed: {}, {}, Finetuning)
 
 
@@ -306,7 +315,7 @@ def finetune(
     from s2sft_fairseq import Seq2Seq
     from s2sft_fairseq.cli import call
 
-    given = read_values({**RUN_OPTIONS, **SETTINGS}, {"encoder": encoder, "output": output, **settings})
+    given = read_given({"encoder": encoder, "output": output, **settings})
     fields = Fields(tuple(source), target)
     files = to_files({"train": train, "valid": valid, "test": test}, Path(output) / "pairs", fields)
     finetuning = Finetuning(files, fields, given, further, call)

@@ -1,5 +1,7 @@
 """The options of ``s2sft finetune`` and their defaults."""
 
+import math
+
 from s2sft_fairseq.recipes.finetune_choice import METRICS
 from s2sft_fairseq.recipes.generation import METHODS, Generation
 from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting
@@ -39,7 +41,9 @@ SETTINGS: dict[str, Setting] = {
     "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
     "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),
     "batch": Setting(None, "pairs of an update, of all GPUs (CPU 16, GPU 64)", least=1),
-    "lr": Setting("", "learning rate (by the encoder's width: 3e-4, from 512 on 1e-4, from 1024 on 2e-5)", "X"),
+    "lr": Setting(
+        "", "learning rate (by the encoder's width: 3e-4, from 512 on 1e-4, from 1024 on 2e-5)", "X", most=math.inf
+    ),
     "warmup": Setting(None, "warm-up updates (a tenth of all)", least=0),
     "amp": Setting("auto", "products with 16-bit factors; auto: where these are fast", choices=("auto", "on", "off")),
     # The rest of the training.
@@ -47,10 +51,12 @@ SETTINGS: dict[str, Setting] = {
         help=f"{TRAINING['device_batch'].help}; chosen by lengths and the encoder's width on a GPU"
     ),
     "lora_rank": Setting(None, "train adapters of this rank in place of all weights", least=1),
-    "label_smoothing": Setting("0.1", "share of the probability that goes to other tokens", "X"),
+    "label_smoothing": Setting("0.1", "share of the probability that goes to other tokens", "X", most=1),
     "dropout": TRAINING["dropout"],
-    "weight_decay": Setting("0.01", "of the optimizer", "X"),
-    "target_mask_prob": Setting("", "share of the target tokens that are masked (masked 0.5, pseudo_masked 0)", "P"),
+    "weight_decay": Setting("0.01", "of the optimizer", "X", most=math.inf),
+    "target_mask_prob": Setting(
+        "", "share of the target tokens that are masked (masked 0.5, pseudo_masked 0)", "P", most=1
+    ),
     "noise_prob": Generation.declared["noise_prob"],
     "noise_symbol": Generation.declared["noise_symbol"],
     "layout": TRAINING["layout"],

@@ -9,6 +9,7 @@ from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes import deltalm
 from s2sft_fairseq.recipes.engine import options
+from s2sft_fairseq.recipes.option_texts import scoring_options, search_options, words_of
 from s2sft_fairseq.recipes.recipe import Benchmark, Recipe
 from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting, Settings, use_preset
 from s2sft_fairseq.recipes.training import optimization
@@ -25,7 +26,9 @@ class Generation(Recipe):
         **RUN,
         "sources": Setting(None, "generate from N sources of the set only, evenly spaced", least=1),
         "hyp": Setting("", "score this file, and train nothing", "FILE"),
-        "scoring": Setting("", 'further options of s2sft evaluate, such as "--lowercase"', "WORDS"),
+        "scoring": Setting(
+            "", 'further options of s2sft evaluate, such as "--lowercase"', "WORDS", options=scoring_options
+        ),
         "fit_head": Setting(False, "compute the language model head of an encoder that has none (docs/s2s-ft.md)"),
     }
     declared: ClassVar = {
@@ -36,9 +39,11 @@ class Generation(Recipe):
         "added_token": Setting("", "that encoders lack", "TOKEN"),
         "max_target": Setting(32, "positions of a target, special symbols included", least=1),
         **TRAINING,
-        "label_smoothing": Setting("", "share of the probability that goes to other tokens", "X"),
-        "target_mask_prob": Setting("", "masked and pseudo_masked: share of the target tokens that are masked", "P"),
-        "noise_prob": Setting("", "infilling, causal: share of the target tokens that are noise", "P"),
+        "label_smoothing": Setting("", "share of the probability that goes to other tokens", "X", most=1),
+        "target_mask_prob": Setting(
+            "", "masked and pseudo_masked: share of the target tokens that are masked", "P", most=1
+        ),
+        "noise_prob": Setting("", "infilling, causal: share of the target tokens that are noise", "P", most=1),
         "noise_symbol": Setting("", "infilling, causal: the noise, a symbol of the encoder (random tokens)", "X"),
         "loss_tokens": Setting(None, "infilling: target tokens that the loss counts (all)", choices=("all", "noised")),
         "device_tokens": Setting(4096, "deltalm: tokens at a time", least=1),
@@ -46,8 +51,8 @@ class Generation(Recipe):
         "averaged": Setting(0, "deltalm: average the last N checkpoints", least=0),
         "longest": Setting(80, "deltalm: tokens of an output", least=1),
         "held_out": Setting(1000, "pairs of the validation set that the held-out loss is computed on", least=1),
-        "decoding": Setting("--beam 5", "options of s2sft generate", "WORDS"),
-        "evaluation": Setting("--task rouge", "options of s2sft evaluate", "WORDS"),
+        "decoding": Setting("--beam 5", "options of s2sft generate", "WORDS", options=search_options),
+        "evaluation": Setting("--task rouge", "options of s2sft evaluate", "WORDS", options=scoring_options),
     }
     values: ClassVar = {
         "s2s-ft, Table 7": {
@@ -138,8 +143,8 @@ class Generation(Recipe):
         """
         whole, sources = self.settings.set, self.settings.sources
         for folder in [self.corpus / direction for direction in self.directions()]:
-            if not (folder / f"{whole}.src").is_file():
-                known = sorted(path.name.removesuffix(".refs.jsonl") for path in folder.glob("*.refs.jsonl"))
+            known = sorted(path.name.removesuffix(".refs.jsonl") for path in folder.glob("*.refs.jsonl"))
+            if whole not in known:  # a configuration file may also name a path
                 raise UserError(f"--set must be one of {', '.join(known)}, the sets that are scored, but is {whole}")
             for kind in ("src", "refs.jsonl") if sources else ():
                 keep_evenly(sources, folder / f"{whole}.{kind}", folder / f"{whole}-{sources}.{kind}")
@@ -220,7 +225,7 @@ class Generation(Recipe):
         return [
             *(str(self.binarized), *model, *options(finetune_method=s.method, target_mask_prob=masked)),
             *options(max_source_positions=s.max_source, max_target_positions=s.max_target),
-            *shlex.split(s.layout),
+            *words_of(s.layout),
             *options(noise_prob=s.noise_prob, noise_symbol=s.noise_symbol, loss_tokens=s.loss_tokens),
             *options(criterion="mask_attention", label_smoothing=s.label_smoothing),
             *optimization(s, self.work),
@@ -232,7 +237,7 @@ class Generation(Recipe):
         s, source = self.settings, self.corpus / direction / f"{self.settings.set}.src"
         return [
             *options(path=self.work / "best.pt", tokenizer_dir=self.encoder),
-            *shlex.split(s.decoding),
+            *words_of(s.decoding),
             *options(separator=s.separator, target_lang=self.target_language(direction), input=source),
             *options(output=self.output_of(direction), cpu=s.cpu),
         ]
@@ -252,7 +257,7 @@ class Generation(Recipe):
         s, made = self.settings, self.output_of(direction)
         of = self.corpus / direction / s.set
         made.parent.mkdir(parents=True, exist_ok=True)
-        words = shlex.split(f"{s.evaluation} {s.scoring}")
+        words = words_of(f"{s.evaluation} {s.scoring}")
         self.score(made, *words, hyp=s.hyp or made, src=f"{of}.src", ref=f"{of}.refs.jsonl")
 
     def summarize(self) -> None:

@@ -6,15 +6,18 @@ Presets are the settings of ERNIE-GEN and UniLMv2 for their benchmarks. Each has
 import argparse
 import csv
 import json
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from s2sft_fairseq.data.bounded_files import read_text, whole_number
-from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.data.bounded_files import parse_toml, read_text, whole_number
+from s2sft_fairseq.errors import UserError, as_option, shown
 from s2sft_fairseq.objectives.objective import OBJECTIVES
+from s2sft_fairseq.recipes.option_texts import layout_options, option_problems, words_of
 
 BySource = Mapping[str, Mapping[str, Any]]
 """Values of settings by their source, such as a table of a paper; "" stands for this program's own defaults."""
@@ -29,20 +32,51 @@ class Setting(NamedTuple):
     least: int | None = None
     choices: Sequence[str] = ()
     is_required: bool = False
+    most: float | None = None
+    """If not None, the value is a number from 0 to this; it stays a text, as it was written."""
+    options: Callable[[], Collection[str]] | None = None
+    """If not None, the value is a text of options, and this returns those that it may have if it is not trusted."""
+    is_list: bool = False
+    """Whether several of the choices may be given, separated by commas."""
 
-    def read(self, name: str, value: object) -> Any:
-        """Check a value, and return it with its type.
+    def read(self, name: str, value: object, *, is_trusted: bool = True) -> Any:
+        """Check a value, and return it with its type; None stands for the default.
+
+        Args:
+            name: the name of the setting.
+            value: the value.
+            is_trusted: whether the user typed it; if not, a text of options may have only those in `options`.
 
         Raises:
             UserError: the value is not allowed.
         """
-        text, option = str(value), as_option(name)
-        if self.choices and text not in self.choices:
-            raise UserError(f"{option} must be one of {', '.join(self.choices)}, but is {text}")
+        if value is None:
+            return self.default
+        text = shown(value) if isinstance(value, int) else str(value)
+        if problems := list(self._problems(value, text, is_trusted)):
+            raise UserError.of(f"{as_option(name)} {problem}" for problem in problems)
+        return value if isinstance(self.default, bool) else text if self.least is None else int(text)
+
+    def _problems(self, value: object, text: str, is_trusted: bool) -> Iterable[str]:
+        if isinstance(self.default, bool):
+            return [] if isinstance(value, bool) else [f"must be true or false, but is {shown(value)}"]
+        if isinstance(value, bool) or not isinstance(value, str | Number | os.PathLike):
+            return [f"must be a {'text' if self.least is None else 'whole number'}, but is {shown(value)}"]
         number = whole_number(text)
         if self.least is not None and (number is None or number < self.least):
-            raise UserError(f"{option} must be a whole number of at least {self.least}, but is {text}")
-        return value if isinstance(self.default, bool) else text if self.least is None else number
+            return [f"must be a whole number of at least {self.least}, but is {text}"]
+        if self.most is not None and text and not _is_number(text, self.most):
+            limits = f"from 0 to {self.most:g}" if math.isfinite(self.most) else "of at least 0"
+            return [f"must be a number {limits}, but is {text}"]
+        if self.choices and not set(text.split(",") if self.is_list else [text]).issubset(self.choices):
+            return [f"must be one of {', '.join(self.choices)}, but is {text}"]
+        if self.options is None:
+            return []
+        try:
+            words_of(text)
+            return [] if is_trusted else list(option_problems(text, self.options()))
+        except UserError as error:
+            return error.problems
 
     def add_to(self, parser: argparse.ArgumentParser, name: str, *, is_checked: bool = False) -> None:
         """Add the option to a parser.
@@ -57,13 +91,22 @@ class Setting(NamedTuple):
         if isinstance(self.default, bool):
             how["action"] = "store_true"
         elif not is_checked:
-            how["metavar"] = f"{{{','.join(self.choices)}}}" if self.choices else self.metavar
+            how["metavar"] = f"{{{','.join(self.choices)}}}" if self.choices and not self.is_list else self.metavar
         elif self.choices:
             how |= {"choices": self.choices, "default": self.default, "required": self.is_required}
         else:
             how |= {"default": self.default, "required": self.is_required, "metavar": self.metavar}
             how["type"] = str if self.least is None else int
         parser.add_argument(as_option(name), **how)
+
+
+def _is_number(text: str, most: float) -> bool:
+    """Return whether a text stands for a finite number from 0 to `most`."""
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(number) and 0 <= number <= most
 
 
 class Settings(SimpleNamespace):
@@ -116,20 +159,21 @@ def read_toml(path: Path) -> dict[str, Any]:
         UserError: it cannot be read.
     """
     try:
-        return tomllib.loads(read_text(path))
+        return parse_toml(read_text(path))
     except (UserError, ValueError) as error:
         raise UserError(f"--config {path} must be a TOML file: {error}") from None
-    except RecursionError:
-        raise UserError(f"--config {path} must be a TOML file of settings, but is nested deeply") from None
 
 
-def read_values(declared: Mapping[str, Setting], values: Mapping[str, object], where: str = "") -> dict[str, Any]:
+def read_values(
+    declared: Mapping[str, Setting], values: Mapping[str, object], where: str = "", *, is_trusted: bool = True
+) -> dict[str, Any]:
     """Check the values of settings, and return them by name.
 
     Args:
         declared: the settings.
         values: their values.
         where: the beginning of messages, such as the name of the file.
+        is_trusted: whether the user typed them; see `Setting.read`.
 
     Raises:
         UserError: lists every value that is not allowed, and every unknown name.
@@ -140,11 +184,9 @@ def read_values(declared: Mapping[str, Setting], values: Mapping[str, object], w
             problems.append(f"{where}there is no setting {name}: known are {', '.join(declared)}")
             continue
         try:
-            found[name] = declared[name].read(name, value)
+            found[name] = declared[name].read(name, value, is_trusted=is_trusted)
         except UserError as error:
-            problems.append(f"{where}{error}")
-        except ValueError as error:  # of a number with more digits than Python writes
-            problems.append(f"{where}{name}: {error}")
+            problems += [f"{where}{problem}" for problem in error.problems]
     if problems:
         raise UserError.of(problems)
     return found
@@ -169,20 +211,22 @@ RUN = {
 
 TRAINING = {
     "max_source": Setting(384, "positions of a source, special symbols included", least=1),
-    "layout": Setting("", "options of s2sft train about the model and the layout of sequences", "WORDS"),
+    "layout": Setting(
+        "", "options of s2sft train about the model and the layout of sequences", "WORDS", options=layout_options
+    ),
     "seed": Setting(1, "of a training", least=0),
-    "lr": Setting("", "learning rate", "X"),
+    "lr": Setting("", "learning rate", "X", most=math.inf),
     "epochs": Setting(10, "passes over the training set", least=1),
     "updates": Setting(None, "updates, in place of epochs", least=1),
     "warmup": Setting(
         0, "warm-up updates; a tenth of all updates, if these are less than four times the default", least=0
     ),
-    "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X"),
+    "warmup_share": Setting("", "share of the updates to warm up, in place of --warmup", "X", most=1),
     "batch": Setting(64, "examples of an update, of all GPUs", least=1),
     "device_batch": Setting(16, "examples at a time; an update adds up several of these", least=1),
-    "dropout": Setting("0.1", "of hidden states", "X"),
-    "weight_decay": Setting("", "of the optimizer", "X"),
-    "adam_eps": Setting("", "epsilon of Adam; without a preset of ERNIE-GEN 1e-6", "X"),
+    "dropout": Setting("0.1", "of hidden states", "X", most=1),
+    "weight_decay": Setting("", "of the optimizer", "X", most=math.inf),
+    "adam_eps": Setting("", "epsilon of Adam; without a preset of ERNIE-GEN 1e-6", "X", most=math.inf),
 }
 """Settings of every training."""
 

@@ -1,12 +1,12 @@
 """The stages of a benchmark of understanding: prepare, convert, tokenize, binarize, train, predict, score."""
 
-import shlex
 import shutil
 from pathlib import Path
 from typing import ClassVar
 
 from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.recipes.engine import options
+from s2sft_fairseq.recipes.option_texts import words_of
 from s2sft_fairseq.recipes.recipe import Recipe
 from s2sft_fairseq.recipes.settings import TRAINING, Setting
 from s2sft_fairseq.recipes.training import optimization
@@ -67,7 +67,7 @@ class Understanding(Recipe):
         if not (s.encoder or s.dry_run):
             model = options(arch="unilm_tiny", random_init=True, max_positions=s.max_source)
         return [
-            *(str(self.binarized), *options(task=self.task), *model, *shlex.split(s.layout)),
+            *(str(self.binarized), *options(task=self.task), *model, *words_of(s.layout)),
             *options(best_checkpoint_metric=s.metric, maximize_best_checkpoint_metric=True),
             "--ignore-unused-valid-subsets",  # MNLI has two validation sets
             *optimization(s, self.work),

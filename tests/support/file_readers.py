@@ -263,6 +263,7 @@ def _write_checksums(folder: Path) -> None:
     write_checksums(folder)
 
 
+RECIPE_CONFIG = 'seed = 2\nlr = "1e-5"\n# a comment\nlayout = "--source-truncation left"\nepochs = 3\n'
 MANIFEST = {"settings": {"--beam": 2}, "shards": {"a.txt": {"input": {"sha256": "0"}, "lines": 1, "sha256": "1"}}}
 LOGS = {
     "train.log": '{"epoch": 1, "num_updates": "5", "loss": "2.5", "lr": "1e-05"}\n'
@@ -343,8 +344,10 @@ READERS: dict[str, Reader] = {
     ),
     "training_log": Reader(partial(_write, LOGS), read_run),
     "recipe_config": Reader(
-        partial(_write, {"mine.toml": 'seed = 2\nlr = "1e-5"\n# a comment\nlayout = "--a b"\nepochs = 3\n'}),
-        lambda folder: read_values(TRAINING, read_toml(folder / "mine.toml"), f"{folder / 'mine.toml'}: "),
+        partial(_write, {"mine.toml": RECIPE_CONFIG}),
+        lambda folder: read_values(
+            TRAINING, read_toml(folder / "mine.toml"), f"{folder / 'mine.toml'}: ", is_trusted=False
+        ),
     ),
     "evaluated": Reader(partial(_write, EVALUATED), _read_evaluated),
 }

@@ -204,7 +204,11 @@ SUMMARIZATION = {
                 choices=XGIGA_LANGUAGES,
             ),
         },
-        recipe_options={"text_langs": Setting("en,fr,zh", "... and of its plain text", "LIST")},
+        recipe_options={
+            "text_langs": Setting(
+                "en,fr,zh", "... and of its plain text", "LIST", choices=XGIGA_LANGUAGES, is_list=True
+            )
+        },
         depends=_score_language,
     ),
     "xsum": Benchmark(

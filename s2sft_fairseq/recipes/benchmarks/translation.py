@@ -176,7 +176,9 @@ TRANSLATION = {
             "from_english": FROM_ENGLISH,
         },
         recipe_options={
-            "langs": Setting(",".join(WMT10_LANGUAGES), "beside English", "LIST"),
+            "langs": Setting(
+                ",".join(WMT10_LANGUAGES), "beside English", "LIST", choices=WMT10_LANGUAGES, is_list=True
+            ),
             "direction": Setting("both", "what is trained and scored", choices=("both", "to-english", "from-english")),
         },
         depends=_only_deltalm,

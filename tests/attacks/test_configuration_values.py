@@ -1,0 +1,195 @@
+"""Values of a configuration are values: none is split into other options, read as an option, or run as code."""
+
+import contextlib
+import shlex
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from called import call
+from exported import write_model_folder
+
+from s2sft_fairseq import Seq2Seq, cli, finetune
+from s2sft_fairseq.commands.fairseq_command import value_of
+from s2sft_fairseq.commands.recipe import open_recipe
+from s2sft_fairseq.data import bounded_files
+from s2sft_fairseq.data.bounded_files import parse_toml
+from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes.engine import options
+from s2sft_fairseq.recipes.settings import read_toml
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch, request):
+    """A plugin that writes a file when it is imported; `ran` says whether it was."""
+    folder = tmp_path / f"evil_{abs(hash(request.node.name))}"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(f"open({str(tmp_path / 'attacked')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    return folder.name
+
+
+def ran(folder: Path) -> bool:
+    return (folder / "attacked").exists()
+
+
+CODE = [
+    'layout = "--user-dir {evil}"',
+    'layout = "--user-dir={evil}"',
+    'layout = "--user-di {evil}"',
+    'layout = "--source-truncation left --user-dir {evil}"',
+    'layout = ["--user-dir", "{evil}"]',
+    'decoding = "--beam 5 --user-dir {evil}"',
+    'evaluation = "--task rouge --json {evil}"',
+    'evaluation = "--task rouge --src-x {evil}"',
+    'lr = "--user-dir={evil}"',
+    'dropout = "--user-dir={evil}"',
+    'weight_decay = "--user-dir={evil}"',
+    'label_smoothing = "--user-dir={evil}"',
+    'method = "masked"\ntarget_mask_prob = "--user-dir={evil}"',
+    'method = "infilling"\nnoise_prob = "--user-dir={evil}"',
+    'method = "infilling"\nnoise_symbol = "--user-dir={evil}"',
+    'separator = "--user-dir={evil}"',
+    'added_token = "--user-dir={evil}"',
+    "lr = \"__import__('pathlib').Path('attacked').touch() or 1\"",
+]
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_a_recipe_runs_no_code(tmp_path, evil, text):
+    """Neither while the file is read, nor when the commands run that it leads to."""
+    (tmp_path / "mine.toml").write_text(text.format(evil=evil))
+    done = call(tmp_path, "recipe", "e2e", "--config", "mine.toml", "--updates", 9, "--dry-run")
+    for line in done.stdout.splitlines():
+        _, command, *words = shlex.split(line)
+        assert value_of(words, "--user-dir") is None
+        call(tmp_path, command, *words)
+    assert not ran(tmp_path)
+    if text.split(" ")[0] in ("layout", "decoding", "evaluation"):
+        assert done.returncode == 2 and f"mine.toml: --{text.split(' ')[0]} must" in done.stderr
+
+
+def test_what_a_recipe_may_set(tmp_path):
+    """The options of the lists, with their values, in any form."""
+    texts = {
+        "layout": "--num-roles=3 --source-truncation 'right,left'",
+        "decoding": "--beam 3 --lenpen -0.5 --no-repeat-ngram-ignore '. | ,' --keep-unfinished",
+        "evaluation": "--task rouge --metrics rouge sacrebleu --no-stem --lead 3-sentences",
+    }
+    (tmp_path / "mine.toml").write_text("".join(f'{name} = "{text}"\n' for name, text in texts.items()))
+    settings = open_recipe("e2e", ["--config", str(tmp_path / "mine.toml")]).settings
+    assert {name: getattr(settings, name) for name in texts} == texts
+    dumped = call(tmp_path, "recipe", "e2e", "--config", "mine.toml", "--dump-config").stdout
+    assert tomllib.loads(dumped).items() >= texts.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("layout = '--source-truncation left out'", "--layout must be options and their values, but 'out' belongs to"),
+        ("layout = 'left'", "--layout must be options and their values, but 'left' belongs to no option"),
+        ("layout = '--source-truncation=left out'", "'out' belongs to no option"),
+        ("layout = '\"'", "--layout must be options as on a command line, but is '\"' (No closing quotation)"),
+        ("decoding = '--beam 5 --sampling-topk 3 --results-path x'", "--decoding must not have --results-path"),
+        ("decoding = '--bea 5'", "--decoding must not have --bea: a file may have --beam,"),
+        ("decoding = '-b 5'", "--decoding must not have -b"),
+        ("decoding = '--max_len_b 5'", "--decoding must not have --max_len_b"),
+        ("layout = {user_dir = 'x'}", "--layout must be a text, but is {'user_dir': 'x'}"),
+        ("updates = [9]", "--updates must be a whole number, but is [9]"),
+        ("lr = true", "--lr must be a text, but is True"),
+        ("lr = nan", "--lr must be a number of at least 0, but is nan"),
+        ("lr = 'fast'", "--lr must be a number of at least 0, but is fast"),
+        ("dropout = 2", "--dropout must be a number from 0 to 1, but is 2"),
+        ("updates = 1979-05-27", "--updates must be a whole number, but is "),
+        ("user_dir = 'x'", "there is no setting user_dir"),
+        ("further = '--user-dir x'", "there is no setting further"),
+        ("train = '--user-dir x'", "there is no setting train"),
+    ],
+)
+def test_what_a_recipe_may_not_set(tmp_path, text, problem):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UserError) as error:
+        open_recipe("e2e", ["--config", str(tmp_path / "mine.toml")])
+    assert problem in str(error.value) and "mine.toml: " in str(error.value)
+
+
+@pytest.mark.parametrize(("recipe", "text"), [("wmt10", "langs = '../../x'"), ("xgiga", "text_langs = 'en,--x'")])
+def test_languages_are_no_paths(tmp_path, recipe, text):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UserError, match=r"langs must be one of .*fr.*, but is "):
+        open_recipe(recipe, ["--config", str(tmp_path / "mine.toml"), "--method", "deltalm"])
+
+
+def test_the_set_is_no_path(tmp_path):
+    """It names a file of the corpus, not one beside it."""
+    for name in ("corpus/test", "outside"):
+        for kind in ("src", "refs.jsonl"):
+            (tmp_path / f"{name}.{kind}").parent.mkdir(exist_ok=True)
+            (tmp_path / f"{name}.{kind}").write_text("a\n")
+    recipe = open_recipe("e2e", ["--output", str(tmp_path)])
+    recipe.choose_set()
+    recipe.settings.set = "../outside"
+    with pytest.raises(UserError, match=r"--set must be one of test, .* but is \.\./outside"):
+        recipe.choose_set()
+
+
+def test_words_of_a_command():
+    """A value that looks like an option is joined to its name, and a path is none."""
+    assert options(lr="--user-dir=x", beam=-1) == ["--lr=--user-dir=x", "--beam=-1"]
+    assert options(input=[Path("-x"), "y"]) == ["--input", "./-x", "y"]
+
+
+def test_the_fine_tuning_of_a_program(tmp_path, evil):
+    """Settings that a program passes on; options of the training that it trusts are in `further`."""
+    for named in ({"layout": f"--user-dir {evil}"}, {"lr": f"--user-dir={evil}"}, {"user_dir": evil}, {"cpu": "no"}):
+        with pytest.raises(
+            UserError, match=r"--layout must not have --user-dir|--lr must|no setting user_dir|--cpu must"
+        ):
+            finetune("none", [("a", "b")], output=tmp_path / "out", **named)
+    with pytest.raises(UserError, match="--layout must not have --user-dir"):
+        cli.call("finetune", ["--encoder", "none", "--layout", f"--user-dir {evil}"])
+    assert not ran(tmp_path) and not (tmp_path / "out").exists()
+
+
+def test_the_language_of_a_model_folder(tmp_path, evil):
+    """The languages in a folder's config.json became the value of an option."""
+    write_model_folder(tmp_path / "model", layout={"languages": [f"--user-dir={evil}"]})
+    with contextlib.suppress(UserError, SystemExit):
+        Seq2Seq.from_pretrained(tmp_path / "model", device="cpu")
+    assert not ran(tmp_path)
+
+
+def test_the_name_of_a_model_folder(tmp_path, evil):
+    name = f"--user-dir={evil}"
+    write_model_folder(tmp_path / name)
+    model = Seq2Seq.from_pretrained(name, device="cpu")
+    assert isinstance(model.generate("w5 w6", max_len=3), str)
+    assert not ran(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join("a" * 30_000) + " = 1",
+        f"a = {'[' * 30_000}",
+        f"[{'.'.join('a' * 30_000)}]",
+        "a = {" + ".".join("b" * 300) + "=1}",
+    ],
+    ids=["key", "lists", "table", "inline"],
+)
+def test_a_key_of_many_parts(tmp_path, text):
+    (tmp_path / "mine.toml").write_text(text)
+    start = time.process_time()
+    with pytest.raises(UserError, match=r"mine\.toml must be a TOML file: line 1 has more than 100 dots and brackets"):
+        read_toml(tmp_path / "mine.toml")
+    assert time.process_time() - start < 1
+
+
+def test_a_long_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text("# a comment\n" * 6_000)
+    with pytest.raises(UserError, match=r"must be a TOML file: it has more than 65,536 characters"):
+        read_toml(tmp_path / "mine.toml")
+    monkeypatch.setattr(bounded_files, "_DEEPEST_KEY", 10**6)
+    with pytest.raises(ValueError, match="nested too deep"):
+        parse_toml(f"a = {'[' * 30_000}")
