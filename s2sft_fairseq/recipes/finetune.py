@@ -28,6 +28,7 @@ from s2sft_fairseq.recipes.finetune_data import PINNED, fingerprint, output_prob
 from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
 from s2sft_fairseq.recipes.finetune_trials import Trials, show
 from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
+from s2sft_fairseq.recipes.option_texts import option_problems, scoring_options
 from s2sft_fairseq.recipes.recipe import Benchmark
 from s2sft_fairseq.recipes.settings import Settings, read_values
 
@@ -224,8 +225,12 @@ class Finetuning(Trials):
 
     def take_plan(self) -> None:
         """Load the settings of the plan, which may come from another machine, and print all settings."""
-        s, plan = self.settings, read_json_object(self.output / "plan.json")
-        s.take(plan["settings"])
+        s, file = self.settings, self.output / "plan.json"
+        plan = read_json_object(file)
+        for why, values in plan["settings"].items():
+            s.take({why: read_values(self.declared, values, f"{file}: ", is_trusted=False)})
+        if problems := list(option_problems(shlex.join(plan["evaluation"]), scoring_options())):
+            raise UserError.of(f"{file}: evaluation {problem}" for problem in problems)
         s.fit_head = (self.output / "fitted").exists()
         self.evaluation, self.least = plan["evaluation"], plan["least"]
         names = [name for name in self.declared if getattr(s, name) not in UNSET]

@@ -1,6 +1,7 @@
 """Values of a configuration are values: none is split into other options, read as an option, or run as code."""
 
 import contextlib
+import json
 import shlex
 import time
 import tomllib
@@ -17,7 +18,8 @@ from s2sft_fairseq.data import bounded_files
 from s2sft_fairseq.data.bounded_files import parse_toml
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.engine import options
-from s2sft_fairseq.recipes.settings import read_toml
+from s2sft_fairseq.recipes.finetune import Finetuning
+from s2sft_fairseq.recipes.settings import Settings, read_toml
 
 
 @pytest.fixture
@@ -193,3 +195,25 @@ def test_a_long_file(tmp_path, monkeypatch):
     monkeypatch.setattr(bounded_files, "_DEEPEST_KEY", 10**6)
     with pytest.raises(ValueError, match="nested too deep"):
         parse_toml(f"a = {'[' * 30_000}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"settings": {"a": {"layout": "--user-dir evil"}}}, "plan.json: --layout must not have --user-dir"),
+        (
+            {"settings": {"a": {"lr": "--user-dir=evil"}}},
+            "plan.json: --lr must be a number of at least 0, but is --user",
+        ),
+        ({"evaluation": ["--task", "rouge", "--json", "evil"]}, "plan.json: evaluation must not have --json"),
+    ],
+)
+def test_the_plan_of_an_output_folder(tmp_path, changes, problem):
+    """An output folder of ``s2sft finetune`` may come from another machine."""
+    stages = Finetuning.__new__(Finetuning)
+    stages.output, stages.settings = tmp_path, Settings(Finetuning.declared)
+    plan = {"settings": {}, "evaluation": [], "least": 1, "cut": {}, "device": "on a CPU"}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, **changes}))
+    with pytest.raises(UserError) as error:
+        stages.take_plan()
+    assert problem in str(error.value)
