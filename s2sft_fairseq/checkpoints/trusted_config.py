@@ -6,10 +6,14 @@ classes pass options to Python's `eval`. Checkpoints are not trusted. A configur
 * classes that this plugin registers, or the user's own plugin (``--user-dir``): the user imported those;
 * a few classes of fairseq, listed here, that only compute with their options;
 
-and no option may be a text of Python code. Options on the command line are the user's own and are not checked.
+and no option may be a text of Python code. The paths in a configuration are those of another machine, or were made to
+read a file of this one: `clear_paths` removes them. Options on the command line are the user's own and are not checked;
+with ``--model-overrides`` the user names a path anew.
 """
 
 import ast
+import logging
+import re
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -23,6 +27,8 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 
 from s2sft_fairseq.errors import UserError, shown
+
+logger = logging.getLogger(__name__)
 
 FROM_FAIRSEQ: dict[str, tuple[str, ...]] = {
     "model": ("transformer", "transformer_align", "transformer_lm", "bart", "roberta"),
@@ -45,6 +51,11 @@ FROM_FAIRSEQ: dict[str, tuple[str, ...]] = {
 _NAMES = {part: ("_name", "arch" if part == "model" else part) for part in FROM_FAIRSEQ}
 # Names of files and folders may look like code, such as runs(1), but are never evaluated.
 _PATHS = frozenset(("data", "pretrained", "save_dir", "restore_file", "finetune_from_model", "user_dir", "log_file"))
+# Names of files and folders in fairseq's classes and this plugin's, and by their form in a user's plugin.
+_NAMED = ("continue_once", "span_vocab", "tensorboard_logdir", "pretrained_checkpoint", "load_pretrained_.*")
+_NAMED += ("sentencepiece_model", "bpe_codes", "bpe_merges", "bpe_vocab", "gpt2_encoder_json", "gpt2_vocab_bpe")
+_CLEARED = re.compile("|".join([*(_PATHS - {"data"}), *_NAMED, "(.*_)?(path|file|dir|folder)s?"]))
+_ABSENT = ("pretrained", "span_vocab", "user_dir")  # None means that there is none; fairseq's own must be texts
 _PLAIN = (type(None), bool, int, float)
 _HARMLESS_NODES = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set),
@@ -85,6 +96,38 @@ def check_config(path: str, state: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: cfg must be a dictionary of options, but is nested without end") from None
     if problems:
         raise UserError.of(problems[:20])
+
+
+def clear_paths(path: str, state: Mapping[str, Any]) -> None:
+    """Remove the paths from the configuration of a checkpoint, in place, so that none is opened.
+
+    Two remain (docs/reliability.md): ``pretrained`` of a model with adapters, the folder of its encoder; and ``data``.
+    Commands name their own data. A Python program that has fairseq build the task of a checkpoint reads its
+    dictionaries there.
+
+    Args:
+        path: the path of the checkpoint, for the log.
+        state: the contents of the file, which `check_config` has checked.
+    """
+    if _not_built.get().issuperset(FROM_FAIRSEQ):
+        return
+    for name in ("args", "cfg"):
+        for field in _clear(state.get(name), name):
+            logger.warning(f"{path}: {field} names a file, which is not opened: name it yourself if it is needed")
+
+
+def _clear(options: Any, where: str) -> Iterator[str]:
+    """Remove the paths from options and their parts; yield the places of those that results may depend on."""
+    values = _values(options) if isinstance(options, dict | Namespace) else {}
+    for key, value in values.items():
+        place = f"{where}.{key}"
+        if not isinstance(value, str):
+            yield from _clear(value, place)
+        elif value and _CLEARED.fullmatch(str(key)) and not (key == "pretrained" and values.get("lora_rank")):
+            values[key] = None if key in _ABSENT else ""
+            is_read = place.startswith(("cfg.model.", "cfg.task.")) or key.endswith("embed_path")
+            if is_read and key not in _PATHS:
+                yield place
 
 
 def _problems(state: Mapping[str, Any], skipped: frozenset[str]) -> Iterator[str]:

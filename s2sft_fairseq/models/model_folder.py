@@ -120,7 +120,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 def _encoder_of_adapters(checkpoint: Path) -> Path | None:
     """Return the folder of the encoder that a checkpoint with adapters names, if it exists."""
-    path = section(load_checkpoint(checkpoint, lazily=True), "model").get("pretrained")
+    options = section(load_checkpoint(checkpoint, lazily=True), "model")
+    path = options.get("pretrained") if options.get("lora_rank") else None
     return Path(path) if path and has_tokenizer(Path(path)) else None
 
 

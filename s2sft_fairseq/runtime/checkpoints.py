@@ -27,7 +27,7 @@ from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, what_it_is
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
-from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, not_built
+from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, clear_paths, not_built
 from s2sft_fairseq.errors import UserError, about
 from s2sft_fairseq.files import locked, remove_temporary
 from s2sft_fairseq.runtime import Function, wrap
@@ -79,6 +79,7 @@ def _load(file: BinaryIO, map_location: object = None) -> dict[str, Any]:
     """Replace `torch.load` where fairseq reads a checkpoint that it opened. As in fairseq, load onto the CPU."""
     state = load_checkpoint(file.name)
     check_config(file.name, state)
+    clear_paths(file.name, state)
     if isinstance(weights := state.get("model"), dict):
         check_finite(file.name, weights)
     return state
