@@ -7,6 +7,7 @@ from pathlib import Path
 
 from s2sft_fairseq.cli import call
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.recipes import grid
 from s2sft_fairseq.recipes.benchmarks import BENCHMARKS
 from s2sft_fairseq.recipes.recipe import Benchmark, Recipe
 from s2sft_fairseq.recipes.settings import read_toml, read_values
@@ -26,12 +27,12 @@ def main(arguments: Sequence[str]) -> None:
         return
     if name not in BENCHMARKS:
         raise UserError(f"s2sft recipe NAME must be one of {', '.join(BENCHMARKS)}, but is {name}")
-    recipe = open_recipe(name, words)
-    if problems := list(recipe.problems()):
-        raise UserError.of(problems)
-    if not (recipe.settings.dry_run or recipe.settings.dump_config):
-        recipe.find_encoder()
-    recipe.choose_lr()
+    end = words.index("--") if "--" in words else len(words)
+    request, own = grid.read_request(words[:end])
+    if request:
+        grid.run_grid(lambda of_cell: _ready(name, [*of_cell, *words[end:]]), own, request)
+        return
+    recipe = _ready(name, words)
     if recipe.settings.dump_config:
         head = f"{_about(recipe.benchmark)}\n\ns2sft recipe {name} --config FILE takes this file."
         print(recipe.settings.to_toml(head, recipe.run_options))
@@ -39,6 +40,21 @@ def main(arguments: Sequence[str]) -> None:
         recipe.show_commands()
     else:
         recipe.run()
+
+
+def _ready(name: str, words: Sequence[str]) -> Recipe:
+    """Return a recipe that can run.
+
+    Raises:
+        UserError: naming everything that is wrong with its settings.
+    """
+    recipe = open_recipe(name, words)
+    if problems := list(recipe.problems()):
+        raise UserError.of(problems)
+    if not (recipe.settings.dry_run or recipe.settings.dump_config):
+        recipe.find_encoder()
+    recipe.choose_lr()
+    return recipe
 
 
 def open_recipe(name: str, words: Sequence[str]) -> Recipe:
@@ -97,5 +113,6 @@ def _parser(name: str, benchmark: Benchmark) -> argparse.ArgumentParser:
     )
     for key, setting in {**benchmark.recipe.run_options, **benchmark.recipe.configurable(benchmark)}.items():
         setting._replace(default=getattr(usual, key)).add_to(parser, key)
+    grid.add_options(parser)
     parser.add_argument("--config", metavar="FILE", help="take settings from a file as --dump-config prints it")
     return parser

@@ -68,6 +68,11 @@ class Generation(Recipe):
         "DeltaLM, section 3.1": {"device_tokens": 4096, "accumulate": 128, "longest": 80},
     }
 
+    searched: ClassVar = (
+        *Recipe.searched,
+        *("method", "label_smoothing", "target_mask_prob", "noise_prob", "noise_symbol", "loss_tokens", "accumulate"),
+    )
+
     @classmethod
     def choose(cls, name: str, benchmark: Benchmark, settings: Settings) -> None:
         """Set the values of DeltaLM or of the preset, if one is given."""
@@ -80,6 +85,17 @@ class Generation(Recipe):
         """Return the name of the folder of this run."""
         s = self.settings
         return f"scored-{Path(s.hyp).name}" if s.hyp else f"{s.method}-seed{s.seed}"
+
+    def ranges_of_paper(self) -> dict[str, list[str]]:
+        """Return the ranges of s2s-ft's appendix A."""
+        if self.settings.method not in _MASKING:
+            return {}
+        lr = ["1e-5", "1.5e-5", "2e-5", "3e-5"] if self.is_large() else ["5e-5", "7e-5", "1e-4"]
+        return {"lr": lr, "epochs": ["10", "15", "20", "30"], "target_mask_prob": ["0.4", "0.5", "0.6", "0.7"]}
+
+    def score_files(self) -> list[Path]:
+        """Return the files of the scores of each direction."""
+        return [self.output_of(direction).with_suffix(".json") for direction in self.directions()]
 
     def directions(self) -> list[str]:
         """Return the folders of the corpus, X-Y, that are decoded and scored separately; "" is the corpus itself."""

@@ -79,6 +79,10 @@ class Recipe(Stages):
     declared: ClassVar[Mapping[str, Setting]] = TRAINING
     values: ClassVar[BySource] = {}
     """The settings of all benchmarks of this kind; the record of a benchmark may change them."""
+    searched: ClassVar[Sequence[str]] = (
+        *("lr", "epochs", "updates", "warmup", "warmup_share", "batch", "dropout", "weight_decay", "adam_eps"),
+    )
+    """Settings that ``--grid`` may search: those of a training that no other training of an output shares."""
     tokens_name: ClassVar[str] = "tokens"
     """Name of the folder of tokenized texts."""
 
@@ -150,6 +154,14 @@ class Recipe(Stages):
         """Return the name of the folder of this run."""
         return f"seed{self.settings.seed}"
 
+    def ranges_of_paper(self) -> dict[str, list[str]]:
+        """Return the values of each setting that the paper of this kind of benchmark tried."""
+        return {}
+
+    def score_files(self) -> list[Path]:
+        """Return the files of the scores of a finished run."""
+        raise NotImplementedError
+
     def problems(self) -> Iterator[str]:
         """Yield the problems of the settings of a run."""
         s, hyp = self.settings, getattr(self.settings, "hyp", "")
@@ -173,13 +185,18 @@ class Recipe(Stages):
         if self.settings.encoder:
             self.settings.encoder = str(local_path(self.settings.encoder))
 
+    def is_large(self) -> bool:
+        """Return whether the encoder is known to be 1,024 wide or more."""
+        config = Path(self.settings.encoder, "config.json")
+        if not self.settings.encoder or not has_part(config):
+            return False
+        width = re.search(r'"(?:hidden_size|encoder_embed_dim)"\s*:\s*(\d{1,9})\b', read_text(config))
+        return width is not None and int(width[1]) >= 1024
+
     def choose_lr(self) -> None:
         """Lower the learning rate for large encoders: s2s-ft's appendix A has 1e-5 to 3e-5 instead of 5e-5 to 1e-4."""
-        s, config = self.settings, Path(self.settings.encoder, "config.json")
-        if "lr" in s.given or not s.encoder or not has_part(config):
-            return
-        width = re.search(r'"(?:hidden_size|encoder_embed_dim)"\s*:\s*(\d{1,9})\b', read_text(config))
-        if width and int(width[1]) >= 1024 and float(s.lr) > 3e-5:
+        s = self.settings
+        if "lr" not in s.given and self.is_large() and float(s.lr) > 3e-5:
             text = f"the learning rate is {LARGE_LR} in place of {s.lr} (--lr takes another)"
             print(f"{self.name}: --encoder is a large one: {text}", file=sys.stderr)
             s.take({"s2s-ft, appendix A, for large encoders": {"lr": LARGE_LR}})

@@ -47,6 +47,10 @@ class Understanding(Recipe):
         """Predict with the trained model, and score the predictions."""
         raise NotImplementedError
 
+    def score_files(self) -> list[Path]:
+        """Return the file of the scores of the development set; of MNLI, the matched one."""
+        return [self.work / "valid.json"]
+
     def texts(self, split: str) -> list[Path]:
         """Return the tokenized texts of a split; MNLI has several files."""
         return sorted(self.tokens.glob(f"{split}*.txt"))
