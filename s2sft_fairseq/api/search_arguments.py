@@ -31,6 +31,16 @@ def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], 
         part[option] = value
 
 
+def values(cfg: DictConfig) -> dict[str, Any]:
+    """Return the value of each argument that this kind of model has, by name."""
+    found = {}
+    for name, argument in ARGUMENTS.items():
+        part = cfg.generation if argument.option in cfg.generation else cfg.task
+        if argument.option in part:
+            found[name] = part[argument.option]
+    return found
+
+
 def named(error: UserError) -> UserError:
     """Return an error with the names of options replaced by those of the arguments."""
     text = str(error)

@@ -16,7 +16,7 @@ from torch import Tensor
 from s2sft_fairseq.api.loading import Loaded, load, own_random_numbers
 from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score
-from s2sft_fairseq.api.search_arguments import apply, named
+from s2sft_fairseq.api.search_arguments import apply, named, values
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 from s2sft_fairseq.errors import UserError
@@ -160,6 +160,10 @@ class Seq2Seq:
         _warn_of_cuts(text_generator.cut_sources, len(ids), form)
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         return [[self._hypothesis(lines, each) for each in best] for best in found]
+
+    def search_defaults(self) -> dict[str, Any]:
+        """Return the search arguments of a call that leaves them out: of the model folder, or of ``s2sft generate``."""
+        return values(self._configured({})[1])
 
     def score(self, sources: Sequence[Text], targets: Sequence[str], *, target_lang: str | None = None) -> list[Score]:
         """Return the probability of each target given its source, as decoding computes it.

@@ -15,7 +15,7 @@ from typing import Any
 
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.hub import is_hub_name
-from s2sft_fairseq.serve.settings import LOCAL_NAMES, Access, Limits, read_key
+from s2sft_fairseq.serve.settings import HIGHEST_PORT, LOCAL_NAMES, Access, Limits, limit_problems, read_key
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ LIMITS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line until SIGTERM or Ctrl-C; then finish the running requests.
+    """Run the command line until SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C; then finish the running requests.
 
     Raises:
         UserError: naming everything that is wrong with the options, or the model.
@@ -57,7 +57,9 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         UserError: if the address is in use, or does not belong to this machine.
     """
-    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    from s2sft_fairseq.serve.connections import prompt_socket  # imports uvicorn, an extra
+
+    address = prompt_socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         address.bind((host, port))
@@ -72,39 +74,32 @@ def run(model: Any, options: argparse.Namespace, key: str | None, address: socke
     import uvicorn
 
     from s2sft_fairseq.serve.app import create_app
+    from s2sft_fairseq.serve.connections import configuration, seldom_logged
 
     limits = Limits(**{name: getattr(options, name) for name in LIMITS})
     app = create_app(model, limits, Access.of(options.host, key), name=options.model.resolve().stem)
-    config = uvicorn.Config(
-        app,
-        log_config=None,  # keep the log settings of the command
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        lifespan="on",
-        timeout_graceful_shutdown=int(limits.timeout) + 1,
-    )
+    server = uvicorn.Server(configuration(app, limits))
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again at its end: ignore it then
         signal.signal(number, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, server.handle_exit)
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address.listen()  # before the log names the page, so that connections are accepted by then
     logger.info(f"the page is at http://{shown}:{address.getsockname()[1]}/")
-    uvicorn.Server(config).run([address])
+    with seldom_logged("asyncio", "uvicorn.error"):
+        server.run([address])
 
 
 def _problems(options: argparse.Namespace) -> list[str]:
     found = []
     if missing := [name for name in ("fastapi", "uvicorn") if not importlib.util.find_spec(name)]:
         found.append(f"s2sft serve needs {' and '.join(missing)}: pip install 's2sft_fairseq[serve]'")
-    for name in LIMITS:
-        least = 0 if name == "max_wait_ms" else 1
-        if not getattr(options, name) >= least:  # also true of NaN
-            found.append(f"{as_option(name)} must be at least {least}, but is {getattr(options, name):g}")
+    found += limit_problems({name: getattr(options, name) for name in LIMITS})
     if options.max_queue < options.max_batch:
         found.append(f"--max-queue must be at least --max-batch ({options.max_batch}), but is {options.max_queue}")
-    if not 0 <= options.port <= 65535:
-        found.append(f"--port must be from 0 to 65535, but is {options.port}")
+    if not 0 <= options.port <= HIGHEST_PORT:
+        found.append(f"--port must be from 0 to {HIGHEST_PORT}, but is {options.port}")
     if options.api_key_file and options.open_to_all:
         found.append("--api-key-file and --open-to-all exclude each other: give one of them")
     if options.host not in LOCAL_NAMES and not (options.api_key_file or options.open_to_all):

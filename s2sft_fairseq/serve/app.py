@@ -1,7 +1,7 @@
 """The application: the endpoints of the model, and the web page."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from s2sft_fairseq import __version__
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.serve import schemas
-from s2sft_fairseq.serve.batching import Batcher
+from s2sft_fairseq.serve.batching import ENDED, Batcher
 from s2sft_fairseq.serve.gate import Gate, unexpected
 from s2sft_fairseq.serve.metrics import Metrics
 from s2sft_fairseq.serve.settings import Access, Limits, Refused
@@ -52,6 +52,9 @@ class Model(Protocol):
     def attention(self, source: Any, target: str) -> Any:
         """Return the attention weights of the tokens of a source."""
 
+    def search_defaults(self) -> Mapping[str, Any]:
+        """Return the search arguments that a request without options has, by name."""
+
 
 def create_app(
     model: Model, limits: Limits | None = None, access: Access | None = None, *, name: str = "model"
@@ -79,14 +82,15 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # these pages load their scripts from other servers
         redoc_url=None,
+        redirect_slashes=False,  # /generate/ is a wrong path like others: a redirect has no JSON
         responses={status: {"model": schemas.ErrorAnswer, "description": text} for status, text in REASONS.items()},
     )
     _add_model(app, model, batcher, limits)
-    _add_state(app, batcher, metrics, name)
+    _add_state(app, model, batcher, metrics, name)
     _add_page(app)
     _add_errors(app)
     paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
-    return Gate(app, access, limits, metrics, free={*PAGE, "/health"}, paths=paths)
+    return Gate(app, access, limits, metrics, free={*PAGE, "/health", "/defaults"}, paths=paths)
 
 
 def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> None:
@@ -137,13 +141,19 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
         )
 
 
-def _add_state(app: FastAPI, batcher: Batcher, metrics: Metrics, name: str) -> None:
+def _add_state(app: FastAPI, model: Model, batcher: Batcher, metrics: Metrics, name: str) -> None:
     @app.get("/health")
     async def health() -> schemas.HealthAnswer:
         """Return the state of the server, if the model's thread runs."""
         if not batcher.is_alive():
-            raise Refused(503, "the model's thread has ended")
+            raise Refused(503, ENDED)
         return schemas.HealthAnswer(status="ok", model=name, version=__version__, queue_length=batcher.queue_length())
+
+    @app.get("/defaults", include_in_schema=False)  # a part of the page
+    async def defaults() -> schemas.DefaultsAnswer:
+        """Return the search options of a request that leaves them out: those of the model's folder."""
+        found = model.search_defaults()
+        return schemas.DefaultsAnswer(**{name: found.get(name) for name in schemas.DefaultsAnswer.model_fields})
 
     @app.get("/metrics", response_class=Response)
     async def prometheus() -> Response:
@@ -174,7 +184,8 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def from_fastapi(request: Request, error: HTTPException) -> Response:
         status = 422 if error.status_code == 400 else error.status_code  # 400: JSON that cannot be parsed
-        return answer(Refused(status, str(error.detail), error.headers))
+        reason = f"{error.detail}{_hint(request, status, error.headers or {})}"
+        return answer(Refused(status, reason, error.headers))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -183,6 +194,15 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         return answer(unexpected())
+
+
+def _hint(request: Request, status: int, headers: Mapping[str, str]) -> str:
+    """Return what a client with a wrong path or method can do."""
+    if status == 404:
+        return f": {request.scope['path']} is no path of this server; /openapi.json lists them"
+    if status == 405:
+        return f": {request.scope['path']} takes {headers.get('allow', '')}, not {request.method}"
+    return ""
 
 
 def _problems(found: Sequence[Any]) -> list[str]:

@@ -1,15 +1,20 @@
 """The thread that runs the model, and the queue of requests that wait for it."""
 
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
 from s2sft_fairseq.serve.metrics import Metrics
 from s2sft_fairseq.serve.settings import Limits, Refused
 
+logger = logging.getLogger(__name__)
+
+ENDED = "the model's thread has ended: start the server again"
 Work = Callable[[list[Any]], Sequence[Any]]
 """A function from the items of a batch to their results, in the same order."""
 
@@ -33,7 +38,7 @@ class Batcher:
         self._limits, self._metrics = limits, metrics
         self._changed = threading.Condition()
         self._waiting: list[Job] = []
-        self._closed = False
+        self._closed = self._failed = False
         self._thread = threading.Thread(target=self._run, name="s2sft-model", daemon=True)
         self._thread.start()
         metrics.queue_length = self.queue_length
@@ -42,12 +47,14 @@ class Batcher:
         """Queue a job and return its future. Cancel the future to remove the job from the queue.
 
         Raises:
-            Refused: 429 if the queue is full, 503 if the server is shutting down.
+            Refused: 429 if the queue is full, 503 if the server is shutting down or the model's thread has ended.
         """
         job = Job(key, work, items)
         with self._changed:
             if self._closed:
                 raise Refused(503, "the server is shutting down")
+            if not self.is_alive():
+                raise Refused(503, ENDED)
             waiting = self._count()
             if waiting + len(items) > self._limits.max_queue:
                 reason = f"the queue is full: {waiting} of at most {self._limits.max_queue} sources wait"
@@ -63,7 +70,7 @@ class Batcher:
 
     def is_alive(self) -> bool:
         """Return whether the model's thread runs."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._failed
 
     def close(self) -> None:
         """Refuse new jobs, finish the waiting ones, and end the thread."""
@@ -77,8 +84,18 @@ class Batcher:
         return sum(len(job.items) for job in self._waiting)
 
     def _run(self) -> None:
-        while batch := self._next_batch():
-            self._do(batch)
+        batch: list[Job] = []
+        try:
+            while batch := self._next_batch():
+                self._do(batch)
+        except BaseException:  # errors of the work do not come here
+            logger.exception(ENDED)
+            with self._changed:
+                self._failed = True
+                orphans, self._waiting = [*batch, *self._waiting], []
+            for job in orphans:
+                with contextlib.suppress(InvalidStateError):  # its request has ended
+                    job.future.set_exception(Refused(503, ENDED))
 
     def _next_batch(self) -> list[Job]:
         """Wait for the next batch and return it; return an empty one if the batcher is closed and no job waits."""
@@ -119,9 +136,9 @@ class Batcher:
         items = [item for job in running for item in job.items]
         try:
             results = list(running[0].work(items))
-        except Exception as error:
+        except BaseException as error:
             if len(running) == 1:
-                running[0].future.set_exception(error)
+                running[0].future.set_exception(_for_the_future(error))
             else:  # run each job alone, so that only the failing one gets the error
                 for job in running:
                     self._do_alone(job)
@@ -135,5 +152,18 @@ class Batcher:
     def _do_alone(job: Job) -> None:
         try:
             job.future.set_result(list(job.work(job.items)))
-        except Exception as error:
-            job.future.set_exception(error)
+        except BaseException as error:
+            job.future.set_exception(_for_the_future(error))
+
+
+def _for_the_future(error: BaseException) -> Exception:
+    """Return an error that a future passes on.
+
+    Panics of libraries in Rust and `SystemExit` are no `Exception`. A `StopIteration` is lost on its way to asyncio. A
+    `CancelledError` would look like a request that the server itself ended.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
+        return error
+    translated = RuntimeError(f"{type(error).__name__}: {error}")
+    translated.__cause__ = error
+    return translated

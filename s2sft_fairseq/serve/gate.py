@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from s2sft_fairseq.serve.metrics import Metrics
-from s2sft_fairseq.serve.settings import Access, Limits, Refused
+from s2sft_fairseq.serve.settings import HEADERS, Access, Limits, Refused
 
 logger = logging.getLogger(__name__)
 
@@ -22,17 +22,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
-HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
-        b"form-action 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
 READ_AND_DROPPED = 8
 """A too large body is read up to this multiple of the limit, so that its sender receives the answer."""
 
@@ -91,8 +80,10 @@ class Gate:
         headers = dict(scope["headers"])  # of repeated headers, the last
         self._check_sender(scope, headers)
         if scope["method"] in ("GET", "HEAD"):  # these read no body and do not wait for the model
-            await self._app(scope, receive, answer)
+            await self._app({**scope, "method": "GET"}, receive, answer)  # the server leaves out the body for HEAD
             return
+        if scope.get("query_string"):
+            raise Refused(422, "options belong into the JSON of the body, not into the address")
         if self._open >= self._limits.max_concurrency:
             reason = f"{self._open} requests are open, and at most {self._limits.max_concurrency} may be"
             raise Refused(503, reason, {"Retry-After": "1"})
@@ -111,7 +102,7 @@ class Gate:
         if not self._access.allows_host(host):
             raise Refused(403, "this server answers to localhost only: the Host header names another")
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and origin.partition("://")[2] != host:
+        if not self._access.allows_origin(origin, host):
             raise Refused(403, "this server answers no page of another origin")
         if scope["path"] not in self._free and not self._access.allows_key(headers.get(b"authorization", b"")):
             raise Refused(401, "the header Authorization: Bearer KEY is needed", {"WWW-Authenticate": "Bearer"})
@@ -175,9 +166,7 @@ class Answer:
         if self.status:
             return
         body = refused.body()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
-        lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self({"type": "http.response.start", "status": refused.status, "headers": lines})
+        await self({"type": "http.response.start", "status": refused.status, "headers": refused.lines(body)})
         await self({"type": "http.response.body", "body": body})
 
 

@@ -107,6 +107,16 @@ class HealthAnswer(BaseModel):
     queue_length: int
 
 
+class DefaultsAnswer(BaseModel):
+    """The options of a request that leaves them out."""
+
+    beam: int | None
+    num_return: int | None
+    max_len: int | None
+    length_penalty: float | None
+    no_repeat_ngram: int | None
+
+
 class ErrorAnswer(BaseModel):
     """Why a request was not answered."""
 

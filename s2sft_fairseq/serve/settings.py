@@ -3,14 +3,35 @@
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+import logging
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option, shown
+
+logger = logging.getLogger(__name__)
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
-FEWEST_KEY_CHARACTERS = 16
+HIGHEST_PORT = 65535
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
+"""A Host header: a name or an address, IPv6 in brackets, and perhaps a port. It has no user and no blank."""
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        b"form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+"""Headers of every answer."""
+FEWEST_KEY_CHARACTERS, MOST_KEY_CHARACTERS = 16, 4096
 MOST_CHARACTERS = 1000
 """Maximum length of the reason in an answer."""
 
@@ -25,6 +46,18 @@ class Refused(Exception):
     def body(self) -> bytes:
         """Return the JSON of the answer, in ASCII, with the reason cut: it may quote a long request."""
         return json.dumps({"error": self.reason[:MOST_CHARACTERS]}).encode()
+
+    def lines(self, body: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the headers of the answer, without those of every answer."""
+        headers = {"content-type": "application/json", "content-length": str(len(body)), **self.headers}
+        return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+    def as_http(self) -> bytes:
+        """Return the answer as a server sends it that then closes the connection."""
+        body = self.body()
+        lines = [*self.lines(body), *HEADERS, (b"connection", b"close")]
+        status = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}".encode()
+        return b"\r\n".join([status, *(b": ".join(line) for line in lines), b"", body])
 
 
 @dataclass(frozen=True)
@@ -50,6 +83,39 @@ class Limits:
     timeout: float = 60.0
     """Seconds for a request, from the start of reading its body to its answer."""
 
+    def __post_init__(self) -> None:
+        """Check the limits.
+
+        Raises:
+            UserError: naming every limit that is out of range.
+        """
+        if problems := list(limit_problems(vars(self), least={"timeout": SHORTEST})):
+            raise UserError.of(problems)
+
+
+SHORTEST = 0.001
+"""The shortest timeout in Python, in seconds."""
+MOST_COUNT = 2**31 - 1
+RANGES: Mapping[str, tuple[float, float]] = {"max_wait_ms": (0, 60_000), "timeout": (1, 86_400)}
+"""The least and the largest value of a limit; all others are counts from 1 to `MOST_COUNT`."""
+
+
+def limit_problems(limits: Mapping[str, Any], least: Mapping[str, float] | None = None) -> Iterator[str]:
+    """Yield an error for each limit that is no number or out of range.
+
+    Args:
+        limits: the limits by name.
+        least: least values other than those of `RANGES`.
+    """
+    for name, value in limits.items():
+        lowest, highest = RANGES.get(name, (1, MOST_COUNT))
+        lowest = (least or {}).get(name, lowest)
+        kinds = (int, float) if name in RANGES else (int,)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not value >= lowest:  # also true of NaN
+            yield f"{as_option(name)} must be at least {lowest:g}, but is {shown(value)}"
+        elif value > highest:
+            yield f"{as_option(name)} must be at most {highest:,}, but is {shown(value)}"
+
 
 @dataclass(frozen=True)
 class Access:
@@ -67,8 +133,19 @@ class Access:
 
     def allows_host(self, host: str) -> bool:
         """Return whether a request may have this ``Host`` header."""
-        name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-        return not self.local or name.lower() in LOCAL_NAMES
+        if not self.local:
+            return True
+        found = _HOST.fullmatch(host)
+        if not found or int(found["port"] or 0) > HIGHEST_PORT:
+            return False
+        if found["v6"]:
+            return found["v6"] == "::1"
+        return found["name"].lower() in LOCAL_NAMES
+
+    @staticmethod
+    def allows_origin(origin: str, host: str) -> bool:
+        """Return whether a page of this origin may send requests to this host: it is the server's own, or no page."""
+        return origin in ("", f"http://{host}", f"https://{host}")
 
     def allows_key(self, authorization: bytes) -> bool:
         """Return whether an ``Authorization`` header holds the key. The comparison takes constant time."""

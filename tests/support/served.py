@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import uvicorn
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.serve.app import create_app
+from s2sft_fairseq.serve.connections import configuration, prompt_socket
 from s2sft_fairseq.serve.settings import Access, Limits
 
 
@@ -46,6 +48,16 @@ class FakeModel:
             SimpleNamespace(total=-float(len(target)), tokens=list(target), log_probs=[-1.0] * len(target))
             for target in targets
         ]
+
+    def search_defaults(self):
+        return {
+            "beam": 3,
+            "num_return": 2,
+            "max_len": 7,
+            "length_penalty": 0.5,
+            "no_repeat_ngram": 0,
+            "sampling": False,
+        }
 
     def attention(self, source, target):
         weights = np.full((len(target), len(source)), 1 / len(source))
@@ -95,11 +107,10 @@ def serving(model=None, access: Access | None = None, **limits) -> Iterator[Serv
     """Run a server on a free port of this machine; yield its client."""
     model = model or FakeModel()
     app = create_app(model, Limits(**limits), access, name="fake")
-    config = uvicorn.Config(
-        app, port=0, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=10
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    address = prompt_socket(socket.AF_INET)
+    address.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(configuration(app, Limits(**limits)))
+    thread = threading.Thread(target=server.run, args=[[address]])
     thread.start()
     try:
         while not server.started:

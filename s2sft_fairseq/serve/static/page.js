@@ -46,6 +46,15 @@ function request() {
   return body;
 }
 
+// Shows what an empty option means: the value of the model's folder.
+async function showDefaults() {
+  const answer = await fetch("defaults");
+  if (!answer.ok) return;
+  for (const [name, value] of Object.entries(await answer.json())) {
+    if (value !== null) byId(name).placeholder = String(value);
+  }
+}
+
 async function generate(event) {
   event.preventDefault();
   running?.abort();
@@ -138,3 +147,4 @@ byId("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("form").requestSubmit();
 });
 for (const token of document.querySelectorAll("#legend .token")) colour(token, Number(token.dataset.p));
+showDefaults();
