@@ -4,7 +4,9 @@ import hashlib
 import hmac
 import json
 import logging
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.errors import UserError, as_option, shown
+from s2sft_fairseq.received import regular_file
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ HEADERS = (
 )
 """Headers of every answer."""
 FEWEST_KEY_CHARACTERS, MOST_KEY_CHARACTERS = 16, 4096
+_KEY = re.compile(rb"[!-~]{%d,%d}" % (FEWEST_KEY_CHARACTERS, MOST_KEY_CHARACTERS))
 MOST_CHARACTERS = 1000
 """Maximum length of the reason in an answer."""
 
@@ -156,22 +160,28 @@ class Access:
 
 
 def read_key(path: Path) -> str:
-    """Return the key in a file, its only line.
+    """Return the key in a file, its only line; warn if others on this machine can read it.
 
     Raises:
-        UserError: the file cannot be read, has several lines or spaces, or its key is too short.
+        UserError: the file is no regular file, cannot be read, has several lines or blanks, or its key is too short.
     """
     try:
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds other characters than ASCII"
-        raise UserError(f"--api-key-file {path} cannot be read: {reason}") from None
-    if len(key) < FEWEST_KEY_CHARACTERS or not key.isprintable() or " " in key:
+        with regular_file(path).open("rb") as file:
+            content = file.read(MOST_KEY_CHARACTERS + 1)
+            mode = os.fstat(file.fileno()).st_mode
+    except OSError as error:
+        raise UserError(f"--api-key-file {path} cannot be read: {error.strerror}") from None
+    except UserError as error:
+        raise UserError(f"--api-key-file {error}") from None
+    key = content.removesuffix(b"\n").removesuffix(b"\r")
+    if not _KEY.fullmatch(key):
         raise UserError(
-            f"--api-key-file must hold one line of at least {FEWEST_KEY_CHARACTERS} characters without spaces, but "
-            f"{path} holds {len(key)} characters in {len(key.splitlines())} lines"
+            f"--api-key-file must hold one line of {FEWEST_KEY_CHARACTERS} to {MOST_KEY_CHARACTERS} printable ASCII "
+            f"characters without blanks, but {path} holds {len(content)} bytes in {len(content.splitlines())} lines"
         )
-    return key
+    if mode & stat.S_IROTH:
+        logger.warning(f"--api-key-file {path} can be read by everybody on this machine: chmod o-r {path}")
+    return key.decode()
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,15 +1,21 @@
+import contextlib
+import http.client
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
-import urllib.request
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from processes import ROOT, environment
 
 from s2sft_fairseq.commands import serve
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.serve.settings import Limits
 
 
@@ -61,6 +67,14 @@ def test_problems_are_reported_together(call_command):
         assert text in stderr
 
 
+@pytest.mark.parametrize("name", serve.LIMITS)
+def test_numbers_without_sense(call_command, tmp_path, name):
+    option = as_option(name)
+    for value in ("nan", "inf", "-inf", "-1", "1e300", "9" * 30, "many"):
+        stderr = call_command("serve", tmp_path, f"{option}={value}", status=2).stderr
+        assert option in stderr.splitlines()[-1]  # below argparse's usage
+
+
 def test_a_key_for_everybody(call_command, tmp_path):
     words = ("--api-key-file", tmp_path / "key", "--open-to-all")
     assert "exclude each other" in call_command("serve", tmp_path, *words, status=2).stderr
@@ -81,33 +95,83 @@ def test_without_the_extra(call_command, tmp_path, monkeypatch):
 
 PROGRAM = """
 import sys
-from pathlib import Path
 from served import FakeModel
 from s2sft_fairseq import cli
 from s2sft_fairseq.commands import serve
 def main(arguments):
     options = serve._parser().parse_args(arguments)
-    serve.run(FakeModel(), options, None, serve.bind(options.host, options.port))
+    model = FakeModel()
+    model.seconds = 0.5
+    serve.run(model, options, None, serve.bind(options.host, options.port))
 serve.main = main
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(number, tmp_path):
+@contextlib.contextmanager
+def served(folder, before=None):
+    """Start a server whose model takes half a second, in a process; yield the process and the port."""
     pytest.importorskip("uvicorn", reason="the extra serve is not installed")
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), "--port", "0"],
-        env=environment(PYTHONPATH=f"{ROOT}:{ROOT}/tests/support"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    log = iter(process.stderr)  # the iterator ends with the process
-    port = next(found[1] for line in log if (found := re.search(r"the page is at http://127.0.0.1:(\d+)/", line)))
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
-        assert answer.status == 200
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (0, ""), err
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder), "--port", "0"],
+            env=environment(PYTHONPATH=f"{ROOT}:{ROOT}/tests/support"),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            preexec_fn=before,
+        )
+    try:
+        end = time.monotonic() + 60
+        while not (found := re.search(r"http://127.0.0.1:(\d+)/", (folder / "log").read_text())):
+            assert process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
+            time.sleep(0.02)
+        yield process, int(found[1])
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+
+
+def ask(port):
+    """Send a request and return its connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", "/generate", '{"source": "abc"}', {"Content-Type": "application/json"})
+    return connection
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it_after_the_open_requests(number, tmp_path):
+    with served(tmp_path) as (process, port):
+        connection = ask(port)
+        time.sleep(0.2)
+        process.send_signal(number)
+        assert connection.getresponse().status == 200
+        connection.close()
+        out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, b""), (tmp_path / "log").read_text()
+
+
+@pytest.mark.process
+def test_more_connections_than_files_under_nohup(tmp_path):
+    """Clients get an error, the log stays short, the processor idle, and afterwards all is well."""
+
+    def before():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with served(tmp_path, before) as (process, port), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 5)) for _ in range(150)]
+        start = processor_seconds(process)
+        time.sleep(1.5)
+        assert processor_seconds(process) - start < 0.5
+        assert b"HTTP/1.1 200" not in clients[-1].recv(1000)
+        stack.close()
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert ask(port).getresponse().status == 200
+        assert (tmp_path / "log").stat().st_size < 5000
+
+
+def processor_seconds(process):
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -4,9 +4,12 @@ import json
 import random
 import threading
 
+import exported
 import pytest
 
 import s2sft_fairseq
+
+batching = pytest.importorskip("s2sft_fairseq.serve.batching")
 
 
 def test_generate(serve):
@@ -121,6 +124,14 @@ def test_refused(shared, path, body, status, reason):
     assert reason in done.json["error"]
 
 
+@pytest.mark.parametrize("name", ["beam", "num_return", "max_len", "length_penalty", "no_repeat_ngram"])
+def test_numbers_without_sense(shared, name):
+    for value in (float("nan"), float("inf"), float("-inf"), -11, 10**30, 1e300, "2", [], {}, True):
+        done = shared.ask("/generate", {"source": "a", name: value})
+        assert done.status == 422
+        assert done.json["error"].startswith(name)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -159,6 +170,52 @@ def test_health(shared):
     }
 
 
+def test_health_if_the_thread_of_the_model_has_ended(serve, monkeypatch):
+    served = serve()
+    assert served.ask("/health").status == 200
+    monkeypatch.setattr(batching.Batcher, "is_alive", lambda self: False)
+    for done in (served.ask("/health"), served.generate("a")):
+        assert (done.status, list(done.json)) == (503, ["error"])
+
+
+def test_defaults_are_those_of_the_model(shared):
+    assert shared.ask("/defaults").json == {
+        "beam": 3,
+        "num_return": 2,
+        "max_len": 7,
+        "length_penalty": 0.5,
+        "no_repeat_ngram": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        *(("GET", "/generate/", 404, None), ("POST", "/generate/", 404, None), ("GET", "/health/", 404, None)),
+        *(("GET", "/generate", 405, "POST"), ("DELETE", "/generate", 405, "POST"), ("OPTIONS", "/score", 405, "POST")),
+        *(("POST", "/health", 405, "GET"), ("PUT", "/", 405, "GET"), ("MADEUP", "/attention", 405, "POST")),
+        *(("GET", "//generate", 404, None), ("OPTIONS", "*", 404, None), ("GET", "/%00", 404, None)),
+    ],
+)
+def test_wrong_paths_and_methods(shared, method, path, status, allowed):
+    done = shared.ask(path, method=method)
+    assert (done.status, list(done.json), done.headers["Allow"]) == (status, ["error"], allowed)
+    assert "Location" not in done.headers
+    assert allowed is None or method in done.json["error"]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/", 200), ("/health", 200), ("/generate", 405), ("/nothing", 404)])
+def test_head_has_the_answer_of_get_without_its_body(shared, path, status):
+    done, whole = shared.ask(path, method="HEAD"), shared.ask(path)
+    assert (done.status, whole.status, done.text) == (status, status, "")
+    assert done.headers["Content-Type"] == whole.headers["Content-Type"]
+
+
+def test_options_in_the_address_are_not_ignored(shared):
+    done = shared.ask("/generate?beam=2", {"source": "a"})
+    assert done.status == 422 and "body" in done.json["error"]
+
+
 def test_the_description_needs_nothing_from_elsewhere(shared):
     found = shared.ask("/openapi.json").json
     assert set(found["paths"]) == {"/generate", "/score", "/attention", "/health", "/metrics"}
@@ -170,7 +227,7 @@ def test_the_description_needs_nothing_from_elsewhere(shared):
     "path", ["/../setup.cfg", "/%2e%2e/setup.cfg", "/static/index.html", "/page.js/", "//etc/passwd"]
 )
 def test_no_path_reaches_the_file_system(shared, path):
-    assert shared.ask(path).status in (307, 404)
+    assert shared.ask(path).status == 404
 
 
 def malformed(draw: random.Random) -> bytes:
@@ -202,3 +259,20 @@ def test_malformed_requests_are_answered(serve):
         statuses.add(done.status)
     assert statuses == {200, 422}
     assert served.ask("/health").status == 200
+
+
+def test_without_options_the_texts_are_those_of_python(tmp_path):
+    """The page sends no options either, and shows those of the folder."""
+    search = {"beam": 3, "nbest": 2, "lenpen": 0.3, "max_len_b": 9, "no_repeat_ngram_size": 2}
+    exported.write_model_folder(tmp_path / "model", search=search)
+    model = s2sft_fairseq.Seq2Seq.from_pretrained(tmp_path / "model", device="cpu")
+    model.go = threading.Event()  # the server sets it at its end
+    from served import serving  # needs the extra
+
+    with serving(model) as served:
+        defaults = served.ask("/defaults").json
+        found = served.generate(["w5 w6 w7", "w9"]).json["results"]
+    assert defaults == {"beam": 3, "num_return": 2, "max_len": 9, "length_penalty": 0.3, "no_repeat_ngram": 2}
+    expected = model.hypotheses(["w5 w6 w7", "w9"])
+    assert [[each["text"] for each in best] for best in found] == [[each.text for each in best] for best in expected]
+    assert [best[0]["text"] for best in found] == model.generate(["w5 w6 w7", "w9"])

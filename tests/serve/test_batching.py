@@ -1,5 +1,5 @@
 import threading
-from concurrent.futures import wait
+from concurrent.futures import CancelledError, wait
 
 import pytest
 
@@ -129,3 +129,41 @@ def test_closing_finishes_waiting_jobs_and_accepts_no_more(make, work):
     work.go.set()
     closing.join(10)
     assert first.result(0) == busy_future.result(0) == [2]
+
+
+class Panic(BaseException):
+    """Like the exception of a library in Rust that panics."""
+
+
+@pytest.mark.parametrize("error", [Panic("the decoder"), SystemExit(3), StopIteration("end"), CancelledError("no")])
+def test_whatever_the_work_raises_the_thread_goes_on(make, error):
+    def broken(items):
+        raise error
+
+    batcher = make()
+    futures = [batcher.submit("a", broken, [item]) for item in range(2)]
+    for future in futures:
+        with pytest.raises(RuntimeError, match=type(error).__name__) as found:
+            future.result(5)
+        assert found.value.__cause__ is error
+    assert batcher.submit("b", list, [1]).result(5) == [1]
+
+
+def test_if_the_thread_ends_all_requests_fail_at_once(make, work, monkeypatch):
+    batcher = make()
+    busy(batcher, work)
+    waiting, gone = (batcher.submit("a", work, [item]) for item in (1, 2))
+    gone.cancel()
+
+    def panic():
+        raise Panic
+
+    monkeypatch.setattr(batcher, "_next_batch", panic)
+    work.go.set()
+    with pytest.raises(Refused) as refused:
+        waiting.result(5)
+    assert refused.value.status == 503
+    assert not batcher.is_alive()
+    with pytest.raises(Refused, match="thread has ended") as refused:
+        batcher.submit("a", work, [1])
+    assert refused.value.status == 503

@@ -71,7 +71,7 @@ def test_headers_that_do_not_come(serve, begun):
         found = read_all(client)
     assert answers(found) == [408] * bool(begun)
     assert not begun or "headers" in error_of(found)
-    assert not served.server.server_state.connections
+    served.wait_until(lambda: not served.server.server_state.connections)
 
 
 def test_headers_that_come_byte_by_byte_after_an_answer(serve):
@@ -183,21 +183,24 @@ def test_a_body_that_breaks_after_its_answer(serve, caplog):
         assert client.recv(65536).startswith(b"HTTP/1.1 200")
         client.sendall(b"xyz\r\n")
         with contextlib.suppress(ConnectionResetError):
-            assert read_all(client) in (b"", b'{"status":"ok"')
+            read_all(client)  # ends, because the server closes the connection
     assert "Traceback" not in caplog.text
 
 
 def test_more_clients_than_there_may_be(serve, monkeypatch):
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
     served = serve()
-    with connect(served), connect(served):
-        served.wait_until(lambda: len(served.server.server_state.connections) == 2)
-        with connect(served) as third:
-            third.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            found = read_all(third)
-        assert answers(found) == [503]
-        assert "2 clients" in error_of(found)
-        assert b"retry-after: 1" in found
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(connect(served))
+        served.wait_until(lambda: len(served.server.server_state.connections) == 4)
+        fifth, sixth = (stack.enter_context(connect(served)) for _ in range(2))
+        assert read_all(sixth) == b""
+        fifth.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        found = read_all(fifth)
+    assert answers(found) == [503]
+    assert "4 clients" in error_of(found)
+    assert b"retry-after: 1" in found
     served.wait_until(lambda: not served.server.server_state.connections)
     assert served.ask("/health").status == 200
 

@@ -44,6 +44,12 @@ def test_names_of_the_options_are_those_of_requests(elements):
     assert names == set(schemas.GenerateRequest.model_fields) - {"source"}
 
 
+def test_options_are_empty_until_the_user_sets_them(elements):
+    """An empty option is that of the model's folder, as in Python."""
+    assert not [attributes for tag, attributes in elements if tag == "input" and "value" in attributes]
+    assert "placeholder" in (STATIC / "page.js").read_text()
+
+
 def test_no_inline_code_and_no_external_resources(elements):
     for tag, attributes in elements:
         assert not [name for name in attributes if name == "style" or name.startswith("on")], (tag, attributes)
@@ -96,10 +102,11 @@ def test_with_the_keyboard_alone(opened, serve):
     page.evaluate("document.getElementById('source').focus()")
     page.type("<b>text</b>")
     page.press("Enter", ctrl=True)
-    page.wait_until("document.querySelectorAll('#results li').length == 3")
-    assert served.model.batches == [(["<b>text</b>"], {"beam": 5, "num_return": 3})]
+    page.wait_until("document.querySelectorAll('#results li').length == 1")
+    assert served.model.batches == [(["<b>text</b>"], {})]
+    assert page.evaluate("document.getElementById('beam').placeholder") == "3"
     assert page.evaluate("document.querySelector('#results .text').textContent") == "<b>text</b>"[::-1]
-    assert page.evaluate("document.getElementById('status').textContent").startswith("3 texts in ")
+    assert page.evaluate("document.getElementById('status').textContent").startswith("1 text in ")
     page.evaluate("document.getElementById('generate').focus()")
     page.press("Tab")
     assert page.evaluate(f"{FOCUS}.getAttribute('aria-label')") == ">, probability 90 %"
@@ -146,7 +153,7 @@ def test_the_key_is_asked_for(opened, serve):
     page.wait_until(f"{FOCUS}.id == 'key'")
     page.type("0123456789abcdef")
     page.press("Enter")
-    page.wait_until("document.querySelectorAll('#results li').length == 3")
+    page.wait_until("document.querySelectorAll('#results li').length == 1")
 
 
 @pytest.mark.process
@@ -155,7 +162,7 @@ def test_on_a_narrow_screen(opened, serve):
     page.resize(320, 640)
     page.evaluate("document.getElementById('source').value = 'x'.repeat(300)")
     page.evaluate("document.getElementById('generate').click()")
-    page.wait_until("document.querySelectorAll('#results li').length == 3")
+    page.wait_until("document.querySelectorAll('#results li').length == 1")
     page.evaluate("document.querySelector('#results .token').click()")
     page.wait_until("!document.getElementById('attention').hidden")
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
