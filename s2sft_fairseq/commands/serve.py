@@ -63,9 +63,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         address.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for names that DNS cannot have
         address.close()
-        raise UserError(f"--host {host} and --port {port} are no free address: {error.strerror}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--host {host} and --port {port} are no free address: {reason}") from None
     return address
 
 

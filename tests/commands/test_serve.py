@@ -15,7 +15,7 @@ import pytest
 from processes import ROOT, environment
 
 from s2sft_fairseq.commands import serve
-from s2sft_fairseq.errors import as_option
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.serve.settings import Limits
 
 
@@ -85,6 +85,12 @@ def test_an_address_that_is_taken(call_command, tmp_path):
         port = taken.getsockname()[1]
         stderr = call_command("serve", tmp_path, "--port", port, status=2).stderr
     assert f"--host 127.0.0.1 and --port {port} are no free address: Address already in use" in stderr
+
+
+@pytest.mark.parametrize("host", ["256.256.256.256", "a" * 300, "..", "ä" * 100])
+def test_an_address_that_cannot_be(host):
+    with pytest.raises(UserError, match="--host"):
+        serve.bind(host, 0)
 
 
 def test_without_the_extra(call_command, tmp_path, monkeypatch):
