@@ -34,10 +34,10 @@ def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], 
 def values(cfg: DictConfig) -> dict[str, Any]:
     """Return the value of each argument that this kind of model has, by name."""
     found = {}
-    for name, argument in ARGUMENTS.items():
-        part = cfg.generation if argument.option in cfg.generation else cfg.task
-        if argument.option in part:
-            found[name] = part[argument.option]
+    for name, option in PYTHON.items():
+        part = cfg.generation if option in cfg.generation else cfg.task
+        if option in part:
+            found[name] = part[option]
     return found
 
 

@@ -63,7 +63,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         address.bind((host, port))
-    except (OSError, UnicodeError) as error:  # the latter for names that DNS cannot have
+    except (OSError, UnicodeError, TypeError) as error:  # the last two for names that DNS cannot have
         address.close()
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--host {host} and --port {port} are no free address: {reason}") from None
