@@ -26,6 +26,11 @@ _WHERE = {
     "finetune": "s2sft_fairseq.recipes.finetune",
 }
 
+if sys.version_info >= (3, 14):
+    from s2sft_fairseq import optional_types
+
+    optional_types.install()
+
 # fairseq's module for speech logs on import that a package is missing, which text does not need.
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 if "fairseq" in sys.modules:  # fairseq imports this folder as its --user-dir

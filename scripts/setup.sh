@@ -3,7 +3,7 @@
 #
 #   bash scripts/setup.sh
 #
-# Needs Python 3.11 to 3.13 with its headers, pip and a C++ compiler. An environment that is current stays as it is. One
+# Needs Python 3.11 to 3.14 with its headers, pip and a C++ compiler. An environment that is current stays as it is. One
 # that was interrupted, or was made from other versions of constraints.txt, setup.cfg, pyproject.toml or this script, is
 # made anew. Several set-ups at once wait for one another.
 #
@@ -44,18 +44,18 @@ run() {
 
 # Print the first suitable Python, that of the environment first; resolve a virtual environment to its base interpreter.
 find_python() {
-    local candidates=("$venv/bin/python" python3.11 python3.12 python3.13 python3)
+    local candidates=("$venv/bin/python" python3.11 python3.12 python3.13 python3.14 python3)
     local candidate found version base seen=""
     [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
     for candidate in "${candidates[@]}"; do
         found=$("$candidate" -c 'import sys
 print("%d.%d.%d" % sys.version_info[:3], getattr(sys, "_base_executable", sys.executable))' 2>/dev/null) || continue
         version=${found%% *} base=${found#* }
-        case $version in 3.11.* | 3.12.* | 3.13.*) echo "$base"; return ;; esac
+        case $version in 3.11.* | 3.12.* | 3.13.* | 3.14.*) echo "$base"; return ;; esac
         seen+="${seen:+, }$candidate is Python $version"
     done
-    [ -n "$seen" ] || seen="none of ${PYTHON:-python3.11, python3.12, python3.13, python3} runs"
-    fail "Python 3.11 to 3.13 is needed, but $seen; install one, or name it: PYTHON=/path/to/python3.11"
+    [ -n "$seen" ] || seen="none of ${PYTHON:-python3.11, python3.12, python3.13, python3.14, python3} runs"
+    fail "Python 3.11 to 3.14 is needed, but $seen; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
 # Print what this machine lacks, one problem per line.
