@@ -3,9 +3,9 @@
 #
 #   bash scripts/setup.sh
 #
-# Needs Python 3.11 to 3.14 with its headers, pip and a C++ compiler. An environment that is current stays as it is. One
-# that was interrupted, or was made from other versions of constraints.txt, setup.cfg, pyproject.toml or this script, is
-# made anew. Several set-ups at once wait for one another.
+# Needs Python 3.11 to 3.14 with its headers, pip and, except for 3.12 on Linux, a C++ compiler. An environment that is
+# current stays as it is. One that was interrupted, or was made from other versions of constraints.txt, setup.cfg,
+# pyproject.toml or this script, is made anew. Several set-ups at once wait for one another.
 #
 #   PYTHON=/path/to/python bash scripts/setup.sh    use this Python instead of the first suitable one
 #   VENV=/path/to/folder bash scripts/setup.sh      make this folder (relative to the root) instead of .venv
@@ -68,7 +68,9 @@ if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip
     print(f"{name} cannot make virtual environments; install its venv module (Debian: python3-venv)")
 if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
     print(f"{name} has no header files; install them (Debian: python3-dev)")
-for variable in ("CC", "CXX"):
+# fairseq-fixed has a wheel for this Python and platform, and is built from source for all others.
+has_wheel = sys.version_info[:2] == (3, 12) and sysconfig.get_platform() == "linux-x86_64"
+for variable in () if has_wheel else ("CC", "CXX"):
     command = os.environ.get(variable) or sysconfig.get_config_var(variable) or "c++"
     if not shutil.which(shlex.split(command)[0]):
         print(f"no C++ compiler: {command} is not there; install it (Debian: g++), or set {variable} to another")

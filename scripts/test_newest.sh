@@ -18,17 +18,21 @@ left_out=(--ignore=tests/runtime/test_lost_ranks.py --ignore=tests/runtime/test_
 say() { echo "newest: $*"; }
 version() { "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null; }
 
-# Print the newest Python 3.13 or 3.12, from PATH or pyenv, whose versions are not on PATH unless chosen.
+# Print the newest Python from 3.14 to 3.12: one on PATH, one of pyenv, whose versions are not on PATH unless chosen, or
+# for 3.14 one that is unpacked from Debian's newest suite.
 find_newest() {
     local minor candidate
     if [ -n "${PYTHON_NEWEST:-}" ]; then
         echo "$PYTHON_NEWEST"
         return
     fi
-    for minor in 13 12; do
+    for minor in 14 13 12; do
         for candidate in "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/python; do
             case $(version "$candidate") in "3.$minor."*) echo "$candidate"; return ;; esac
         done
+        if [ "$minor" = 14 ] && bash scripts/python_of_debian.sh 3.14 .python-3.14 2>/dev/null; then
+            return
+        fi
     done
 }
 

@@ -94,7 +94,7 @@ def test_metadata(metadata):
     assert metadata["Version"] == s2sft_fairseq.__version__
     assert metadata["License-Expression"] == "MIT"
     assert metadata["License-File"] == "LICENSE"
-    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.15"}
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
 

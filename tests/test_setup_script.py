@@ -117,24 +117,24 @@ def test_two_at_once_install_once(checkout):
     assert sum("is current" in output for output in outputs) == 1
 
 
-@pytest.mark.parametrize("version", ["3.11.0", "3.13.0"])
+@pytest.mark.parametrize("version", ["3.11.0", "3.14.0"])
 def test_every_supported_python(checkout, version):
     status, output = set_up(checkout, VERSION=version)
     assert status == 0, output
 
 
-@pytest.mark.parametrize("version", ["3.10.4", "3.14.0"])
+@pytest.mark.parametrize("version", ["3.10.4", "3.15.0"])
 def test_error_of_an_unsuitable_python(checkout, version):
     python = checkout.parent / "python"
     status, output = set_up(checkout, VERSION=version)
     assert status == 1
-    assert f"setup: error: Python 3.11 to 3.13 is needed, but {python} is Python {version}; install one" in output
+    assert f"setup: error: Python 3.11 to 3.14 is needed, but {python} is Python {version}; install one" in output
 
 
 def test_error_of_no_python(checkout):
     status, output = set_up(checkout, PYTHON="/no/such/python")
     assert status == 1
-    assert "setup: error: Python 3.11 to 3.13 is needed, but none of /no/such/python runs" in output
+    assert "setup: error: Python 3.11 to 3.14 is needed, but none of /no/such/python runs" in output
 
 
 def test_finds_the_only_suitable_python_by_its_name(checkout):

@@ -37,7 +37,7 @@ def run(tmp_path):
     (checkout / "scripts/setup.sh").write_text(SET_UP)
     (checkout / "scripts/test.sh").write_text(TEST)
     pyenv = tmp_path / "pyenv"
-    for minor in (12, 13):  # as pyenv's for a version that is not selected
+    for minor in (12, 13, 14):  # as pyenv's for a version that is not selected
         path = write_python(tmp_path / f"path/python3.{minor}", "")
         path.write_text("#!/bin/sh\nexit 127\n")
 
@@ -79,6 +79,7 @@ def test_a_failure_under_one_setting_fails_the_script(run):
         ({"path": ["3.12.4"], "versions": ["3.13.0"]}, "3.13.0"),
         ({"path": ["3.13.5"], "versions": ["3.12.1"]}, "3.13.5"),
         ({"path": ["3.12.4"]}, "3.12.4"),
+        ({"path": ["3.13.5"], "versions": ["3.14.1"]}, "3.14.1"),
     ],
 )
 def test_the_newest_python_is_found(run, found, chosen):
