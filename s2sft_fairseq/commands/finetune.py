@@ -8,7 +8,9 @@ from s2sft_fairseq.cli import call
 from s2sft_fairseq.corpora.pairs import USUAL, Fields
 from s2sft_fairseq.recipes.finetune import Finetuning, read_given
 
-_FORMATS = "a .jsonl file (objects with src and tgt), a .tsv file of two columns, or two line-aligned files; with .gz"
+_FORMATS = (
+    "a .jsonl file (objects with src and tgt), a .tsv or .csv file of two columns, or two line-aligned files; with .gz"
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -21,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     end = words.index("--") if "--" in words else len(words)
     texts = vars(_parser().parse_args(_joined(words[:end])))
     files = {name: texts.pop(name, []) for name in ("train", "valid", "test")}
-    fields = Fields(tuple(texts.pop("source", USUAL.source)), texts.pop("target", USUAL.target))
+    fields = Fields.of(texts.pop("source", USUAL.source), texts.pop("target", USUAL.target))
     Finetuning(files, fields, read_given(texts), words[end + 1 :], call).run()
 
 
@@ -54,8 +56,14 @@ def _parser() -> argparse.ArgumentParser:
         ("test", "the test set; without it the model is scored on the validation set"),
     ):
         pairs.add_argument(f"--{name}", type=Path, nargs="+", metavar="FILE", help=what)
-    pairs.add_argument("--source", nargs="+", metavar="FIELD", help="keys of .jsonl that make up a source (src)")
-    pairs.add_argument("--target", metavar="FIELD", help="key of the target, a text or a list of references (tgt)")
+    pairs.add_argument(
+        "--source", nargs="+", metavar="FIELD", help="keys of .jsonl, or columns, that make up a source (src)"
+    )
+    pairs.add_argument(
+        "--target",
+        metavar="FIELD",
+        help="key or column of the target (tgt); in .jsonl it may have a list of references",
+    )
     for title, declared in (("files", Finetuning.run_options), ("settings", Finetuning.declared)):
         group = parser.add_argument_group(title)
         for key, setting in declared.items():

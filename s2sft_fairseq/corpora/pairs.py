@@ -1,10 +1,11 @@
-"""The user's own pairs: JSON lines, a table of two columns, or two line-aligned files; any may be compressed.
+"""The user's own pairs: JSON lines, a table with tabs or commas, or two line-aligned files; any may be compressed.
 
 A source may have several fields: the given keys of a JSON object, or the parts of a text that are separated by
 ``[SEP]``. For generation and scoring, pairs with the same source are merged into one example with several references.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,15 @@ from s2sft_fairseq.corpora.reading import (
     aligned_lines,
     numbered_lines,
     one_line,
-    take,
 )
+from s2sft_fairseq.corpora.tables import NAMING, is_table, read_table
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.data.bounded_files import parse_json
-from s2sft_fairseq.data.text_files import is_json_lines, plain_name
+from s2sft_fairseq.data.text_files import is_json_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import bar
+
+logger = logging.getLogger(__name__)
 
 HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 50, 50, 1000
 """One of 50 pairs is held out for validation, but at least 50 and at most 1,000 pairs."""
@@ -33,10 +36,29 @@ HELD_OUT_OF_FEW = 5
 
 
 class Fields(NamedTuple):
-    """Keys of a JSON object; the value of the target may be a list of references."""
+    """Keys of a JSON object, or columns of a table; the value of a JSON target may be a list of references."""
 
     source: tuple[str, ...] = ("src",)
     target: str = "tgt"
+
+    @classmethod
+    def of(cls, source: str | Iterable[str], target: str) -> "Fields":
+        """Return the fields of a program, which names a single one by a text.
+
+        Raises:
+            UserError: they are no names, or a name occurs twice.
+        """
+        names = (source,) if isinstance(source, str) else tuple(source) if isinstance(source, Iterable) else ()
+        problems = []
+        if not names or not all(isinstance(name, str) and name for name in names):
+            problems.append(f"source must be a name or a list of names, but is {source!r:.60}")
+        if not isinstance(target, str) or not target:
+            problems.append(f"target must be a name, but is {target!r:.60}")
+        elif len({*names, target}) <= len(names):
+            problems.append(f"source and target must be different names, but are {', '.join([*names, target])}")
+        if problems:
+            raise UserError.of(problems)
+        return cls(names, target)
 
 
 USUAL = Fields()
@@ -45,8 +67,8 @@ USUAL = Fields()
 def file_problems(option: str, paths: Sequence[Path]) -> Iterator[str]:
     """Yield errors in the file names of an option."""
     yield from (f"{option} {path}: no such file" for path in paths if not path.exists())
-    if len(paths) == 1 and not (is_json_lines(paths[0]) or plain_name(paths[0]).endswith(".tsv")):
-        yield f"{option} must be a .jsonl file, a .tsv file or two line-aligned files, but is {paths[0]} alone"
+    if len(paths) == 1 and not (is_json_lines(paths[0]) or is_table(paths[0])):
+        yield f"{option} must be a .jsonl, .tsv or .csv file, or two line-aligned files, but is {paths[0]} alone"
     if len(paths) > 2:
         yield f"{option} must be one file or two, but names {len(paths)}"
 
@@ -55,24 +77,35 @@ def read_pairs(paths: Sequence[Path], fields: Fields, malformed: Malformed) -> I
     """Yield the examples of a file of JSON lines or of a table, or of two line-aligned files.
 
     Args:
-        paths: one file whose name ends in ``.jsonl`` or ``.tsv``, or the files of sources and targets; ``.gz`` may
-            follow.
-        fields: keys of JSON objects.
+        paths: one file whose name ends in ``.jsonl``, ``.tsv`` or ``.csv``, or the files of sources and targets;
+            ``.gz`` may follow.
+        fields: keys of JSON objects, or columns of a table that has a header.
         malformed: collects malformed lines, which are left out.
 
     Raises:
-        UserError: if a file cannot be read, or two have different numbers of lines.
+        UserError: if a file cannot be read, two have different numbers of lines, or a table lacks the columns.
     """
+    for example in _read(paths, fields, malformed):
+        with malformed.record(example.path, example.where):
+            if any("\0" in text for text in (*example.source, *example.references)):
+                raise MalformedRecordError("holds a NUL character (is the file UTF-16?)")
+            yield example
+
+
+def _read(paths: Sequence[Path], fields: Fields, malformed: Malformed) -> Iterator[Example]:
     if len(paths) > 1:
         for number, (text, target) in aligned_lines(paths, malformed):
             yield Example(paths[0], number, _fields(text), (target,), tuple(paths))
         return
     (path,) = paths
-    read = _from_json if is_json_lines(path) else _from_table
+    if is_table(path):
+        for number, cells, target in read_table(path, *fields, malformed, is_usual=fields == USUAL):
+            yield Example(path, number, _fields(*cells), (target,))
+        return
     for number, line in numbered_lines(path, malformed):
         with malformed.record(path, number):
             if line is not None:
-                source, references = read(line, fields)
+                source, references = _from_json(line, fields)
                 yield Example(path, number, source, references)
 
 
@@ -80,22 +113,49 @@ def _from_json(line: str, fields: Fields) -> tuple[tuple[str, ...], tuple[str, .
     try:
         record = parse_json(line)
     except ValueError:
-        raise MalformedRecordError("is not valid JSON") from None
-    source = tuple(take(record, key, str) for key in fields.source)
-    key = "refs" if fields == USUAL and "tgt" not in record and "refs" in record else fields.target
-    if isinstance(record.get(key), list):
-        references = record[key]
-        if not all(isinstance(text, str) for text in references):
-            raise MalformedRecordError(f"{key!r} must be a text or a list of texts, but is {references!r:.60}")
-        return _fields(*source), tuple(references)
-    return _fields(*source), (take(record, key, str),)
+        is_array = line.strip() == "["
+        raise MalformedRecordError(
+            "begins a JSON array: one object a line is needed" if is_array else NO_JSON
+        ) from None
+    if problem := record_problem(record, fields):
+        raise MalformedRecordError(problem)
+    found = record[target_key(record, fields)]
+    return _fields(*(record[key] for key in fields.source)), tuple(found) if isinstance(found, list) else (found,)
 
 
-def _from_table(line: str, _: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    cells = line.split("\t")
-    if len(cells) != 2:
-        raise MalformedRecordError(f"must have two columns, source and target, but has {len(cells)}")
-    return _fields(cells[0]), (cells[1],)
+NO_JSON = "is not valid JSON"
+
+
+def target_key(record: Mapping[str, Any], fields: Fields) -> str:
+    """Return the key of the target of a record: that of `fields`, or ``refs`` if they are the usual ones."""
+    return "refs" if fields == USUAL and "tgt" not in record and "refs" in record else fields.target
+
+
+def record_problem(record: Any, fields: Fields) -> str | None:
+    """Return what is wrong with a record, such as a JSON object or a dict of a program; None if nothing is."""
+    if not isinstance(record, Mapping):
+        return f"must be an object, but is {record!r:.60}"
+    key = target_key(record, fields)
+    wanted = (*fields.source, key)
+    for name in wanted:
+        if name not in record:
+            return f"lacks {name!r}{_other_keys(record, wanted)}"
+    for name in fields.source:
+        if not isinstance(record[name], str):
+            return f"{name!r} must be a text, but is {record[name]!r:.60}"
+    target = record[key]
+    if isinstance(target, list) and not all(isinstance(text, str) for text in target):
+        return f"{key!r} must be a text or a list of texts, but is {target!r:.60}"
+    return None if isinstance(target, str | list) else f"{key!r} must be a text, but is {target!r:.60}"
+
+
+def _other_keys(record: Mapping[str, Any], wanted: Sequence[str]) -> str:
+    """Return the keys that a record has in place of those that it lacks."""
+    others = [f"{key!s:.30}" for key in record if key not in wanted]
+    if not others:
+        return ""
+    more = ", ..." if len(others) > 8 else ""
+    return f": it has {', '.join(others[:8])}{more} ({NAMING})"
 
 
 def _fields(*texts: str) -> tuple[str, ...]:
@@ -141,27 +201,44 @@ def write_pairs(
     if files.get("valid"):
         splits["valid"] = _by_source(examples("valid"), malformed)
     else:
-        is_held_out = hold_out(bar(examples("train"), "hold out", " pairs"))
+        is_held_out = hold_out(bar(examples("train"), "hold out", " pairs"), malformed, skip_malformed=skip_malformed)
         splits["train"] = (example for example in examples("train") if not is_held_out(example))
         splits["valid"] = _by_source(filter(is_held_out, examples("train")), malformed)
     if files.get("test"):
         splits["test"] = _by_source(examples("test"), malformed)
     settings = {"held out": not files.get("valid")}
-    return write_corpus(splits, folder, malformed, skip_malformed=skip_malformed, settings=settings)
+    stats = write_corpus(splits, folder, malformed, skip_malformed=skip_malformed, settings=settings)
+    for note in malformed.notes:
+        logger.warning(note)
+    return stats
 
 
-def hold_out(examples: Iterable[Example]) -> Callable[[Example], bool]:
+def hold_out(
+    examples: Iterable[Example], malformed: Malformed | None = None, *, skip_malformed: bool = False
+) -> Callable[[Example], bool]:
     """Return a predicate that is true of the examples to hold out.
 
+    Args:
+        examples: all well-formed examples.
+        malformed: the malformed ones, which `examples` collects.
+        skip_malformed: whether malformed examples are allowed.
+
     Raises:
-        UserError: if there are too few examples.
+        UserError: if there are too few examples; if others are malformed, naming these first.
     """
     hashes = sorted(map(_hash, examples))
     count = len(hashes)
     held_out = min(max(count // HELD_OUT_SHARE, HELD_OUT_LEAST), HELD_OUT_MOST, count // HELD_OUT_OF_FEW)
     if not held_out:
-        raise UserError(
-            f"--valid is needed: a part of --train is held out where it has {HELD_OUT_OF_FEW} pairs, but it has {count}"
+        if malformed and not skip_malformed:
+            malformed.raise_any()
+        of_others = malformed.lines() if malformed else []
+        raise UserError.of(
+            [
+                "--valid is needed: a part of --train is held out where it has "
+                f"{HELD_OUT_OF_FEW} pairs, but it has {count}",
+                *of_others,
+            ]
         )
     last = hashes[held_out - 1]
     return lambda example: _hash(example) <= last

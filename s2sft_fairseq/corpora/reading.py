@@ -3,6 +3,7 @@
 All malformed records are counted, and the messages of the first ones are kept to be reported together.
 """
 
+import codecs
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,8 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The beginnings of a file that is UTF-16."""
 SHOWN = 20
 MOST_KNOWN = 1_000_000
 
@@ -93,6 +96,7 @@ class Malformed:
 
     def __init__(self) -> None:
         self.shown: list[str] = []
+        self.notes: list[str] = []
         self.records: Counter[Path] = Counter()
         self.known: set[tuple[Path, int | str]] = set()
 
@@ -111,6 +115,11 @@ class Malformed:
         self.records[path] += 1
         if len(self.shown) < SHOWN:
             self.shown.append(f"{path}:{where}: {what}" if isinstance(where, int) else f"{path}, {where}: {what}")
+
+    def note(self, text: str) -> None:
+        """Add something that the user should know about how the files are read; each text counts once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     @contextmanager
     def record(self, path: Path, where: int | str) -> Iterator[None]:
@@ -178,12 +187,18 @@ def require(folder: Path, *names: str) -> list[Path]:
 def numbered_lines(path: Path, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
     """Yield the lines of a file with their numbers, from 1, without line ends; None for a line that is not UTF-8.
 
+    A byte order mark of UTF-8 at the beginning is left out.
+
     Raises:
-        UserError: if the file cannot be read.
+        UserError: if the file cannot be read, or is UTF-16.
     """
     try:
         with open_bytes(path) as file:
             for number, line in enumerate(file, 1):
+                if number == 1 and line.startswith(UTF_16):
+                    raise UserError(f"{path} must be UTF-8, but begins as UTF-16 does: save it as UTF-8")
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 try:
                     yield number, line.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError:

@@ -205,15 +205,17 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: if the text is not TOML, is too long, or has a key of too many parts or a value of too many levels.
     """
-    if len(text) > _LARGEST_TOML:
-        raise ValueError(f"it has more than {_LARGEST_TOML:,} characters")
     for number, line in enumerate(text.split("\n"), 1):
         if sum(map(line.count, ".[{")) > _DEEPEST_KEY:
-            raise ValueError(f"line {number} has more than {_DEEPEST_KEY} dots and brackets: it is nested too deep")
+            raise ValueError(f"is nested deeply: line {number} has more than {_DEEPEST_KEY} dots and brackets")
+    if len(text) > _LARGEST_TOML:
+        raise ValueError(f"has more than {_LARGEST_TOML:,} characters")
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("is nested deeply") from None
+    except ValueError as error:
+        raise ValueError(f"is not: {error}") from None
 
 
 def read_json(path: Path) -> Any:

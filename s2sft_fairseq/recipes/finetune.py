@@ -103,7 +103,7 @@ class Finetuning(Trials):
         elif Path(s.encoder).is_file() and not s.tokenizer_dir:
             yield f"--tokenizer-dir is needed for {s.encoder}: the folder of the encoder that it was trained from"
         if "train" not in self.files:
-            yield "--train is needed: a .jsonl file, a .tsv file, or two line-aligned files"
+            yield "--train is needed: a .jsonl, .tsv or .csv file, or two line-aligned files"
         for name, paths in self.files.items():
             yield from file_problems(f"--{name}", paths)
         yield from metric_problems(s.metric)
@@ -288,7 +288,7 @@ def finetune(
     test: Any = None,
     *,
     output: str | Path,
-    source: Iterable[str] = USUAL.source,
+    source: str | Iterable[str] = USUAL.source,
     target: str = USUAL.target,
     further: Sequence[str] = (),
     **settings: Any,
@@ -299,12 +299,12 @@ def finetune(
 
     Args:
         encoder: a folder or a checkpoint; see ``s2sft finetune --help``.
-        train: the pairs: the path of a file, two paths of line-aligned files, or an iterable of ``(source, target)`` or
-            of dicts, such as a list, a generator or a data set of the package ``datasets``.
+        train: the pairs: the path of a file, two paths of line-aligned files, a DataFrame, or an iterable of
+            ``(source, target)`` or of dicts, such as a list, a generator or a data set of the package ``datasets``.
         valid: the validation set in the same form; None: hold out a part of `train`.
         test: the test set in the same form; None: no test set.
         output: the folder to write.
-        source: the keys of dicts that make up a source.
+        source: the key of dicts, or the column, that is the source; or several that make it up.
         target: the key of the target, a text or a list of references.
         further: options of ``s2sft train``, which have precedence.
         settings: the options of ``s2sft finetune``, with ``_`` for ``-``: ``method``, ``metric``, ``epochs``,
@@ -321,8 +321,9 @@ def finetune(
     from s2sft_fairseq.cli import call
 
     given = read_given({"encoder": encoder, "output": output, **settings})
-    fields = Fields(tuple(source), target)
-    files = to_files({"train": train, "valid": valid, "test": test}, Path(output) / "pairs", fields)
+    fields = Fields.of(source, target)
+    sets = {"train": train, "valid": valid, "test": test}
+    files = to_files(sets, Path(output) / "pairs", fields, skip_malformed=bool(given.get("skip_malformed")))
     finetuning = Finetuning(files, fields, given, further, call)
     finetuning.run()
     return Seq2Seq.from_pretrained(finetuning.model)

@@ -161,7 +161,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_text(path))
     except (UserError, ValueError) as error:
-        raise UserError(f"--config {path} must be a TOML file: {error}") from None
+        raise UserError(f"--config {path} must be a TOML file of settings, but {error}") from None
 
 
 def read_values(

@@ -59,7 +59,7 @@ def test_names_of_files(tmp_path):
     (tmp_path / "a.txt").touch()
     problems = [*file_problems("--train", [tmp_path / "a.txt"]), *file_problems("--valid", [tmp_path / "b"] * 3)]
     assert problems == [
-        f"--train must be a .jsonl file, a .tsv file or two line-aligned files, but is {tmp_path}/a.txt alone",
+        f"--train must be a .jsonl, .tsv or .csv file, or two line-aligned files, but is {tmp_path}/a.txt alone",
         *[f"--valid {tmp_path}/b: no such file"] * 3,
         "--valid must be one file or two, but names 3",
     ]
