@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from s2sft_fairseq import other_names
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.search_bounds import PYTHON, SEARCH
 
@@ -52,7 +53,8 @@ def named(error: UserError) -> UserError:
 def _problems(cfg: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         if name not in PYTHON:
-            yield f"{name} is no argument of the search: {', '.join(PYTHON)}"
+            ours = other_names.hint(name, other_names.SEARCH)
+            yield f"{name} is no argument of the search{ours}: {', '.join(PYTHON)}"
         elif PYTHON[name] not in cfg.generation and PYTHON[name] not in cfg.task:
             yield f"{name} is not supported by this kind of model"
         elif what := SEARCH[PYTHON[name]].problem(value):

@@ -176,7 +176,7 @@ class Seq2Seq:
         Raises:
             UserError: if there are not as many targets as sources, or a target is longer than this model can generate.
         """
-        sources, targets = listed(sources), listed(targets)
+        sources, targets = listed(sources), listed(targets, "targets")
         if len(sources) != len(targets):
             raise UserError(f"there must be as many targets as sources ({len(sources)}), but there are {len(targets)}")
         one_pass = self._one_pass(target_lang)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from s2sft_fairseq.corpora.frames import column_names, rows_of
 from s2sft_fairseq.errors import UserError
 
 Text = str | Mapping[str, str] | Sequence[str]
@@ -15,9 +16,37 @@ def is_one(texts: Any) -> bool:
     return isinstance(texts, str | Mapping | tuple)
 
 
-def listed(texts: Any) -> list[Any]:
-    """Return texts as a list. A value that is not a text becomes its only item, which `fields_of` then rejects."""
+def listed(texts: Any, argument: str = "sources") -> list[Any]:
+    """Return texts as a list. A value that is not a text becomes its only item, which `fields_of` then rejects.
+
+    Of a DataFrame, these are the texts of its only column, or of the one with the usual name of the argument.
+
+    Args:
+        texts: one text or several.
+        argument: the name of the argument.
+
+    Raises:
+        UserError: it is a set, which has no order, bytes, or a DataFrame of other columns.
+    """
+    if isinstance(texts, set | frozenset | bytes | bytearray):
+        why = "have an encoding" if isinstance(texts, bytes | bytearray) else "has no order"
+        raise UserError(f"{argument} must be a text or a list of texts, but is a {type(texts).__name__}, which {why}")
+    if (columns := column_names(texts)) is not None:
+        return _of_frame(texts, columns, argument)
     return list(texts) if isinstance(texts, Iterable) and not is_one(texts) else [texts]
+
+
+def _of_frame(frame: Any, columns: Sequence[Any], argument: str) -> list[Any]:
+    usual = "tgt" if argument == "targets" else "src"
+    column = columns[0] if len(columns) == 1 else usual
+    if columns.count(column) != 1:
+        found, first = ", ".join(map(str, columns[:20])), columns[0] if columns else usual
+        raise UserError(
+            f"{argument} must be texts, but is a DataFrame of the columns {found}: give one of them, as in "
+            f"frame[{first!r}], or one named {usual}; for sources of several fields, "
+            "the records of their columns as dicts"
+        )
+    return [row[column] for row in rows_of(frame, [column])]
 
 
 def fields_of(texts: Sequence[Any], argument: str) -> list[list[str]]:

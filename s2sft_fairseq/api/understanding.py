@@ -134,7 +134,7 @@ class Classifier(_Model):
         Raises:
             UserError: if an item is not a text.
         """
-        fields = fields_of(listed(texts), "texts")
+        fields = fields_of(listed(texts, "texts"), "texts")
         if not fields:
             return []
         tokenizer = TextTokenizer(self._tokenizer)

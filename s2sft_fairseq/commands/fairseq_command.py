@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import s2sft_fairseq
+from s2sft_fairseq import other_names
 from s2sft_fairseq.checkpoints.safe_loading import load_options
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.hub import local_path, tokenizer_path
@@ -59,6 +60,8 @@ def run(name: str, arguments: list[str]) -> None:
     Raises:
         UserError: if a required option is missing; see also `complete`.
     """
+    if name == "train" and value_of(arguments, "--user-dir") is None:  # another plugin may have options of these names
+        other_names.refuse(arguments, other_names.TRAIN)
     arguments = with_local_paths(arguments)
     set_arguments([*_defaults(name, arguments), *complete(arguments)])
     if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and value_of(arguments, "--path") is None:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from s2sft_fairseq import other_names
 from s2sft_fairseq.cli import call
 from s2sft_fairseq.corpora.pairs import USUAL, Fields
 from s2sft_fairseq.recipes.finetune import Finetuning, read_given
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     words = list(arguments) or ["--help"]
     end = words.index("--") if "--" in words else len(words)
+    other_names.refuse(words[:end], other_names.FINETUNE)
     texts = vars(_parser().parse_args(_joined(words[:end])))
     files = {name: texts.pop(name, []) for name in ("train", "valid", "test")}
     fields = Fields.of(texts.pop("source", USUAL.source), texts.pop("target", USUAL.target))

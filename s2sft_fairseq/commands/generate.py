@@ -10,6 +10,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
+from s2sft_fairseq import other_names
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_config
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.text_files import has_fields
@@ -93,6 +94,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: naming everything that is wrong with the options, or with the input.
     """
+    other_names.refuse(arguments, other_names.GENERATE)
     arguments = fairseq_command.with_local_paths(arguments)
     arguments = [*arguments, *_of_model_folder(arguments)]
     given = {argument.partition("=")[0] for argument in arguments}

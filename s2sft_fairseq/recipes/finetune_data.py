@@ -45,7 +45,7 @@ def to_files(
         if examples is None:
             continue
         paths = [examples] if _is_path(examples) else examples
-        if isinstance(paths, list | tuple) and paths and all(map(_is_path, paths)):
+        if isinstance(paths, list | tuple) and len(paths) in (1, 2) and all(map(_is_path, paths)):
             files[name] = [Path(path) for path in paths]
             continue
         try:

@@ -11,6 +11,7 @@ from dataclasses import fields
 
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.evaluation.settings import Settings
+from s2sft_fairseq.inference.search_bounds import SEARCH
 
 LAYOUT = (
     *("source_segments", "source_truncation", "source_field_positions", "source_start"),
@@ -33,8 +34,6 @@ def layout_options() -> Collection[str]:
 
 def search_options() -> Collection[str]:
     """Return the names of the options of a search: those that a model folder may set."""
-    from s2sft_fairseq.checkpoints.model_folder import SEARCH  # imports PyTorch
-
     return SEARCH
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from s2sft_fairseq import other_names
 from s2sft_fairseq.data.bounded_files import parse_toml, read_text, whole_number
 from s2sft_fairseq.errors import UserError, as_option, shown
 from s2sft_fairseq.objectives.objective import OBJECTIVES
@@ -181,7 +182,8 @@ def read_values(
     found, problems = {}, []
     for name, value in values.items():
         if name not in declared:
-            problems.append(f"{where}there is no setting {name}: known are {', '.join(declared)}")
+            ours = other_names.hint(name, other_names.FINETUNE)
+            problems.append(f"{where}there is no setting {name:.40}{ours}: known are {', '.join(declared)}")
             continue
         try:
             found[name] = declared[name].read(name, value, is_trusted=is_trusted)

@@ -38,3 +38,53 @@ def test_all_problems_are_named():
     assert "7" in problems[0] and "surrogate" in problems[1] and "None" in problems[2]
     with pytest.raises(UserError, match="3 more"):
         fields_of([None] * 13, "sources")
+
+
+class Frame:
+    """Has what is looked at of a DataFrame of pandas or polars: its columns by name, and its shape."""
+
+    def __init__(self, **columns):
+        self.named = columns
+        self.columns = list(columns)
+        self.shape = (len(next(iter(columns.values()))), len(columns))
+
+    def __getitem__(self, name):
+        return self.named[name]
+
+    def __iter__(self):
+        return iter(self.columns)  # as pandas does: the texts of a list would be the names
+
+
+@pytest.mark.parametrize("columns", [{"article": ["a", "b"]}, {"tgt": ["x", "y"], "src": ["a", "b"], "id": [1, 2]}])
+def test_a_frame_with_a_column_of_sources(columns):
+    assert not is_one(Frame(**columns))
+    assert listed(Frame(**columns)) == ["a", "b"]
+
+
+def test_a_frame_with_a_column_of_targets():
+    assert listed(Frame(tgt=["x"], src=["a"]), "targets") == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        (Frame(article=["a"], headline=["b"]), "texts must be texts, but is a DataFrame of the columns article, h"),
+        ({"a", "b"}, "texts must be a text or a list of texts, but is a set, which has no order"),
+        (frozenset("a"), "is a frozenset, which has no order"),
+        (b"ab", "is a bytes, which have an encoding"),
+    ],
+)  # fmt: skip
+def test_values_without_texts_in_order(texts, problem):
+    with pytest.raises(UserError, match=problem):
+        listed(texts, "texts")
+
+
+def test_frames_of_pandas_and_arrow():
+    pandas, numpy, arrow = map(pytest.importorskip, ("pandas", "numpy", "pyarrow"))
+    frame = pandas.DataFrame({"src": ["a", "b"], "tgt": ["x", None]})
+    assert listed(frame) == listed(arrow.table({"src": ["a", "b"], "tgt": ["x", "y"]})) == ["a", "b"]
+    assert listed(frame["src"]) == listed(frame[["src"]]) == ["a", "b"]
+    with pytest.raises(UserError, match=r"sources\[0\] must be a text"):
+        fields_of(listed(numpy.array([1.0, 2.0])), "sources")
+    with pytest.raises(UserError, match=r"targets\[1\] must be a text.* but is (None|nan)"):
+        fields_of(listed(frame, "targets"), "targets")

@@ -140,3 +140,42 @@ def test_the_first_pairs_only(tmp_path):
     path.write_text(lines(*(f"{number}\tx" for number in range(9))))
     stats = write_pairs({"train": [path], "valid": [path], "test": [path]}, tmp_path / "made", limit=2)
     assert stats["lines"] == {"train": 2, "valid": 2, "dev": 2, "test": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.jsonl", '{"article": "a", "highlights": "b"}\n' * 9,
+         "a.jsonl:1: lacks 'src': it has article, highlights (--source and --target, or source= and target=, name"),
+        ("a.jsonl", '{"src": "a", "tgt": NaN}\n' * 9, "a.jsonl:1: 'tgt' must be a text, but is nan"),
+        ("a.jsonl", '[{"src": "a", "tgt": "b"}]\n', "a.jsonl:1: must be an object, but is [{'src'"),
+        ("a.jsonl", '[\n{"src": "a", "tgt": "b"}\n]\n', "a.jsonl:1: begins a JSON array: one object a line is needed"),
+        ("a.tsv", "a\tb\tc\n" * 9, "a.tsv:1: must have two columns, source and target, but has 3: 'a', 'b', 'c'"),
+        ("a.csv", "a\0,b\n" * 9, "a.csv:1: holds a NUL character"),
+    ],
+)  # fmt: skip
+def test_malformed_lines_come_before_a_missing_validation_set(tmp_path, name, text, problem):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as error:
+        write_pairs({"train": [tmp_path / name]}, tmp_path / "made")
+    heading, first, *_ = str(error.value).split("\n")
+    assert "malformed records" in heading and "--valid" not in str(error.value)
+    assert problem in first
+    with pytest.raises(UserError, match=r"--valid is needed: (.|\n)*:1: "):
+        write_pairs({"train": [tmp_path / name]}, tmp_path / "made", skip_malformed=True)
+
+
+@pytest.mark.parametrize(("source", "names"), [("article", ("article",)), (["q", "p"], ("q", "p")), (("q",), ("q",))])
+def test_fields_of_a_program(source, names):
+    """A text is one name."""
+    assert Fields.of(source, "t") == Fields(names, "t")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "problem"),
+    [((), "t", "source must be a name or a list"), (7, "t", "source must be"), ([""], "t", "source must be"),
+     ("s", 7, "target must be a name, but is 7"), ("s", "s", "must be different names, but are s, s")],
+)  # fmt: skip
+def test_fields_that_are_no_names(source, target, problem):
+    with pytest.raises(UserError, match=problem):
+        Fields.of(source, target)

@@ -51,3 +51,74 @@ def test_values_that_are_not_pairs(tmp_path):
         "  - train[2] must be a pair (source, target) or a dict, but is ('a',)",
     ]
     assert problems[-2:] == ["  - and 2 more of train", "  - valid must be pairs or the path of a file, but is a int"]
+
+
+class Frame:
+    """Has what is looked at of a DataFrame, which yields the names of its columns."""
+
+    def __init__(self, **columns):
+        self.named, self.columns, self.shape = columns, list(columns), (2, len(columns))
+
+    def __getitem__(self, name):
+        return self.named[name]
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+def test_frames(tmp_path):
+    frame = Frame(id=[1, 2], article=["a", "c"], headline=["b", "d"])
+    (path,) = to_files({"train": frame}, tmp_path, Fields(("article",), "headline"))["train"]
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert records == [{"article": source, "headline": target} for source, target in PAIRS]
+    pandas = pytest.importorskip("pandas")
+    (path,) = to_files({"train": pandas.DataFrame(PAIRS, columns=["src", "tgt"])}, tmp_path, USUAL)["train"]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"src": a, "tgt": b} for a, b in PAIRS]
+    (path,) = to_files({"train": pandas.DataFrame(PAIRS).to_numpy()}, tmp_path, USUAL)["train"]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"src": a, "tgt": b} for a, b in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("examples", "problem"),
+    [
+        (Frame(article=["a"], headline=["b"]), "train must have the columns src, tgt, but has article, headl"),
+        ([], "train must have pairs, but is empty"),
+        (iter(()), "train must have pairs, but is empty"),
+        ({"src": ["a"], "tgt": ["b"]}, "train must be pairs or the path of a file, but is a dict with src, tgt"),
+        ({("a", "b")}, "train must be pairs or the path of a file, but is a set, which has no order"),
+        (b"ab", "train must be pairs or the path of a file, but is a bytes"),
+        ([("a", "b"), ("c", float("nan"))], "train[1] 'tgt' must be a text, but is nan"),
+        ([("a", None)], "train[0] 'tgt' must be a text, but is None"),
+        ([{"article": "a", "highlights": "b"}], "train[0] lacks 'src': it has article, highlights ("),
+        ([("a", "b", "c")], "train[0] must be a pair (source, target) or a dict, but is ('a', 'b', 'c')"),
+        (["ab", "c", "d"], "train[0] must be a pair (source, target) or a dict, but is 'ab'"),
+        ([{"src": "a", "refs": ["b", 7]}], "train[0] 'refs' must be a text or a list of texts, but is ['b', 7]"),
+    ],
+)  # fmt: skip
+def test_examples_with_errors(tmp_path, examples, problem):
+    """Each is named, before anything is written."""
+    with pytest.raises(UserError) as error:
+        to_files({"train": examples}, tmp_path / "pairs", USUAL)
+    assert problem in str(error.value)
+    assert not list((tmp_path / "pairs").glob("*.jsonl"))
+
+
+def test_a_file_stays_as_it_was(tmp_path):
+    (path,) = to_files({"train": PAIRS}, tmp_path, USUAL)["train"]
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"train\[1\] 'tgt' must be a text"):
+        to_files({"train": [("a", "b"), ("c", 7)]}, tmp_path, USUAL)
+    assert path.read_bytes() == before
+
+
+def test_malformed_examples_are_left_out_if_asked(tmp_path, caplog):
+    (path,) = to_files({"train": [("a", "b"), ("c", None)]}, tmp_path, USUAL, skip_malformed=True)["train"]
+    assert path.read_text() == '{"src": "a", "tgt": "b"}\n'
+    assert "left out: train[1] 'tgt' must be a text, but is None" in caplog.text
+
+
+def test_columns_that_occur_twice(tmp_path):
+    frame = Frame(src=["a"], tgt=["b"])
+    frame.columns.append("src")
+    with pytest.raises(UserError, match="train has several columns src"):
+        to_files({"train": frame}, tmp_path, USUAL)
