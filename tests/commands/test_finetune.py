@@ -61,13 +61,13 @@ def test_usual_fields(call_command, made):
             ("--train", "a.txt", "--test", "b.tsv"),
             [
                 "--output is needed: the folder to write",
-                "--encoder must be a folder or a checkpoint, but is not given",
+                "--encoder must be a folder, a checkpoint, or a name on the Hugging Face hub, but is not given",
                 "--train a.txt: no such file",
                 "--train must be a .jsonl, .tsv or .csv file, or two line-aligned files, but is a.txt alone",
                 "--test b.tsv: no such file",
             ],
         ),
-        (("--encoder", "none"), ["--encoder must be a folder or a checkpoint, but is none", "--train is needed"]),
+        (("--encoder", "no/such/file"), ["or a name on the Hugging Face hub, but is no/such/file", "--train is needed"]),
     ],
 )
 def test_mistakes(call_command, tmp_path, words, problems):
