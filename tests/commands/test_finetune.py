@@ -67,7 +67,10 @@ def test_usual_fields(call_command, made):
                 "--test b.tsv: no such file",
             ],
         ),
-        (("--encoder", "no/such/file"), ["or a name on the Hugging Face hub, but is no/such/file", "--train is needed"]),
+        (
+            ("--encoder", "no/such/file"),
+            ["or a name on the Hugging Face hub, but is no/such/file", "--train is needed"],
+        ),
     ],
 )
 def test_mistakes(call_command, tmp_path, words, problems):
