@@ -1,6 +1,5 @@
 """`Seq2Seq`: a trained generator in Python."""
 
-import contextlib
 import copy
 import logging
 import os
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.api.loading import Loaded, load, own_random_numbers
+from s2sft_fairseq.api.loading import Loaded, load
 from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score
 from s2sft_fairseq.api.search_arguments import apply, named, values
@@ -22,7 +21,7 @@ from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
 from s2sft_fairseq.inference.files import HypothesisLines, Window
-from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, window_seed
+from s2sft_fairseq.inference.generator import TextGenerator, batch_planner
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.inference.search_bounds import MOST
 from s2sft_fairseq.progress import sentence_progress
@@ -121,6 +120,7 @@ class Seq2Seq:
         seed: int = 1,
         target_lang: str | None = None,
         progress: bool = False,
+        numbers: Sequence[int] | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each source, the best first.
@@ -128,9 +128,11 @@ class Seq2Seq:
         Args:
             sources: as for `generate`.
             batch_size: maximum number of sources in a batch; ``auto``: as many as memory and machine allow.
-            seed: random seed for sampling.
+            seed: random seed for sampling. The samples of a source depend on it, on the number of the source and on the
+                search arguments, but not on the other sources.
             target_lang: the language to generate, if the model has several.
             progress: show a progress bar if the error stream is a terminal.
+            numbers: the number of each source for its samples; None: its index in the list.
             options: search arguments, see `s2sft_fairseq.api.search_arguments`: ``beam``, ``num_return``, ``max_len``,
                 ``min_len``, ``length_penalty``, ``no_repeat_ngram``, ``sampling``, ``top_k``, ``top_p``,
                 ``temperature`` and so on. The defaults are those of the model folder, or else of ``s2sft generate``.
@@ -140,23 +142,22 @@ class Seq2Seq:
         """
         problems = [*_seed_problems(seed), *_batch_size_problems(batch_size), *self._language_problems(target_lang)]
         task, cfg = self._configured(options, problems)
+        cfg.task.seed = seed
         cfg.dataset.batch_size = None if batch_size == "auto" else batch_size
         form = task.form if target_lang is None else task.form_for(target_lang)
         ids = self._ids(listed(sources), "sources")
         loaded = self._loaded
         generator = self._generator(task, cfg)
-        draws = cfg.generation.sampling
-        with self._turn(draws):
+        with self._lock:
             text_generator = TextGenerator(
                 partial(task.inference_step, generator, loaded.models),
                 form,
                 batch_planner(cfg, loaded.models, task),
                 nbest=cfg.generation.nbest,
-                seed=seed if draws else None,
                 device=loaded.device,
             )
             with sentence_progress(len(ids), 0, bar=progress) as bar:
-                found = text_generator(Window(0, ids), bar.update)
+                found = text_generator(Window(0, ids, numbers), bar.update)
         _warn_of_cuts(text_generator.cut_sources, len(ids), form)
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         return [[self._hypothesis(lines, each) for each in best] for best in found]
@@ -210,16 +211,15 @@ class Seq2Seq:
             if options.get(name) not in (None, 1):
                 problems.append(f"stream follows one hypothesis: {name} must be 1, but is {options[name]!r:.60}")
         task, cfg = self._configured({**options, "beam": 1, "num_return": 1}, problems)
-        loaded, generator, draws = self._loaded, self._generator(task, cfg), cfg.generation.sampling
+        cfg.task.seed = seed
+        loaded, generator = self._loaded, self._generator(task, cfg)
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         (ids,) = self._source_ids([source], task.form, "source")
         laid_out = torch.from_numpy(ids).unsqueeze(0).to(loaded.device)
         return stream(
             lambda: BeamSearch(loaded.models, task.form, generator.options, laid_out),
             lambda tokens: lines.text({"tokens": tokens}),
-            window_seed(seed, 0) if draws else None,
-            loaded.device,
-            lambda: self._turn(draws),
+            lambda: self._lock,
         )
 
     def encode(self, sources: Sequence[Text], *, target_lang: str | None = None) -> list[Tensor]:
@@ -327,12 +327,6 @@ class Seq2Seq:
             return build_generator(task, self._loaded.models, cfg.generation)
         except UserError as error:
             raise named(error) from None
-
-    @contextlib.contextmanager
-    def _turn(self, draws: bool) -> Iterator[None]:
-        """Context manager during which no other thread uses the model; if ``draws``, it may draw random numbers."""
-        with self._lock, own_random_numbers(self._loaded.device) if draws else contextlib.nullcontext():
-            yield
 
     def _one_pass(self, target_lang: str | None) -> EncoderPass | EncoderDecoderPass:
         self._require_pytorch()

@@ -93,7 +93,6 @@ class FileGenerator:
             self.task.form,
             batch_planner(self.cfg, self.models, self.task),
             nbest=self.cfg.generation.nbest,
-            seed=self.cfg.common.seed,
             device=self.device,
         )
         lines = HypothesisLines(self.tokenizer, self.generator.symbols_to_strip_from_output, json_lines)
@@ -188,8 +187,6 @@ def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any
         "model_overrides": cfg.common_eval.model_overrides,
         **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
     }
-    if cfg.generation.sampling:  # random samples depend on the rest of the batch
-        groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
     # No line depends on these; float32 is bf16 = False.
     left_out = {"_name", "data", "max_batch_memory", "float32", "skip_nonfinite_updates"}
     return {

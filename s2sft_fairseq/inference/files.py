@@ -45,6 +45,8 @@ class Window(NamedTuple):
     """Number of the first line, from 0."""
     sources: list[np.ndarray]
     """The ids of each line, without special symbols except the separator between fields."""
+    numbers: Sequence[int] | None = None
+    """The number of each source, on which its random numbers depend; None: that of its line."""
 
 
 @dataclass(frozen=True)
