@@ -97,6 +97,10 @@ def _make_iterator(make: Function, task: Any, dataset: Any, *args: Any, **option
     return iterator
 
 
+class PlaceError(UserError):
+    """The place in the data that a checkpoint holds is not one in this data."""
+
+
 class EpochBatchIterator(iterators.EpochBatchIterator):
     """The class of fairseq/data/iterators.py, with two changes.
 
@@ -161,7 +165,7 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         """Resume at a place in the data.
 
         Raises:
-            UserError: the place is of other data, or there is no such place.
+            PlaceError: the place is of other data, or there is no such place.
         """
         if state_dict.get("iterations_in_epoch", 0) == 0 or self._supports_prefetch:
             super().load_state_dict(state_dict)
@@ -169,7 +173,7 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         epoch, ranks = state_dict["epoch"], state_dict.get("ranks", self.num_shards)
         saved, found = state_dict.get("examples"), len(self.dataset)
         if saved is not None and saved != found:
-            raise UserError(
+            raise PlaceError(
                 f"the training set has {found:,} examples, but the checkpoint was saved within an epoch of {saved:,}: "
                 "give the same data, or --reset-dataloader to begin with epoch 1 of this data"
             )
@@ -185,7 +189,7 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         self._read_before = state_dict["read"] if "read" in state_dict else _as_bits(order[:read], None)
         unread = self._batches_of_all_ranks(epoch, state_dict.get("shuffle", True))
         if not unread:
-            raise UserError(f"no example of epoch {epoch} is left to read with these options: give --reset-dataloader")
+            raise PlaceError(f"no example of epoch {epoch} is left to read with these options: give --reset-dataloader")
         logger.info(
             f"the batches of epoch {epoch} are not those of the checkpoint: {sum(map(len, unread)):,} examples that "
             f"were not read yet make {len(unread):,} new ones"
@@ -196,18 +200,18 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         """Check that a place is within the epoch, and that its examples are those of its batches.
 
         Raises:
-            UserError: they are not.
+            PlaceError: they are not.
         """
         # With several ranks, the last turn may be incomplete.
         last = len(order) + state.get("ranks", self.num_shards) - 1
         if read > last:
-            raise UserError(
+            raise PlaceError(
                 f"train_iterator.iterations_in_epoch must be within epoch {state['epoch']}, which has {len(order):,} "
                 f"batches, but {read:,} were read (the data or options are others: --reset-dataloader; or the file is "
                 "damaged)"
             )
         if "read" in state and not torch.equal(state["read"], _as_bits(order[:read], self._read_before)):
-            raise UserError("train_iterator.read must have the examples of the batches that were read, but has others")
+            raise PlaceError("train_iterator.read must have the examples of the batches that were read, but has others")
 
 
 class GroupedIterator(iterators.CountingIterator):
