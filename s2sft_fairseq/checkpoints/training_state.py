@@ -112,7 +112,7 @@ def _count_problems(parts: Mapping[str, Any], place: str, **least: int) -> Itera
     for name, lowest in least.items():
         value = parts.get(name)
         if type(value) is not int or not lowest <= value <= _MOST:
-            yield f"{place}.{name} must be a whole number from {lowest} on, but is {shown(value)}"
+            yield f"{place}.{name} must be a whole number from {lowest} to {_MOST}, but is {shown(value)}"
 
 
 def _optimizer_problems(state: Any) -> Iterator[str]:

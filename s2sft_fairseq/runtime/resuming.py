@@ -6,10 +6,10 @@ option that forgets the state in question is given.
 
 import argparse
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,6 +32,8 @@ _BATCHES = (
     *("max_tokens", "batch_size", "required_batch_size_multiple", "seed", "max_source_positions"),
     *("max_target_positions", "grouped_shuffling", "data", "train_subset"),
 )
+_NO_SETTINGS = {"_name", "lr", "tpu", "bf16", "fp16", "use_old_adam"}
+"""Options in the section of an optimizer that are not settings of its state."""
 _ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")
 
 
@@ -103,18 +105,19 @@ def _another_run(
 ) -> Iterator[tuple[str, str]]:
     """Yield each option with which a training would be another one, and how to ask for that."""
     if not resets.optimizer:
-        yield from _changed(saved, now, ("task", "criterion", "optimizer", "model"), "--reset-optimizer")
-        same = getattr(trainer.task, "same_in_a_run", ())
-        yield from _changes(saved.flat(), now.flat(), same, "--reset-optimizer")
-        numbers = sorted(now.sections["optimizer"].keys() - {"_name", "lr", "tpu", "bf16", "fp16", "use_old_adam"})
-        # PyTorch's optimizers load their settings with their state, so that another value has no effect.
-        taken = str(trainer.cfg.checkpoint.optimizer_overrides)
-        numbers = [name for name in numbers if name not in taken]
-        yield from _changes(saved.sections["optimizer"], now.sections["optimizer"], numbers, "--reset-optimizer")
-        architecture = [*_sizes(now.sections["model"].get("_name")), *_ADAPTERS]
+        yield from _kinds(saved, now, ("task", "model", "criterion", "optimizer"), "--reset-optimizer")
+        what_is_learned = getattr(trainer.task, "same_in_a_run", ())
+        yield from _changes(saved.flat(), now.flat(), what_is_learned, "--reset-optimizer")
+        architecture = [*_sizes(_kind(now, "model")), *_ADAPTERS]
         yield from _changes(saved.sections["model"], now.sections["model"], architecture, "--reset-optimizer")
+    if not resets.optimizer and _kind(saved, "optimizer") == _kind(now, "optimizer"):
+        # PyTorch's optimizers load their settings with their state, so that another value has no effect.
+        overridden = str(trainer.cfg.checkpoint.optimizer_overrides)
+        settings = sorted(now.sections["optimizer"].keys() - _NO_SETTINGS)
+        settings = [name for name in settings if name not in overridden]
+        yield from _changes(saved.sections["optimizer"], now.sections["optimizer"], settings, "--reset-optimizer")
     if not (resets.optimizer or resets.lr_scheduler):
-        yield from _changed(saved, now, ("lr_scheduler",), "--reset-lr-scheduler")
+        yield from _kinds(saved, now, ("lr_scheduler",), "--reset-lr-scheduler")
     if not (resets.optimizer or resets.meters):
         # The best value so far is one of this measure.
         measures = ("best_checkpoint_metric", "maximize_best_checkpoint_metric")
@@ -127,6 +130,12 @@ def _another_run(
         yield from _changes(saved.flat(), now.flat(), _BATCHES, "--reset-dataloader")
 
 
+def _kind(options: _Options, section: str) -> str | None:
+    """Return the choice of a section, such as the optimizer; of an architecture its model."""
+    name = options.sections[section].get("_name")
+    return ARCH_MODEL_NAME_REGISTRY.get(name, name) if section == "model" else name
+
+
 def _sizes(model: str | None) -> list[str]:
     """Return the options of a model that are its sizes."""
     from s2sft_fairseq.models.model_options import default_sizes
@@ -135,16 +144,18 @@ def _sizes(model: str | None) -> list[str]:
     return [] if config is None else list(default_sizes(config))
 
 
-def _changed(saved: _Options, now: _Options, kinds: tuple[str, ...], way: str) -> Iterator[tuple[str, str]]:
-    """Yield the kinds, such as the optimizer, of which another one is chosen."""
-    for kind in kinds:
-        before, after = (options.sections[kind].get("_name") for options in (saved, now))
+def _kinds(saved: _Options, now: _Options, sections: tuple[str, ...], way: str) -> Iterator[tuple[str, str]]:
+    """Yield the sections in which something else is chosen."""
+    for section in sections:
+        before, after = _kind(saved, section), _kind(now, section)
         if before != after and None not in (before, after):
-            option = "--arch" if kind == "model" else as_option(kind)
+            option = "--arch" if section == "model" else as_option(section)
             yield f"{option} is {after}, but was {before}", way
 
 
-def _changes(saved: Mapping[str, Any], now: Mapping[str, Any], names: Any, way: str) -> Iterator[tuple[str, str]]:
+def _changes(
+    saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str], way: str
+) -> Iterator[tuple[str, str]]:
     """Yield the options among `names` that differ."""
     for name in names:
         if name in saved and name in now and saved[name] != now[name]:
