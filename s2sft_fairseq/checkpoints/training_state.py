@@ -35,7 +35,7 @@ def check_training_state(path: str | os.PathLike[str], state: Mapping[str, Any],
     if with_optimizer:
         problems += _optimizer_problems(state.get("last_optimizer_state"))
     if problems:
-        heading = f"{path}: the training cannot be resumed, as the file is damaged:"
+        heading = f"{path}: the training cannot be resumed from it:"
         raise UserError.of(problems[:_SHOWN], heading)
 
 

@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch.serialization import safe_globals
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import WEIGHTS as MODEL_WEIGHTS
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, what_it_is
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
@@ -53,6 +54,7 @@ def install() -> None:
     wrap(checkpoint_utils, "load_model_ensemble_and_task", _load_ensemble)
     wrap(checkpoint_utils, "load_checkpoint", _find_and_load)
     wrap(Trainer, "load_checkpoint", _load_for_training)
+    wrap(Trainer, "cumulative_training_time", _seconds)
     wrap(distributed_utils, "_broadcast_object_slow", _broadcast)
     wrap(models, "build_model", _build_model)
     wrap(checkpoint_utils, "torch_persistent_save", _save)
@@ -189,14 +191,14 @@ def _load_for_training(
     3. A training that would begin with random weights, because no option gives a checkpoint, is refused. Only here
        fairseq knows whether there is a checkpoint.
     """
-    is_new = filename == trainer.cfg.checkpoint.finetune_from_model
+    is_new = filename == trainer.cfg.checkpoint.finetune_from_model or Path(filename).name == MODEL_WEIGHTS
     resets = Resets(reset_optimizer, reset_lr_scheduler, reset_meters, trainer.cfg.checkpoint.reset_dataloader)
     others = (reset_lr_scheduler, optimizer_overrides, reset_meters)
     with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, None if is_new else resets), _explained(filename):
         extra_state = load(trainer, filename, reset_optimizer, *others)
     if extra_state is None:
         _refuse_random_weights(trainer, filename)
-    elif not reset_optimizer:
+    elif not (is_new or reset_optimizer):
         check_moments(filename, _torch_optimizer(trainer))
     return extra_state
 
@@ -207,6 +209,14 @@ def _torch_optimizer(trainer: Trainer) -> torch.optim.Optimizer:
     for name in ("fp32_optimizer", "wrapped_optimizer"):
         optimizer = getattr(optimizer, name, optimizer)
     return optimizer.optimizer
+
+
+def _seconds(measure: Function, trainer: Trainer) -> float:
+    """Patch ``Trainer.cumulative_training_time`` of fairseq/trainer.py, which checkpoints keep: always a number.
+
+    With several ranks fairseq's is a tensor, the mean over the ranks.
+    """
+    return float(measure(trainer))
 
 
 @contextmanager

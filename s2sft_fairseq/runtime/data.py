@@ -184,6 +184,9 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         if is_same:
             self._check_place(state_dict, order, read)
         if is_same and read % self.num_shards == 0:
+            if ranks != self.num_shards:
+                each = read // self.num_shards
+                logger.info(f"saved by {ranks} ranks: these {self.num_shards} continue after {each} batches each")
             super().load_state_dict({**state_dict, "iterations_in_epoch": read // self.num_shards})
             return
         self._read_before = state_dict["read"] if "read" in state_dict else _as_bits(order[:read], None)
