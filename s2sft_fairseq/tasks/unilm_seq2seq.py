@@ -42,7 +42,7 @@ class UnilmSeq2SeqTask(PackedTask):
     same_in_a_run = (
         *PackedTask.same_in_a_run,
         *(name for name in LAYOUT_DEFAULTS if not name.startswith("max_")),
-        *("corruption", "noise_symbol", "noise_schedule", "block_loss_weight"),
+        *("corruption", "loss_tokens", "noise_symbol", "noise_schedule", "block_loss_weight"),
     )
     layout: dict[str, Any]
     form: SequenceForm
