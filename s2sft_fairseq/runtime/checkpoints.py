@@ -194,7 +194,7 @@ def _load_for_training(
     is_new = filename == trainer.cfg.checkpoint.finetune_from_model or Path(filename).name == MODEL_WEIGHTS
     resets = Resets(reset_optimizer, reset_lr_scheduler, reset_meters, trainer.cfg.checkpoint.reset_dataloader)
     others = (reset_lr_scheduler, optimizer_overrides, reset_meters)
-    with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, None if is_new else resets), _explained(filename):
+    with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, None if is_new else resets), _explained(filename, trainer):
         extra_state = load(trainer, filename, reset_optimizer, *others)
     if extra_state is None:
         _refuse_random_weights(trainer, filename)
@@ -220,14 +220,16 @@ def _seconds(measure: Function, trainer: Trainer) -> float:
 
 
 @contextmanager
-def _explained(filename: str) -> Iterator[None]:
+def _explained(filename: str, trainer: Trainer) -> Iterator[None]:
     """Within the block, an error that the contents of a checkpoint cause is a user error that names the file."""
+    several_ranks = getattr(trainer, "data_parallel_world_size", 1) > 1
     try:
         yield
     except (UserError, OSError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if user_error_text(error):
+        is_of_another_rank = several_ranks and isinstance(error, RuntimeError)  # a lost connection
+        if is_of_another_rank or user_error_text(error):
             raise
         cause = error.__context__ if str(error).startswith("Cannot load model parameters") else None
         what = f"{type(cause or error).__name__}: {cause or error}"

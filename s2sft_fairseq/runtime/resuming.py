@@ -34,8 +34,7 @@ _BATCHES = (
 )
 _NO_SETTINGS = {"_name", "lr", "tpu", "bf16", "fp16", "use_old_adam"}
 """Options in the section of an optimizer that are not settings of its state."""
-_TRAINED = ("lora_rank", "lora_alpha", "lora_targets", "freeze_embeddings", "freeze_layers")
-"""Options of a model that say which parameters are trained."""
+_ADAPTERS = ("lora_rank", "lora_alpha", "lora_targets")
 
 
 class Resets(NamedTuple):
@@ -109,7 +108,7 @@ def _another_run(
         yield from _kinds(saved, now, ("task", "model", "criterion", "optimizer"), "--reset-optimizer")
         what_is_learned = getattr(trainer.task, "same_in_a_run", ())
         yield from _changes(saved.flat(), now.flat(), what_is_learned, "--reset-optimizer")
-        architecture = [*_sizes(_kind(now, "model")), *_TRAINED]
+        architecture = [*_sizes(_kind(now, "model")), *_ADAPTERS]
         yield from _changes(saved.sections["model"], now.sections["model"], architecture, "--reset-optimizer")
     if not resets.optimizer and _kind(saved, "optimizer") == _kind(now, "optimizer"):
         # PyTorch's optimizers load their settings with their state, so that another value has no effect.

@@ -67,7 +67,6 @@ def test_the_method_that_is_the_default_is_the_same(resume):
         (("--lr-scheduler", "inverse_sqrt"), "--lr-scheduler is inverse_sqrt, but was fixed", "--reset-lr-scheduler"),
         (("--label-smoothing", "0.2"), "--label-smoothing is 0.2, but was 0.1", "--reset-meters"),
         (("--best-checkpoint-metric", "ppl"), "--best-checkpoint-metric is ppl, but was loss", "--reset-meters"),
-        (("--freeze-embeddings",), "--freeze-embeddings is True, but was False", "--reset-optimizer"),
         (("--activation-fn", "relu"), "--activation-fn is relu, but was gelu", "--reset-optimizer"),
     ],
 )
