@@ -18,6 +18,7 @@ from s2sft_fairseq.api.results import Attention, Hypothesis, Score
 from s2sft_fairseq.api.search_arguments import apply, named, values
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
+from s2sft_fairseq.data.text_files import FIELD_SEPARATOR, split_fields
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
 from s2sft_fairseq.inference.files import HypothesisLines, Window
@@ -25,7 +26,7 @@ from s2sft_fairseq.inference.generator import TextGenerator, batch_planner
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.inference.search_bounds import MOST
 from s2sft_fairseq.progress import sentence_progress
-from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
+from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer, unknown_warning
 
 logger = logging.getLogger(__name__)
 
@@ -311,12 +312,22 @@ class Seq2Seq:
         return [form.target(each) for each in ids]
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
-        """Return the ids of each text; the only special symbols are the separators between fields."""
+        """Return the ids of each text; the only special symbols are the separators between the fields of a source."""
         fields = fields_of(texts, argument)
+        if argument.startswith("source"):
+            fields = _divided(texts, fields)
         encoded = iter(self._tokenizer.encode([part for parts in fields for part in parts]))
         index = self._loaded.tokenizer.dictionary.index
-        lines = (self._tokenizer.join([next(encoded) for _ in parts]) for parts in fields)
-        return [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
+        lines = [self._tokenizer.join([next(encoded) for _ in parts]) for parts in fields]
+        ids = [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
+        unknown = self._loaded.tokenizer.dictionary.unk()
+        with_unknown = [number for number, each in enumerate(ids) if (each == unknown).any()]
+        if with_unknown:
+            counts = sum(int((ids[number] == unknown).sum()) for number in with_unknown), sum(map(len, ids))
+            example = f"{texts[with_unknown[0]]!r:.80}, which becomes {lines[with_unknown[0]]:.80}"
+            if warning := unknown_warning(argument, *counts, example):
+                logger.warning(warning)
+        return ids
 
     def _hypothesis(self, lines: HypothesisLines, found: dict[str, Any]) -> Hypothesis:
         tokens = self._symbols(found["tokens"].numpy())
@@ -354,6 +365,17 @@ class Seq2Seq:
     def _symbols(self, ids: np.ndarray) -> list[str]:
         symbols = self._loaded.tokenizer.dictionary.symbols
         return [symbols[number] for number in ids.tolist()]
+
+
+def _divided(sources: Sequence[Any], fields: Sequence[list[str]]) -> list[list[str]]:
+    """Return the fields of sources; those of a line of text are divided by separators."""
+    found = [
+        split_fields(source) if isinstance(source, str) else parts
+        for source, parts in zip(sources, fields, strict=True)
+    ]
+    if divided := sum(len(parts) > len(given) for parts, given in zip(found, fields, strict=True)):
+        logger.info(f"{divided:,} of {len(found):,} sources have {FIELD_SEPARATOR}, which begins another field")
+    return found
 
 
 def _warn_of_cuts(cut: int, sources: int, form: Any) -> None:

@@ -31,7 +31,7 @@ from s2sft_fairseq.inference.files import (
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, load_models
 from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
-from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
+from s2sft_fairseq.tokenization.tokenize_files import Job, PieceStats, TextTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class Done:
     """Tokens of the best hypotheses."""
     cut_sources: int
     seconds: float
+    sources: PieceStats
+    """Statistics of the sources."""
 
 
 class FileGenerator:
@@ -107,7 +109,7 @@ class FileGenerator:
             if written is not None:
                 written.result()
         seconds = time.perf_counter() - start
-        return Done(generator.sentences, generator.tokens, generator.cut_sources, seconds)
+        return Done(generator.sentences, generator.tokens, generator.cut_sources, seconds, text.stats)
 
 
 def tokenizer_beside_a_model(cfg: DictConfig) -> Tokenizer:
@@ -135,7 +137,8 @@ def open_text(path: Path, raw: argparse.Namespace, cfg: DictConfig, tokenizer: T
         UserError: naming all mistakes of the file.
     """
     keys = tuple(raw.source or ["src"]) if has_fields(path) else ()
-    job = Job((path,), keys, {raw.output: tuple(range(len(keys) or 1))})
+    numbers = tuple(range(len(keys) or 1))
+    job = Job((path,), keys, {raw.output: numbers}, numbers if raw.separator is not None else None)
     return RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
 
 
@@ -164,6 +167,10 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
             bar=not cfg.common.no_progress_bar,
         )
         output.finish()
+    if done.sources.divided:
+        logger.info(f"{raw.input}: {done.sources.divided:,} lines have separators, which begin further fields")
+    if warning := done.sources.warning(raw.input):
+        logger.warning(warning)
     if done.cut_sources:
         limit = f"{generator.task.form.max_source} positions (--max-source-positions)"
         logger.warning(f"{raw.input}: {done.cut_sources:,} of {done.sentences:,} sources are cut to {limit}")

@@ -1,6 +1,7 @@
 """Write the tokenizer of a folder as a ``tokenizer.json``, which also adds the special symbols of sources."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
-from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer, made_by_library, require_library
+from s2sft_fairseq.tokenization.library_tokenizer import (
+    LibraryTokenizer,
+    load_library_file,
+    made_by_library,
+    require_library,
+)
 from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
 from s2sft_fairseq.tokenization.vocabulary import (
     TOKENIZER_CONFIG,
@@ -64,6 +70,7 @@ def write_fast_tokenizer(
         "model_max_length": max_source,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # special symbols in a text are text
         **dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), special, strict=True)),
         "cls_token": dictionary.bos_word,
         "sep_token": dictionary.eos_word,
@@ -75,6 +82,8 @@ def write_fast_tokenizer(
 def _library(folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> "Library":
     if vocabulary.scheme == "sentencepiece":
         return _unigram(folder / vocabulary.files[0], dictionary)
+    if vocabulary.files[0] == FAST:
+        return load_library_file(folder / FAST)
     opened = open_tokenizer(folder)
     if not isinstance(opened, LibraryTokenizer):
         raise UserError(f"{folder} has a tokenizer ({vocabulary.scheme}) that {FAST} cannot describe")
@@ -112,8 +121,15 @@ def _unigram(path: Path, dictionary: PretrainedDictionary) -> "Library":
     steps: list[Any] = [normalizers.Precompiled(normalizer[2])] if normalizer.get(2) else []
     library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
     spaces: dict[str, Any] = {"replacement": _SPACE, "prepend_scheme": "always"}
+    # SentencePiece takes no text for a special symbol, but the library's model takes all of its pieces.
+    special = [re.fullmatch(r"(\W*)(.*)", symbol, re.S) for symbol in sorted(dictionary.special_symbols())]
+    within = "|".join(f"{re.escape(found[1])}(?={re.escape(found[2])})" for found in special if found)
     library.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**spaces)]
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(**spaces),
+            pre_tokenizers.Split(Regex(within), "merged_with_previous"),
+        ]
     )
     library.decoder = decoders.Metaspace(**spaces)
     return library
