@@ -43,7 +43,7 @@ class Job:
     inputs: tuple[Path, ...]  # line-aligned text files with one field each, or one file of JSON lines or Parquet
     keys: tuple[str, ...]  # the fields of JSON lines, the columns of Parquet; () for text
     outputs: dict[Path, tuple[int, ...]]  # the numbers of the fields that each output joins
-    # The numbers of the fields in whose text a separator begins another field; None: of the only field, if there is one.
+    # The numbers of the fields in whose text a separator begins another field; None: the only field, if there is one.
     divided: tuple[int, ...] | None = None
 
     def is_divided(self, number: int) -> bool:

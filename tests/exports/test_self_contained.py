@@ -55,7 +55,8 @@ class SelfContained:
         return self.model(**self.batch([text]), labels=torch.tensor([[*ids, SEP]])).logits[0]
 
     def batch(self, texts):
-        return self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+        options = {"return_tensors": "pt", "padding": True, "truncation": True}
+        return self.tokenizer(texts, split_special_tokens=False, **options)
 
 
 def search(original, texts):
