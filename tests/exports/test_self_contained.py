@@ -232,7 +232,7 @@ model.save_pretrained("saved")
     assert found.returncode == 0, found.stderr
     original = Original(tmp_path / "model", "--self-contained")
     symbols = original.loaded.tokenizer.dictionary.symbols
-    expected = [" ".join(symbols[number] for number in ids) for ids in search(original, TEXTS)]
+    expected = [" ".join(symbols[number] for number in ids) for ids in search(original, [(text,) for text in TEXTS])]
     assert json.loads(found.stdout.splitlines()[-1]) == expected
     again = S2SFTForConditionalGeneration.from_pretrained(tmp_path / "saved")
     assert all(torch.equal(again.state_dict()[name], value) for name, value in original.weights().items())
