@@ -27,7 +27,7 @@ from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_s
 from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.inference.search_bounds import SEARCH
 from s2sft_fairseq.received import check_parts, has_part
 
@@ -57,8 +57,8 @@ def engine_of(path: str | os.PathLike[str]) -> str | None:
         UserError: if the engine is unknown.
     """
     engine = read_json_object(Path(path) / CONFIG).get("engine") if is_model_folder(path) else None
-    if engine is not None and engine not in ENGINES:
-        raise UserError(f"{Path(path) / CONFIG}: engine must be one of {', '.join(ENGINES)}, but is {engine!r:.60}")
+    if engine is not None and not (isinstance(engine, str) and engine in ENGINES):
+        raise UserError(f"{Path(path) / CONFIG}: engine must be one of {', '.join(ENGINES)}, but is {shown(engine)}")
     return engine
 
 

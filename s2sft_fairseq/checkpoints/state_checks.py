@@ -24,6 +24,7 @@ _SIZES = (
     *("relative_position_bins", "disentangled_buckets", "max_relative_position", "lm_head_dim"),
 )
 _SMALL = 2**26  # parameters
+_MOST_LAYERS = 1_000  # of an encoder or a decoder; building a million takes a minute, however narrow they are
 _SHOWN = 5
 
 
@@ -49,7 +50,8 @@ def check_archive(path: str) -> None:
 def check_sizes(file: str | os.PathLike[str], sizes: Mapping[str, Any], where: str) -> None:
     """Check that a model of these sizes has no more parameters than the file of its weights has bytes.
 
-    Models whose lower bound is at most 64 million parameters (256 MiB) pass, whatever their file.
+    Models whose lower bound is at most 64 million parameters (256 MiB) pass, whatever their file, if they have at most
+    1,000 layers.
 
     Args:
         file: the file of the weights.
@@ -57,8 +59,12 @@ def check_sizes(file: str | os.PathLike[str], sizes: Mapping[str, Any], where: s
         where: the place of the sizes, for the message.
 
     Raises:
-        UserError: if it has more, naming the sizes.
+        UserError: if it has more, naming the sizes; or if it has too many layers.
     """
+    for name in ("encoder_layers", "decoder_layers"):
+        layers = sizes.get(name)
+        if type(layers) is int and layers > _MOST_LAYERS:
+            raise UserError(f"{where}: {name} must be at most {_MOST_LAYERS:,}, but is {layers:,}")
     size = os.path.getsize(file)
     if _least_parameters(sizes) > max(size, _SMALL):
         given = ", ".join(f"{name} {shown(sizes[name])}" for name in _SIZES if sizes.get(name))

@@ -67,8 +67,7 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "separator": {
         "metavar": "TEXT",
-        "help": "split raw text at this text into fields, which are joined by the separator symbol (default: [SEP], in "
-        "sources of one field)",
+        "help": "split raw text at this text into fields, which are joined by the separator symbol",
     },
     "buffer-size": {
         "type": int,

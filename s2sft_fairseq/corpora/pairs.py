@@ -159,8 +159,7 @@ def _other_keys(record: Mapping[str, Any], wanted: Sequence[str]) -> str:
 
 
 def _fields(*texts: str) -> tuple[str, ...]:
-    """Return the fields of a source: those of its only text, or one for each of several texts."""
-    return tuple(texts[0].split(FIELD_SEPARATOR)) if len(texts) == 1 else texts
+    return tuple(part for text in texts for part in text.split(FIELD_SEPARATOR))
 
 
 def write_pairs(

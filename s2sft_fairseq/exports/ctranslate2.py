@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.deltalm_as_bart import EPSILON, bart_config, bart_weights
+from s2sft_fairseq.checkpoints.deltalm_as_bart import bart_config, bart_weights
 from s2sft_fairseq.checkpoints.model_folder import CARD, CONFIG, ENGINES, configuration, write_config
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.exports.deltalm import DeltaLM, copy_tokenizer
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.inference.ctranslate2_engine import NAME
+from s2sft_fairseq.inference.ctranslate2_folder import settings
 from s2sft_fairseq.models.model_card import model_card
 from s2sft_fairseq.progress import step
 
@@ -93,9 +94,8 @@ def make_spec(model: DeltaLM) -> Any:
     dictionary = model.dictionary
     spec.register_source_vocabulary(list(dictionary.symbols))
     spec.register_target_vocabulary(list(dictionary.symbols))
-    spec.config.bos_token, spec.config.unk_token = dictionary.bos_word, dictionary.unk_word
-    spec.config.eos_token = spec.config.decoder_start_token = dictionary.eos_word
-    spec.config.layer_norm_epsilon = EPSILON
+    for name, value in settings(dictionary).items():
+        setattr(spec.config, name, value)
     return spec
 
 

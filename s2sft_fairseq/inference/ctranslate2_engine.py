@@ -7,10 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.model_folder import read_config
+from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError, as_option, package
+from s2sft_fairseq.inference.ctranslate2_folder import check_folder
 from s2sft_fairseq.inference.hypotheses import hypotheses
 from s2sft_fairseq.inference.options import UNSUPPORTED, early_stop, search_problems
 from s2sft_fairseq.inference.search_bounds import too_short
+from s2sft_fairseq.received import part
 
 NAME = "ctranslate2"
 # Search options that CTranslate2 does not support, with the value that disables them.
@@ -22,9 +26,12 @@ def open_ctranslate2(folder: Path) -> "CTranslate2Engine":
     """Open a folder that ``s2sft export --format ctranslate2`` wrote, on the CPU, with as many threads as PyTorch has.
 
     Raises:
-        UserError: if CTranslate2 is not installed or cannot read the files.
+        UserError: if CTranslate2 is not installed, cannot read the files, or would read them as another model.
     """
     library = package("ctranslate2", str(folder))
+    dictionary = PretrainedDictionary.load(str(part(folder / DICTIONARY)))
+    config = read_config(folder)
+    check_folder(folder, config, dictionary)
     try:
         translator = library.Translator(str(folder), device="cpu", intra_threads=torch.get_num_threads())
     except (RuntimeError, ValueError) as error:
@@ -98,7 +105,8 @@ class CTranslate2Generator:
         sources = [[symbols[number] for number in row if number != self.form.pad] for row in source.tolist()]
         # Without a penalty CTranslate2 may end with the first eos, before it finds a better second hypothesis.
         penalty = self.lenpen or (_NO_PENALTY if args.nbest > 1 else 0.0)
-        results = self.translator.translate_batch(
+        results = self._run(
+            self.translator.translate_batch,
             sources,
             beam_size=args.beam,
             num_hypotheses=args.nbest,
@@ -114,16 +122,24 @@ class CTranslate2Generator:
         found = [list(dict.fromkeys(tuple(each[:max_len]) for each in result.hypotheses)) for result in results]
         return self._scored(sources, found)
 
+    def _run(self, method: Any, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the translator.
+
+        Raises:
+            UserError: CTranslate2 cannot run the model.
+        """
+        try:
+            return method(*arguments, **options)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"the model cannot be run by {NAME}: {error}") from None
+
     def _scored(
         self, sources: Sequence[Sequence[str]], found: Sequence[Sequence[tuple[str, ...]]]
     ) -> list[list[dict[str, Any]]]:
         """Score hypotheses, given as symbols without eos, and return them in fairseq's form, the best first."""
         pairs = [(source, list(each)) for source, best in zip(sources, found, strict=True) for each in best]
-        scored = iter(
-            self.translator.score_batch(
-                [source for source, _ in pairs], [target for _, target in pairs], max_input_length=0
-            )
-        )
+        of_pairs = [[source for source, _ in pairs], [target for _, target in pairs]]
+        scored = iter(self._run(self.translator.score_batch, *of_pairs, max_input_length=0))
         results = []
         for best in found:
             of_sentence = [self._hypothesis(target, next(scored).log_probs) for target in best]

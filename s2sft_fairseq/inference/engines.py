@@ -86,11 +86,12 @@ def open_engine(cfg: DictConfig, task: FairseqTask, device: str) -> Engine | Non
         problems.append(f"{folder} is a model for {name}, which runs on the CPU: give --cpu")
     if problems:
         raise UserError.of(problems)
+    engine = _OPENERS[name](folder)  # checks the sizes of the configuration, which the next lines use
     state = as_checkpoint(read_config(folder), {})
     task.load_state_dict(state["task_state"])
     with torch.device("meta"):  # allocates no weights; sets the layout of sources and targets from the model's options
         task.build_model(OmegaConf.create(state["cfg"]["model"]), from_checkpoint=True)
-    return _OPENERS[name](folder)
+    return engine
 
 
 def build_generator(task: Any, models: Any, args: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
+from s2sft_fairseq.inference.onnx_folder import run_graph
 from s2sft_fairseq.models.onnx_graph import slot_names
 
 KEPT = "kept"
@@ -24,7 +25,7 @@ class OnnxEncoderDecoder(nn.Module):
     def __init__(self, encoder: Any, step: Any, sizes: Any) -> None:
         """Take two sessions of onnxruntime, and the options of the model."""
         super().__init__()
-        self.encoder = OnnxEncoder(encoder)
+        self.encoder = OnnxEncoder(encoder, sizes)
         self.decoder = OnnxDecoder(step, sizes)
 
     def max_decoder_positions(self) -> int:
@@ -43,9 +44,10 @@ class OnnxEncoderDecoder(nn.Module):
 class OnnxEncoder(nn.Module):
     """The encoder: reads the sources."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, sizes: Any) -> None:
         super().__init__()
         self.session = session
+        self.outputs = ["padding", *slot_names(sizes["decoder_layers"], "source_")]
         self.beam_size = 1
 
     def forward_torchscript(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
@@ -58,7 +60,7 @@ class OnnxEncoder(nn.Module):
             ``padding`` (N, S); ``states``, the keys and values of the sources, 2 L tensors (N, h, S, d); and ``rows``,
             the number of rows that a sentence has in the batch.
         """
-        padding, *states = run(self.session, None, {"tokens": net_input["src_tokens"]})
+        padding, *states = run(self.session, self.outputs, {"tokens": net_input["src_tokens"]})
         return {"padding": padding, "states": states, "rows": 1}
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
@@ -129,7 +131,11 @@ class OnnxDecoder(FairseqIncrementalDecoder):
         ]
 
 
-def run(session: Any, outputs: Sequence[str] | None, inputs: dict[str, Tensor]) -> list[Tensor]:
-    """Run a graph and return the named outputs; None: all outputs."""
+def run(session: Any, outputs: Sequence[str], inputs: dict[str, Tensor]) -> list[Tensor]:
+    """Run a graph and return the named outputs.
+
+    Raises:
+        UserError: onnxruntime fails.
+    """
     given = {name: np.ascontiguousarray(each.numpy()) for name, each in inputs.items()}
-    return [torch.from_numpy(each) for each in session.run(outputs, given)]
+    return [torch.from_numpy(each) for each in run_graph("the graph", session, outputs, given)]

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, read_config
+from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError, as_option, package
 from s2sft_fairseq.inference.onnx_encoder_decoder import OnnxEncoderDecoder, run
+from s2sft_fairseq.inference.onnx_folder import Graphs, check_graph_file
 from s2sft_fairseq.models.onnx_encoder_decoder import ENCODER
 from s2sft_fairseq.models.onnx_graph import slot_names
 from s2sft_fairseq.models.unilm import PREFILL_POSITIONS
 from s2sft_fairseq.modules.incremental_state import Allocate, IncrementalState, consecutive, source_places
 from s2sft_fairseq.modules.step_layout import StepLayout
+from s2sft_fairseq.received import part
 
 NAME = "onnx"
 
@@ -26,27 +29,32 @@ def open_onnx(folder: Path) -> "OnnxEngine":
     """Open a folder that ``s2sft export --format onnx`` wrote, on the CPU, with as many threads as PyTorch has.
 
     Raises:
-        UserError: if onnxruntime is not installed or cannot read the files.
+        UserError: if onnxruntime is not installed or cannot read the files, or if the graphs are of another model than
+            the folder's configuration and dictionary say.
     """
     library = package("onnxruntime", str(folder))
+    sizes = read_config(folder)["cfg"]["model"]
+    dictionary = PretrainedDictionary.load(str(part(folder / DICTIONARY)))
+    graphs = Graphs(folder, sizes, len(dictionary))
     options = library.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
 
     def session(name: str) -> Any:
         file = folder / name
+        check_graph_file(file)
         try:
             return library.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has one class for each kind of failure, without a common base class
             raise UserError(f"{file} cannot be read by onnxruntime: {error}") from None
 
-    sizes = read_config(folder)["cfg"]["model"]
-    model: nn.Module
     if "decoder_layers" in sizes:
-        model = OnnxEncoderDecoder(session(ENCODER), session(ENGINES[NAME]), sizes)
-    else:
-        model = OnnxModel(session(ENGINES[NAME]), sizes["encoder_embed_dim"])
-    return OnnxEngine(model)
+        encoder, step = session(ENCODER), session(ENGINES[NAME])
+        graphs.check_encoder_decoder(encoder, step)
+        return OnnxEngine(OnnxEncoderDecoder(encoder, step, sizes))
+    graph = session(ENGINES[NAME])
+    graphs.check_encoder_only(graph)
+    return OnnxEngine(OnnxModel(graph, sizes["encoder_embed_dim"]))
 
 
 class OnnxEngine:

@@ -1,36 +1,23 @@
 """Write the tokenizer of a folder as a ``tokenizer.json``, which also adds the special symbols of sources."""
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
-from s2sft_fairseq.tokenization.library_tokenizer import (
-    LibraryTokenizer,
-    load_library_file,
-    made_by_library,
-    require_library,
-)
-from s2sft_fairseq.tokenization.symbols import read_symbol, write_symbol
-from s2sft_fairseq.tokenization.vocabulary import (
-    TOKENIZER_CONFIG,
-    Vocabulary,
-    load_sentencepiece,
-    read_config,
-    sentencepiece_pieces,
-)
+from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer
+from s2sft_fairseq.tokenization.symbols import write_symbol
+from s2sft_fairseq.tokenization.unigram import unigram_library
+from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, read_config
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 FAST = "tokenizer.json"
-_SPACE = "\u2581"  # how SentencePiece writes a space
-_UNIGRAM = 1
 
 
 def write_fast_tokenizer(
@@ -70,7 +57,6 @@ def write_fast_tokenizer(
         "model_max_length": max_source,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,  # special symbols in a text are text
         **dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), special, strict=True)),
         "cls_token": dictionary.bos_word,
         "sep_token": dictionary.eos_word,
@@ -81,9 +67,7 @@ def write_fast_tokenizer(
 
 def _library(folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> "Library":
     if vocabulary.scheme == "sentencepiece":
-        return _unigram(folder / vocabulary.files[0], dictionary)
-    if vocabulary.files[0] == FAST:
-        return load_library_file(folder / FAST)
+        return unigram_library(folder / vocabulary.files[0], dictionary)
     opened = open_tokenizer(folder)
     if not isinstance(opened, LibraryTokenizer):
         raise UserError(f"{folder} has a tokenizer ({vocabulary.scheme}) that {FAST} cannot describe")
@@ -102,74 +86,3 @@ def _check_ids(folder: Path, library: "Library", dictionary: PretrainedDictionar
                 f"{folder} has a tokenizer whose ids are not those of the model, which {FAST} cannot describe: {token} "
                 f"has the id {number}"
             )
-
-
-def _unigram(path: Path, dictionary: PretrainedDictionary) -> "Library":
-    """Return the tokenizer of SentencePiece's Unigram model, with the ids of the dictionary."""
-    require_library(path)
-    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
-    from tokenizers import Tokenizer as Library
-
-    model = load_sentencepiece(path)
-    described = _fields(path, model.serialized_model_proto())
-    trainer, normalizer = (_fields(path, described.get(number, b"")) for number in (2, 3))
-    if trainer.get(3, _UNIGRAM) != _UNIGRAM:
-        raise UserError(f"{path} is no Unigram model, which {FAST} cannot describe")
-    pieces = {piece: model.get_score(number) for number, piece in enumerate(sentencepiece_pieces(model, path))}
-    scores = [(token, pieces.get(token, 0.0)) for token in map(read_symbol, dictionary.symbols)]
-    library = Library(made_by_library(path, models.Unigram, scores, dictionary.unk(), False))
-    steps: list[Any] = [normalizers.Precompiled(normalizer[2])] if normalizer.get(2) else []
-    library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
-    spaces: dict[str, Any] = {"replacement": _SPACE, "prepend_scheme": "always"}
-    # SentencePiece takes no text for a special symbol, but the library's model takes all of its pieces.
-    special = [re.fullmatch(r"(\W*)(.*)", symbol, re.S) for symbol in sorted(dictionary.special_symbols())]
-    within = "|".join(f"{re.escape(found[1])}(?={re.escape(found[2])})" for found in special if found)
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.WhitespaceSplit(),
-            pre_tokenizers.Metaspace(**spaces),
-            pre_tokenizers.Split(Regex(within), "merged_with_previous"),
-        ]
-    )
-    library.decoder = decoders.Metaspace(**spaces)
-    return library
-
-
-def _fields(path: Path, message: bytes) -> Mapping[int, Any]:
-    """Return the fields of a protocol buffer message by number; if a field is repeated, its last value.
-
-    The numbers are those of ``sentencepiece_model.proto``.
-
-    Raises:
-        UserError: the bytes are not such a message.
-    """
-    try:
-        return dict(_read_fields(message))
-    except (IndexError, ValueError):
-        raise UserError(f"{path} must be a SentencePiece model, but is damaged") from None
-
-
-def _read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                return value
-
-    while at < len(message):
-        tag = number()
-        kind = tag & 7
-        value: Any
-        if kind == 0:
-            value = number()
-        elif kind in (1, 2, 5):
-            length = {1: 8, 5: 4}.get(kind) or number()
-            value, at = message[at : at + length], at + length
-        else:
-            raise ValueError(f"wire type {kind}")
-        yield tag >> 3, value

@@ -55,8 +55,7 @@ class SelfContained:
         return self.model(**self.batch([text]), labels=torch.tensor([[*ids, SEP]])).logits[0]
 
     def batch(self, texts):
-        options = {"return_tensors": "pt", "padding": True, "truncation": True}
-        return self.tokenizer(texts, split_special_tokens=False, **options)
+        return self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
 
 
 def search(original, texts):
@@ -232,7 +231,7 @@ model.save_pretrained("saved")
     assert found.returncode == 0, found.stderr
     original = Original(tmp_path / "model", "--self-contained")
     symbols = original.loaded.tokenizer.dictionary.symbols
-    expected = [" ".join(symbols[number] for number in ids) for ids in search(original, [(text,) for text in TEXTS])]
+    expected = [" ".join(symbols[number] for number in ids) for ids in search(original, TEXTS)]
     assert json.loads(found.stdout.splitlines()[-1]) == expected
     again = S2SFTForConditionalGeneration.from_pretrained(tmp_path / "saved")
     assert all(torch.equal(again.state_dict()[name], value) for name, value in original.weights().items())

@@ -13,8 +13,10 @@ from tokenizer_folders import (
 )
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization import unigram
 from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
 from s2sft_fairseq.tokenization.folder import open_tokenizer
+from s2sft_fairseq.tokenization.samples import samples
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -75,3 +77,64 @@ def test_schemes_without_a_tokenizer_json(tmp_path):
     ):
         with pytest.raises(UserError, match=reason):
             written(write(tmp_path / f"source{number}"), tmp_path / f"fast{number}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalization_rule_name": "nmt_nfkc_cf"},
+        {"normalization_rule_name": "nfkc"},
+        {"normalization_rule_name": "identity"},
+        {"split_by_whitespace": False},
+        {"control_symbols": ["<ctl>"]},
+    ],
+)
+def test_sentencepiece_reads_every_text_as_before(options, tmp_path):
+    """Blanks, marks, scripts, unknown characters, and names of pieces that no text has."""
+    source = write_sentencepiece(tmp_path / "source", **options)
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary, ours = read_vocabulary(source), open_tokenizer(source)
+    write_fast_tokenizer(source, vocabulary, tmp_path, [], 1000)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    library.encode_special_tokens = True
+    whole = [ours.dictionary.eos_word, ours.dictionary.symbols[ours.dictionary.mask()]]
+    texts = [*samples(ours.dictionary), *SENTENCES[:4], "a<ctl>b", *random_texts(300)]
+    for text in texts:
+        for symbol in whole:
+            text = text.replace(symbol, "")
+        expected = [ours.dictionary.index(symbol) for symbol in ours.encode(text).split()]
+        assert library.encode(text, add_special_tokens=False).ids == expected, ascii(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"add_dummy_prefix": False}, "add_dummy_prefix=false"),
+        ({"byte_fallback": True, "vocab_size": 340}, "byte_fallback=true"),
+        ({"user_defined_symbols": ["<ud>"]}, "1 user-defined symbols (user_defined_symbols), such as <ud>"),
+        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces=false"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix=true"),
+    ],
+)
+def test_settings_of_sentencepiece_that_the_format_lacks(options, named, tmp_path):
+    source = write_sentencepiece(tmp_path / "source", **options)
+    with pytest.raises(UserError) as error:
+        write_fast_tokenizer(source, read_vocabulary(source), tmp_path, [], 1000)
+    assert named in str(error.value)
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
+def test_a_normalization_of_its_own(tmp_path):
+    rules = tmp_path / "rules.tsv"
+    rules.write_text("41\t42\n")  # A becomes B
+    source = write_sentencepiece(tmp_path / "source", normalization_rule_tsv=str(rules))
+    with pytest.raises(UserError, match=r"normalization other than nfkc, .*normalization_rule_name=user_defined"):
+        write_fast_tokenizer(source, read_vocabulary(source), tmp_path, [], 1000)
+
+
+def test_boundaries_that_no_piece_crosses():
+    """A symbol is split where no piece fits; pieces that differ from it elsewhere do not count."""
+    assert list(unigram._boundaries(["<s>", "</s>"], ["<s", "s", ">", "<strong>"])) == ["(?<=<)(?:/s>)", "(?<=<s)(?:>)"]
+    assert list(unigram._boundaries(["ab"], ["xaby"])) == []
+    assert list(unigram._boundaries(["x"], ["y"])) == []
