@@ -1,6 +1,5 @@
 """`Seq2Seq`: a trained generator in Python."""
 
-import contextlib
 import copy
 import logging
 import os
@@ -13,20 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.api.loading import Loaded, load, own_random_numbers
+from s2sft_fairseq.api.loading import Loaded, load
 from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score
 from s2sft_fairseq.api.search_arguments import apply, named, values
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
+from s2sft_fairseq.data.text_files import FIELD_SEPARATOR, split_fields
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
 from s2sft_fairseq.inference.files import HypothesisLines, Window
-from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, window_seed
+from s2sft_fairseq.inference.generator import TextGenerator, batch_planner
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.inference.search_bounds import MOST
 from s2sft_fairseq.progress import sentence_progress
-from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
+from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer, unknown_warning
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,7 @@ class Seq2Seq:
         seed: int = 1,
         target_lang: str | None = None,
         progress: bool = False,
+        numbers: Sequence[int] | None = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each source, the best first.
@@ -128,9 +129,11 @@ class Seq2Seq:
         Args:
             sources: as for `generate`.
             batch_size: maximum number of sources in a batch; ``auto``: as many as memory and machine allow.
-            seed: random seed for sampling.
+            seed: random seed for sampling. The samples of a source depend on it, on the number of the source and on the
+                search arguments, but not on the other sources.
             target_lang: the language to generate, if the model has several.
             progress: show a progress bar if the error stream is a terminal.
+            numbers: the number of each source for its samples; None: its index in the list.
             options: search arguments, see `s2sft_fairseq.api.search_arguments`: ``beam``, ``num_return``, ``max_len``,
                 ``min_len``, ``length_penalty``, ``no_repeat_ngram``, ``sampling``, ``top_k``, ``top_p``,
                 ``temperature`` and so on. The defaults are those of the model folder, or else of ``s2sft generate``.
@@ -140,23 +143,22 @@ class Seq2Seq:
         """
         problems = [*_seed_problems(seed), *_batch_size_problems(batch_size), *self._language_problems(target_lang)]
         task, cfg = self._configured(options, problems)
+        cfg.task.seed = seed
         cfg.dataset.batch_size = None if batch_size == "auto" else batch_size
         form = task.form if target_lang is None else task.form_for(target_lang)
         ids = self._ids(listed(sources), "sources")
         loaded = self._loaded
         generator = self._generator(task, cfg)
-        draws = cfg.generation.sampling
-        with self._turn(draws):
+        with self._lock:
             text_generator = TextGenerator(
                 partial(task.inference_step, generator, loaded.models),
                 form,
                 batch_planner(cfg, loaded.models, task),
                 nbest=cfg.generation.nbest,
-                seed=seed if draws else None,
                 device=loaded.device,
             )
             with sentence_progress(len(ids), 0, bar=progress) as bar:
-                found = text_generator(Window(0, ids), bar.update)
+                found = text_generator(Window(0, ids, numbers), bar.update)
         _warn_of_cuts(text_generator.cut_sources, len(ids), form)
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         return [[self._hypothesis(lines, each) for each in best] for best in found]
@@ -210,16 +212,15 @@ class Seq2Seq:
             if options.get(name) not in (None, 1):
                 problems.append(f"stream follows one hypothesis: {name} must be 1, but is {options[name]!r:.60}")
         task, cfg = self._configured({**options, "beam": 1, "num_return": 1}, problems)
-        loaded, generator, draws = self._loaded, self._generator(task, cfg), cfg.generation.sampling
+        cfg.task.seed = seed
+        loaded, generator = self._loaded, self._generator(task, cfg)
         lines = HypothesisLines(loaded.tokenizer, generator.symbols_to_strip_from_output, json_lines=False)
         (ids,) = self._source_ids([source], task.form, "source")
         laid_out = torch.from_numpy(ids).unsqueeze(0).to(loaded.device)
         return stream(
             lambda: BeamSearch(loaded.models, task.form, generator.options, laid_out),
             lambda tokens: lines.text({"tokens": tokens}),
-            window_seed(seed, 0) if draws else None,
-            loaded.device,
-            lambda: self._turn(draws),
+            lambda: self._lock,
         )
 
     def encode(self, sources: Sequence[Text], *, target_lang: str | None = None) -> list[Tensor]:
@@ -311,12 +312,22 @@ class Seq2Seq:
         return [form.target(each) for each in ids]
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
-        """Return the ids of each text; the only special symbols are the separators between fields."""
+        """Return the ids of each text; the only special symbols are the separators between the fields of a source."""
         fields = fields_of(texts, argument)
+        if argument.startswith("source"):
+            fields = _divided(texts, fields)
         encoded = iter(self._tokenizer.encode([part for parts in fields for part in parts]))
         index = self._loaded.tokenizer.dictionary.index
-        lines = (self._tokenizer.join([next(encoded) for _ in parts]) for parts in fields)
-        return [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
+        lines = [self._tokenizer.join([next(encoded) for _ in parts]) for parts in fields]
+        ids = [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
+        unknown = self._loaded.tokenizer.dictionary.unk()
+        with_unknown = [number for number, each in enumerate(ids) if (each == unknown).any()]
+        if with_unknown:
+            counts = sum(int((ids[number] == unknown).sum()) for number in with_unknown), sum(map(len, ids))
+            example = f"{texts[with_unknown[0]]!r:.80}, which becomes {lines[with_unknown[0]]:.80}"
+            if warning := unknown_warning(argument, *counts, example):
+                logger.warning(warning)
+        return ids
 
     def _hypothesis(self, lines: HypothesisLines, found: dict[str, Any]) -> Hypothesis:
         tokens = self._symbols(found["tokens"].numpy())
@@ -327,12 +338,6 @@ class Seq2Seq:
             return build_generator(task, self._loaded.models, cfg.generation)
         except UserError as error:
             raise named(error) from None
-
-    @contextlib.contextmanager
-    def _turn(self, draws: bool) -> Iterator[None]:
-        """Context manager during which no other thread uses the model; if ``draws``, it may draw random numbers."""
-        with self._lock, own_random_numbers(self._loaded.device) if draws else contextlib.nullcontext():
-            yield
 
     def _one_pass(self, target_lang: str | None) -> EncoderPass | EncoderDecoderPass:
         self._require_pytorch()
@@ -360,6 +365,17 @@ class Seq2Seq:
     def _symbols(self, ids: np.ndarray) -> list[str]:
         symbols = self._loaded.tokenizer.dictionary.symbols
         return [symbols[number] for number in ids.tolist()]
+
+
+def _divided(sources: Sequence[Any], fields: Sequence[list[str]]) -> list[list[str]]:
+    """Return the fields of sources; those of a line of text are divided by separators."""
+    found = [
+        split_fields(source) if isinstance(source, str) else parts
+        for source, parts in zip(sources, fields, strict=True)
+    ]
+    if divided := sum(len(parts) > len(given) for parts, given in zip(found, fields, strict=True)):
+        logger.info(f"{divided:,} of {len(found):,} sources have {FIELD_SEPARATOR}, which begins another field")
+    return found
 
 
 def _warn_of_cuts(cut: int, sources: int, form: Any) -> None:

@@ -19,8 +19,6 @@ _MAY_OPEN_A_QUOTATION = re.compile(r"(?<=s)'(?=\s|$)")
 def stream(
     search: Callable[[], BeamSearch],
     text_of: Callable[[Tensor], str],
-    seed: int | None,
-    device: str,
     taking_turns: Callable[[], AbstractContextManager[Any]],
 ) -> Iterator[str]:
     """Yield the text that a search generates, part by part.
@@ -28,28 +26,18 @@ def stream(
     Args:
         search: starts the search for one hypothesis for one source.
         text_of: returns the text of tokens (T,).
-        seed: random seed for sampling; None: the search draws no random numbers.
-        device: the device whose generator draws them, ``cpu`` or ``cuda``.
         taking_turns: returns a context manager that keeps other threads from using the model. It is entered once per
             step, so other threads do not wait for the end of the stream.
 
     T: tokens.
     """
     shown = ""
-    random = torch.cuda if device == "cuda" else torch.random
     with taking_turns(), torch.inference_mode():
         begun = search()
         begun.steps_between_questions = 1  # check for the end after each step: each part is read at once
-        if seed is not None:
-            torch.manual_seed(seed)
-            state = random.get_rng_state()
     while True:
         with taking_turns(), torch.inference_mode():
-            if seed is not None:
-                random.set_rng_state(state)
             goes_on = begun.step()
-            if seed is not None:
-                state = random.get_rng_state()
         if not goes_on:
             break
         # The last word may still grow, and detokenization may treat the end of a text differently from its middle.

@@ -67,7 +67,8 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "separator": {
         "metavar": "TEXT",
-        "help": "split raw text at this text into fields, which are joined by the separator symbol",
+        "help": "split raw text at this text into fields, which are joined by the separator symbol (default: [SEP], in "
+        "sources of one field)",
     },
     "buffer-size": {
         "type": int,

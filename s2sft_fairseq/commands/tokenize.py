@@ -1,6 +1,7 @@
 """``s2sft tokenize``: split raw text into symbols of a pretrained vocabulary, for ``s2sft preprocess``."""
 
 import argparse
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -15,6 +16,8 @@ from s2sft_fairseq.hub import tokenizer_path
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
+
+logger = logging.getLogger(__name__)
 
 _NAMELESS = (Path("/dev/fd"), Path("/proc/self/fd"))  # the folders of the pipes that shells make for <(...)
 
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.source:
         jobs += _field_jobs(options, texts, problems)
     else:
-        jobs += [Job((path,), (), {options.output_dir / plain_name(path): (0,)}) for path in texts]
+        jobs += [_text_job(options, path) for path in texts]
     problems += check_outputs(jobs)
     if problems:
         raise UserError.of(problems)
@@ -76,6 +79,8 @@ def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequ
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
     for path, stats in tokenize_files(text_tokenizer, jobs, options.workers, groups):
         print(f"{path}: {stats}")
+        if warning := stats.warning(path):
+            logger.warning(warning)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--separator",
         metavar="TEXT",
-        help="split raw text at this text into fields, which are joined by the separator symbol",
+        help="split the raw text of sources at this text into fields, which are joined by the separator symbol; "
+        "targets (.tgt, --target) are not split (default: [SEP], in sources of one field: .src or one key)",
     )
     parser.add_argument(
         "--dict",
@@ -157,7 +163,20 @@ def _json_jobs(options: argparse.Namespace) -> Iterator[Job]:
     keys = (*sources, *([target] if target else []))
     for path in filter(is_json_lines, options.input):
         stem = plain_name(path).removesuffix(".jsonl")
-        yield Job((path,), keys, _outputs(options.output_dir, stem, len(sources), target is not None))
+        outputs = _outputs(options.output_dir, stem, len(sources), target is not None)
+        yield Job((path,), keys, outputs, _divided(options, len(sources)))
+
+
+def _text_job(options: argparse.Namespace, path: Path) -> Job:
+    name = plain_name(path)
+    kind = Path(name).suffix
+    is_source = kind == ".src" or (options.separator is not None and kind != ".tgt")
+    return Job((path,), (), {options.output_dir / name: (0,)}, (0,) if is_source else ())
+
+
+def _divided(options: argparse.Namespace, sources: int) -> tuple[int, ...]:
+    """Return the numbers of the fields that separators divide further; those of several fields only if it is given."""
+    return tuple(range(sources)) if sources == 1 or options.separator is not None else ()
 
 
 def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: list[str]) -> Iterator[Job]:
@@ -172,7 +191,8 @@ def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: li
             problems.append(f"--input needs a file for each field of {stem}, but lacks {', '.join(missing)}")
         else:
             inputs = tuple(files[name] for name in fields)
-            yield Job(inputs, (), _outputs(options.output_dir, stem.name, len(options.source), bool(options.target)))
+            outputs = _outputs(options.output_dir, stem.name, len(options.source), bool(options.target))
+            yield Job(inputs, (), outputs, _divided(options, len(options.source)))
 
 
 def check_outputs(jobs: Sequence[Job]) -> Iterator[str]:

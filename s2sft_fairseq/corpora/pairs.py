@@ -159,7 +159,8 @@ def _other_keys(record: Mapping[str, Any], wanted: Sequence[str]) -> str:
 
 
 def _fields(*texts: str) -> tuple[str, ...]:
-    return tuple(part for text in texts for part in text.split(FIELD_SEPARATOR))
+    """Return the fields of a source: those of its only text, or one for each of several texts."""
+    return tuple(texts[0].split(FIELD_SEPARATOR)) if len(texts) == 1 else texts
 
 
 def write_pairs(

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.data.bounded_files import READING_ERRORS, open_bytes, read_json, reading_problem
+from s2sft_fairseq.data.text_files import FIELD_SEPARATOR
 from s2sft_fairseq.errors import UserError
 
-# Separates the fields of a source; ``s2sft tokenize --separator`` replaces it by the separator symbol of a vocabulary.
-FIELD_SEPARATOR = "[SEP]"
 # Separates the sentences of a summary, as in UniLM and s2s-ft; a token of its own.
 SENTENCE_SEPARATOR = "[X_SEP]"
 

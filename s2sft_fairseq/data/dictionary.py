@@ -42,6 +42,9 @@ _LLAMA_RESERVED = re.compile(r"<\|reserved_special_token_\d+\|>")
 # The first symbols of fairseq's dictionaries, which their files leave out.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 
+# ERNIE-GEN's placeholder and noise, which an encoder gets as added tokens.
+PLACEHOLDERS = ("[ATTN]", "[NOISE]")
+
 LANGUAGE_TOKEN = "__{}__"
 """The first symbol of sources for targets in a language; ``s2sft convert --add-language-tokens`` adds it."""
 
@@ -87,6 +90,11 @@ class PretrainedDictionary:
     def mask(self) -> int:
         """Return the id of ``[MASK]``."""
         return self.mask_index
+
+    def special_symbols(self) -> frozenset[str]:
+        """Return the symbols that a model lays sequences out with: raw text that spells one of them is text."""
+        words = (self.bos_word, self.pad_word, self.eos_word, self.unk_word, self.symbols[self.mask_index])
+        return frozenset({*words, *(symbol for symbol in PLACEHOLDERS if symbol in self.indices)})
 
     def never_generated(self) -> list[int]:
         """Return the ids of the special symbols that no hypothesis may hold: all of them but eos."""

@@ -8,6 +8,7 @@ UTF-8 it fails with a traceback that does not name the line.
 
 import io
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from s2sft_fairseq.progress import bar_of_bytes
 logger = logging.getLogger(__name__)
 
 SHOWN_LINES = 10
+FIELD_SEPARATOR = "[SEP]"
+"""Separates the fields of a source in a line of text, for models of any vocabulary."""
+_FIELD_END = re.compile(rf" ?{re.escape(FIELD_SEPARATOR)} ?")
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,16 @@ def line_problems(path: Path, wrong: Mapping[str, Sequence[int]]) -> Iterator[st
     for what, numbers in wrong.items():
         shown = ", ".join(map(str, numbers[:SHOWN_LINES])) + (", ..." if len(numbers) > SHOWN_LINES else "")
         yield f"{path}: {len(numbers)} line(s) {what}: line {shown}"
+
+
+def split_fields(line: str, separator: str | None = None) -> list[str]:
+    """Return the fields of a source that is a line of text.
+
+    Args:
+        line: the line.
+        separator: the text between two fields; None: `FIELD_SEPARATOR`, with or without a space on either side.
+    """
+    return line.split(separator) if separator else _FIELD_END.split(line)
 
 
 def plain_name(path: Path) -> str:

@@ -71,7 +71,8 @@ def check_transformers(
         return values
 
     program = f"transformers {transformers.__version__}"
-    return _finish(folder, source, compare(program, texts, _search_of(model), search, model.logits, logits))
+    ours = _search_of(model, divided=False), lambda text, ids: model.logits((text,), ids)
+    return _finish(folder, source, compare(program, texts, ours[0], search, ours[1], logits))
 
 
 def check_engine(
@@ -93,11 +94,19 @@ def check_engine(
     return _finish(folder, source, found)
 
 
-def _search_of(model: Seq2Seq) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that searches with a model's default options, and returns ids without eos."""
-    return lambda texts: [
-        model.ids(best[0].tokens)[:-1] if best else [] for best in model.hypotheses(list(texts), progress=True)
-    ]
+def _search_of(model: Seq2Seq, *, divided: bool = True) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return a function that searches with a model's default options, and returns ids without eos.
+
+    Args:
+        model: the model.
+        divided: whether a separator in a text begins another field; it does not in a tokenizer for transformers.
+    """
+
+    def search(texts: Sequence[str]) -> list[list[int]]:
+        sources = list(texts) if divided else [(text,) for text in texts]
+        return [model.ids(best[0].tokens)[:-1] if best else [] for best in model.hypotheses(sources, progress=True)]
+
+    return search
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -247,7 +247,8 @@ def _usage(lacking: list[str]) -> list[str]:
         *("```", ""),
         f"The code that `trust_remote_code` runs is `{MODELLING.name}` of this folder: read it before. It needs",
         "PyTorch and transformers. Fields of a source, such as passage and answer, are given as two texts,",
-        "`tokenizer(passages, answers, ...)`, or with the separator between them.",
+        "`tokenizer(passages, answers, ...)`, or as one text with the separator between them and",
+        "`split_special_tokens=False`; without it a special symbol in a text is text.",
         "",
     ]
     if lacking:

@@ -114,7 +114,11 @@ class BlockSearch(GrowingSearch):
     def _fix(self, scored: _Scored) -> Tensor:
         """Fix tokens of the block, and return which sentences can continue (N,): in others every token is forbidden."""
         limit = self.options.max_passes
-        tokens, scores = (scored.spread(each, self.block) for each in draw_tokens(scored.log_probs, self.options))
+        keys = self.draws.keys(
+            self.sentences.numpy()[scored.sentence.cpu()], 2 * self.steps, scored.place.cpu().numpy()
+        )
+        drawn = draw_tokens(scored.log_probs, self.options, keys)
+        tokens, scores = (scored.spread(each, self.block) for each in drawn)
         is_open = self.block == self.form.placeholder
         least = torch.ones_like(self.passes)
         if limit:  # spread the open places evenly over the remaining passes
@@ -151,7 +155,8 @@ class BlockSearch(GrowingSearch):
         at = place.unsqueeze(1)
         forbidden = log_probs.gather(1, tokens.gather(1, at)) == MINUS_INFINITY
         repeats = forbidden & ~self.forced.gather(1, at)
-        others = (each.unsqueeze(1) for each in draw_tokens(log_probs, self.options))
+        keys = self.draws.keys(self.sentences.numpy(), 2 * self.steps + 1, place.cpu().numpy())
+        others = (each.unsqueeze(1) for each in draw_tokens(log_probs, self.options, keys))
         for mine, other in zip((tokens, scores), others, strict=True):
             mine.scatter_(1, at, torch.where(repeats, other, mine.gather(1, at)))
         return repeats

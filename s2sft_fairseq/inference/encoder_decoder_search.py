@@ -1,11 +1,17 @@
-"""fairseq's beam search of encoder-decoders, with a different rule for when a sentence is done."""
+"""fairseq's search of encoder-decoders, with other rules for when a sentence is done and for random samples."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from fairseq.search import Sampling
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
+
+from s2sft_fairseq.inference.draws import SampleDraws
+from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.rules import Candidates, sampled_candidates
 
 Hypotheses = list[dict[str, Tensor]]
 
@@ -90,3 +96,42 @@ class EncoderDecoderSearch(SequenceGenerator):
             highest = highest / max(length**self.len_penalty for length in (step + 2, max_len + 1))
         bounds: list[float] = highest.tolist()
         return bounds
+
+
+class SeededSampling(Sampling):
+    """fairseq's sampling, with random numbers that depend on the source and not on its batch."""
+
+    def __init__(self, dictionary: Any, options: SearchOptions) -> None:
+        """Take fairseq's dictionary, and the options of the samples."""
+        super().__init__(dictionary, options.sampling_topk, options.sampling_topp)
+        self.options = options
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor,
+        prev_output_tokens: Tensor | None = None,
+        original_batch_idxs: Tensor | None = None,
+    ) -> Candidates:
+        """Draw a token for each hypothesis.
+
+        Args:
+            step: number of tokens before this one.
+            lprobs: log-probabilities (N, K, V).
+            scores: summed log-probabilities after each step so far (N, K, T).
+            prev_output_tokens: not used.
+            original_batch_idxs: the number of each source, ``id`` in fairseq's batch (N,).
+
+        Returns:
+            Summed log-probabilities, tokens and continued hypotheses (N, K).
+        """
+        count = len(lprobs)
+        numbers = np.arange(count) if original_batch_idxs is None else original_batch_idxs.cpu().numpy()
+        draws = SampleDraws(self.options.seed, numbers)
+        keys = draws.keys(np.arange(count)[:, np.newaxis], step, np.arange(self.options.beam))
+        if step == 0:  # all hypotheses are empty
+            lprobs, before = lprobs[:, :1], lprobs.new_zeros(len(lprobs), 1)
+        else:
+            before = scores[:, :, step - 1]
+        return sampled_candidates(lprobs, before, self.options, keys)

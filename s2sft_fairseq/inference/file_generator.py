@@ -31,7 +31,7 @@ from s2sft_fairseq.inference.files import (
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, load_models
 from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
-from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
+from s2sft_fairseq.tokenization.tokenize_files import Job, PieceStats, TextTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class Done:
     """Tokens of the best hypotheses."""
     cut_sources: int
     seconds: float
+    sources: PieceStats
+    """Statistics of the sources."""
 
 
 class FileGenerator:
@@ -93,7 +95,6 @@ class FileGenerator:
             self.task.form,
             batch_planner(self.cfg, self.models, self.task),
             nbest=self.cfg.generation.nbest,
-            seed=self.cfg.common.seed,
             device=self.device,
         )
         lines = HypothesisLines(self.tokenizer, self.generator.symbols_to_strip_from_output, json_lines)
@@ -108,7 +109,7 @@ class FileGenerator:
             if written is not None:
                 written.result()
         seconds = time.perf_counter() - start
-        return Done(generator.sentences, generator.tokens, generator.cut_sources, seconds)
+        return Done(generator.sentences, generator.tokens, generator.cut_sources, seconds, text.stats)
 
 
 def tokenizer_beside_a_model(cfg: DictConfig) -> Tokenizer:
@@ -136,7 +137,8 @@ def open_text(path: Path, raw: argparse.Namespace, cfg: DictConfig, tokenizer: T
         UserError: naming all mistakes of the file.
     """
     keys = tuple(raw.source or ["src"]) if has_fields(path) else ()
-    job = Job((path,), keys, {raw.output: tuple(range(len(keys) or 1))})
+    numbers = tuple(range(len(keys) or 1))
+    job = Job((path,), keys, {raw.output: numbers}, numbers if raw.separator is not None else None)
     return RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
 
 
@@ -165,6 +167,10 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
             bar=not cfg.common.no_progress_bar,
         )
         output.finish()
+    if done.sources.divided:
+        logger.info(f"{raw.input}: {done.sources.divided:,} lines have separators, which begin further fields")
+    if warning := done.sources.warning(raw.input):
+        logger.warning(warning)
     if done.cut_sources:
         limit = f"{generator.task.form.max_source} positions (--max-source-positions)"
         logger.warning(f"{raw.input}: {done.cut_sources:,} of {done.sentences:,} sources are cut to {limit}")
@@ -188,8 +194,6 @@ def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any
         "model_overrides": cfg.common_eval.model_overrides,
         **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
     }
-    if cfg.generation.sampling:  # random samples depend on the rest of the batch
-        groups |= {name: cfg.dataset[name] for name in ("max_tokens", "batch_size")}
     # No line depends on these; float32 is bf16 = False.
     left_out = {"_name", "data", "max_batch_memory", "float32", "skip_nonfinite_updates"}
     return {

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -25,7 +25,15 @@ from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import disk_errors, sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer
-from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, check_inputs, open_input, tokenize_chunk
+from s2sft_fairseq.tokenization.tokenize_files import (
+    Job,
+    PieceStats,
+    TextTokenizer,
+    check_inputs,
+    open_input,
+    piece_stats,
+    tokenize_chunk,
+)
 from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 from s2sft_fairseq.tokenization.workers import Workers
 
@@ -45,6 +53,8 @@ class Window(NamedTuple):
     """Number of the first line, from 0."""
     sources: list[np.ndarray]
     """The ids of each line, without special symbols except the separator between fields."""
+    numbers: Sequence[int] | None = None
+    """The number of each source, on which its random numbers depend; None: that of its line."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,8 @@ class RawText:
     text_tokenizer: TextTokenizer
     lines: range
     """Numbers of the lines of the shard, from 0."""
+    stats: PieceStats = field(default_factory=PieceStats)
+    """Statistics of the lines that were read."""
 
     @classmethod
     def open(cls, job: Job, text_tokenizer: TextTokenizer, num_shards: int = 1, shard_id: int = 0) -> "RawText":
@@ -81,6 +93,8 @@ class RawText:
             lines = islice(file, first, self.lines.stop)
             while chunk := b"".join(islice(lines, size)):
                 (symbols,) = tokenize_chunk(self.text_tokenizer, self.job, [chunk])
+                (numbers,) = self.job.outputs.values()
+                self.stats.add(piece_stats(self.text_tokenizer, self.job, [chunk], numbers, symbols))
                 yield Window(first, [np.array([index(s) for s in line.split()], dtype=np.int64) for line in symbols])
                 first += len(symbols)
 

@@ -19,6 +19,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.block_search import BlockSearch
 from s2sft_fairseq.inference.draft_planner import DraftPlanner
 from s2sft_fairseq.inference.drafted_search import DraftedSearch
+from s2sft_fairseq.inference.draws import source_numbers
 from s2sft_fairseq.inference.engines import open_engine, runs_pytorch
 from s2sft_fairseq.inference.files import (
     Window,
@@ -69,7 +70,8 @@ class SequenceGenerator:
 
         Args:
             models: not used; the models given at construction are.
-            sample: a batch with ``src_tokens`` (N, S) in its ``net_input``: laid-out sources, padded on the right.
+            sample: a batch with ``src_tokens`` (N, S) in its ``net_input``: laid-out sources, padded on the right; and
+                ``id``, the number of each source, on which its random numbers depend.
             prefix_tokens: the tokens that every hypothesis begins with (N, P), padded on the right.
             constraints: not supported.
 
@@ -83,14 +85,15 @@ class SequenceGenerator:
         for model in self.models:
             model.eval()
         try:
-            return generate_in_halves(self._search, sample["net_input"]["src_tokens"], prefix_tokens, pad=self.form.pad)
+            source, numbers = sample["net_input"]["src_tokens"], torch.from_numpy(source_numbers(sample))
+            return generate_in_halves(self._search, source, numbers, prefix_tokens, pad=self.form.pad)
         except SentenceError as error:
             raise error.named(sample) from None
 
     @torch.inference_mode()
-    def _search(self, source: Tensor, prefix: Tensor | None) -> Hypotheses:
+    def _search(self, source: Tensor, numbers: Tensor, prefix: Tensor | None) -> Hypotheses:
         try:
-            search = self.search(self.models, self.form, self.options, source, prefix, self.graphs)
+            search = self.search(self.models, self.form, self.options, source, prefix, self.graphs, numbers)
             while search.step():
                 pass
         except BaseException:
@@ -112,7 +115,10 @@ def _step_graphs(models: Sequence[UnilmModel], options: SearchOptions) -> list[S
 
 @dataclass
 class TextGenerator:
-    """Generates for one window of sources after another, and counts sentences, tokens and cut sources."""
+    """Generates for one window of sources after another, and counts sentences, tokens and cut sources.
+
+    The number of a source, on which its random numbers depend, is that of its line, unless the window names another.
+    """
 
     generate: Callable[[dict[str, Any]], Hypotheses]
     """Maps a batch, as fairseq's generators take it, to the hypotheses of each sentence."""
@@ -121,9 +127,6 @@ class TextGenerator:
     """Maps the lengths of laid-out sources to the indices of each batch."""
     nbest: int = 1
     """Number of hypotheses of each sentence to keep."""
-    seed: int | None = 1
-    """The random samples of a window depend only on this seed and the number of its first line, so a resumed run draws
-    the same samples. None: the random number generator is not seeded; for searches that draw nothing."""
     device: torch.device | str = "cpu"
     """The device of the batches."""
     sentences: int = 0
@@ -141,15 +144,16 @@ class TextGenerator:
         Raises:
             UserError: if the model gives NaN for a source, naming its line.
         """
-        if self.seed is not None:
-            torch.manual_seed(window_seed(self.seed, window.first))
         room = self.form.max_source - self.form.source_specials
         self.cut_sources += sum(len(source) > room for source in window.sources)
         rows = [torch.from_numpy(self.form.source(source)) for source in window.sources]
+        numbers = (
+            np.arange(window.first, window.first + len(rows)) if window.numbers is None else np.array(window.numbers)
+        )
         results: Hypotheses = [[] for _ in rows]
         for indices in self.plan_batches(np.array([len(row) for row in rows])):
             try:
-                batch = self.generate(self._sample([rows[index] for index in indices]))
+                batch = self.generate(self._sample([rows[index] for index in indices], numbers[indices]))
             except SentenceError as error:
                 raise error.at(f"line {window.first + int(indices[error.sentence]) + 1} of the input") from None
             for index, found in zip(indices, batch, strict=True):
@@ -162,16 +166,12 @@ class TextGenerator:
             report(len(indices))
         return results
 
-    def _sample(self, rows: list[Tensor]) -> dict[str, Any]:
-        """Return a batch: ``src_tokens`` (N, S), padded on the right, and ``src_lengths`` (N,)."""
+    def _sample(self, rows: list[Tensor], numbers: np.ndarray) -> dict[str, Any]:
+        """Return a batch: ``src_tokens`` (N, S), padded on the right, ``src_lengths`` and ``id`` (N,)."""
         source = collate_tokens(rows, self.form.pad).to(self.device)
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
-        return {"net_input": {"src_tokens": source, "src_lengths": lengths}, "target": None}
-
-
-def window_seed(seed: int, first: int) -> int:
-    """Return the seed of a window, from the seed of the run and the number of the window's first line."""
-    return int(np.random.SeedSequence((seed, first)).generate_state(1)[0])
+        net_input = {"src_tokens": source, "src_lengths": lengths}
+        return {"id": torch.from_numpy(numbers), "net_input": net_input, "target": None}
 
 
 def load_models(cfg: DictConfig, task: FairseqTask, device: str) -> Sequence[BaseFairseqModel]:
@@ -207,9 +207,8 @@ def batch_planner(
     if max_sentences is None:
         max_sentences = useful_sentences(device, beam)
     memory = None
-    # Random samples depend on the rest of the batch, so its size must not depend on the memory that happens to be free.
     # There is no estimate for the memory of encoder-decoders.
-    if not cfg.generation.sampling and hasattr(task, "batch_memory") and runs_pytorch(models):
+    if hasattr(task, "batch_memory") and runs_pytorch(models):
         memory = task.batch_memory(models, beam)
     elif max_tokens is None and max_sentences is None:
         max_tokens = 12000  # as in fairseq-generate

@@ -237,7 +237,7 @@ def generate_in_halves(
     Args:
         generate: returns a result for each sentence.
         source: laid-out sources, padded on the right (N, S). N: sentences, S: source positions.
-        columns: further tensors with a row for each sentence, padded on the right (N, L), or None.
+        columns: further tensors with a row for each sentence, padded on the right (N, L), or a number (N,), or None.
         pad: the id of padding. Halves lose the columns that are padding only.
 
     Returns:
@@ -285,7 +285,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _trimmed(rows: Tensor, pad: int) -> Tensor:
-    """Return rows (N, L) without the last columns that are padding in all rows."""
+    """Return rows (N, L) without the last columns that are padding in all rows; numbers (N,) have no padding."""
+    if rows.dim() == 1:
+        return rows
     used = (rows != pad).any(dim=0).nonzero()
     return rows[:, : int(used[-1]) + 1 if len(used) else 0]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
+from s2sft_fairseq.inference.draws import seed_of
 from s2sft_fairseq.inference.search_bounds import (
     EARLY_STOPS,
     LENGTH_PENALTIES,
@@ -155,6 +156,8 @@ class SearchOptions(UnilmSearchConfig):
     sampling_topp: float = -1.0
     nbest: int | None = None
     """Number of best hypotheses to return; None: all ``beam`` hypotheses."""
+    seed: int = 1
+    """Of the random numbers of ``sampling``."""
     never_generated: tuple[int, ...] = ()
     """Ids that no hypothesis may hold."""
     never_blocked: tuple[int, ...] = ()
@@ -179,8 +182,8 @@ class SearchOptions(UnilmSearchConfig):
             "early_stop": early_stop(args, task),
             "length_penalty": str(task.length_penalty),
             "lenpen": 0.0 if args.unnormalized else args.lenpen,
-            # Sampling returns all hypotheses, so that random numbers do not depend on the scores of other sentences.
-            "nbest": None if args.sampling else args.nbest,
+            "nbest": None if args.sampling else args.nbest,  # all samples are drawn to their end
+            "seed": seed_of(args, task),
             "never_generated": tuple(sorted({*dictionary.never_generated(), form.placeholder})),
             "never_blocked": tuple(dictionary.index(symbol) for symbol in _ignored_symbols(task)),
         }
@@ -234,6 +237,9 @@ def search_problems(args: Any, task: Any, most: float = math.inf) -> list[str]:
     found = list(number_problems(args, task))
     if not found:  # comparisons of numbers that are not valid say nothing
         found = [*hypothesis_problems(args), *length_problems(args, most)]
+    if not getattr(args, "sampling", False):
+        limits = (name for name in ("sampling_topk", "sampling_topp") if getattr(args, name, -1) > 0)
+        found += [f"{as_option(name)} needs --sampling" for name in limits]
     return [*found, *early_stop_problems(args, task)]
 
 
@@ -255,9 +261,6 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
         for name, off in UNSUPPORTED.items()
         if getattr(args, name, off) != off
     ]
-    for name in ("sampling_topk", "sampling_topp"):
-        if getattr(args, name) > 0 and not args.sampling:
-            found.append(f"{as_option(name)} needs --sampling")
     found += search_problems(args, task, form.max_target - 1)
     if args.beam > len(dictionary) and not args.sampling:
         found.append(f"--beam must not exceed the {len(dictionary)} symbols of the dictionary, but is {args.beam}")

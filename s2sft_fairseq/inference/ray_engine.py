@@ -63,7 +63,7 @@ class ShardWriter:
             row: the paths ``input`` and ``output``.
 
         Returns:
-            The row with ``result``, a JSON object: ``record``, ``tokens`` and ``cut`` of a shard that is done, or
+            The row with ``result``, a JSON object: the arguments of `_Progress.add` for a shard that is done, or
             ``problems``, the user's mistakes in a shard that is not.
 
         Raises:
@@ -99,7 +99,10 @@ class ShardWriter:
             "sha256": digest.hexdigest(),
             "seconds": round(done.seconds, 3),
         }
-        return {"record": record, "tokens": done.tokens, "cut": done.cut_sources}
+        found = done.sources
+        unknown = found.warning(shard.input)
+        tokens, cut = done.tokens, done.cut_sources
+        return {"record": record, "tokens": tokens, "cut": cut, "divided": found.divided, "unknown": unknown}
 
 
 def generate_shards(raw: argparse.Namespace, cfg: DictConfig) -> None:
@@ -235,8 +238,17 @@ class _Progress:
         if missing < shards:
             logger.info(f"{folder}: {shards - missing:,} of {shards:,} shards are done already")
 
-    def add(self, shard: Shard, record: dict[str, Any], tokens: int, cut: int) -> None:
-        """Count and log a finished shard."""
+    def add(self, shard: Shard, record: dict[str, Any], tokens: int, cut: int, divided: int, unknown: str) -> None:
+        """Count and log a finished shard.
+
+        Args:
+            shard: the shard.
+            record: its entry in the manifest.
+            tokens: number of tokens of the hypotheses.
+            cut: number of sources that were cut.
+            divided: number of sources in which separators begin further fields.
+            unknown: a warning of unknown symbols; may be empty.
+        """
         self.shards += 1
         self.sentences += record["lines"]
         self.tokens += tokens
@@ -244,6 +256,10 @@ class _Progress:
         number = self.all - self.missing + self.shards
         if cut:
             logger.warning(f"{shard.input}: {cut:,} of {record['lines']:,} sources are cut (--max-source-positions)")
+        if divided:
+            logger.info(f"{shard.input}: {divided:,} lines have separators, which begin further fields")
+        if unknown:
+            logger.warning(unknown)
         logger.info(
             f"{shard.output.name}: {record['lines']:,} lines in {record['seconds']:.1f} s; {number:,} of {self.all:,} "
             f"shards, {rate:.2f} sentences/s"

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from s2sft_fairseq.checkpoints.finite_weights import HALF_LIMIT
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.draws import exponentials
 from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats, forbid_repeats_at
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.search_bounds import too_short
@@ -229,7 +231,7 @@ def beam_candidates(log_probs: Tensor, scores: Tensor, beams: int) -> Candidates
     return Candidates(best, tokens.flatten(1).gather(1, index), index // tokens.size(2))
 
 
-def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions) -> Candidates:
+def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions, keys: np.ndarray) -> Candidates:
     """Continue every hypothesis by a random token; in the first step, the only hypothesis by ``beam`` random tokens.
 
     They are drawn from the ``sampling_topk`` most probable tokens, and from the smallest set of most probable tokens
@@ -237,33 +239,46 @@ def sampled_candidates(log_probs: Tensor, scores: Tensor, options: SearchOptions
     limit is off if it is not positive.
 
     Shape:
-        log_probs (N, K, V), scores so far (N, K), as for :func:`beam_candidates`.
+        log_probs (N, K, V), scores so far (N, K), as for :func:`beam_candidates`; ``keys`` of the draws (N, beam).
     """
     hypotheses = log_probs.size(1)
     log_probs, probs, tokens = _drawn_from(log_probs, options)
-    # Exponential race: the token with the smallest exponential time / probability is a draw (argmax of the inverse).
     # (N, K, V) -> (N, K, D, V). D: draws for each hypothesis.
-    probs = probs.unsqueeze(2).expand(-1, -1, options.beam // hypotheses, -1)
-    drawn = (probs / torch.empty_like(probs, memory_format=torch.contiguous_format).exponential_()).argmax(dim=-1)
+    of_hypothesis = keys.reshape(len(keys), hypotheses, -1)
+    drawn = _race(probs.unsqueeze(2), None if tokens is None else tokens.unsqueeze(2), of_hypothesis)
     totals = scores.unsqueeze(-1) + log_probs.gather(-1, drawn)
     origins = torch.arange(hypotheses, device=scores.device).view(1, -1, 1).expand_as(drawn)
     drawn = drawn if tokens is None else tokens.gather(-1, drawn)
     return Candidates(totals.flatten(1), drawn.flatten(1), origins.flatten(1))
 
 
-def draw_tokens(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor]:
+def draw_tokens(log_probs: Tensor, options: SearchOptions, keys: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return the most probable token of each row, or with ``sampling`` a random one, and its log-probability.
 
     Shape:
-        log_probs (..., V) -> tokens (...), log-probabilities (...).
+        log_probs (..., V), ``keys`` of the draws (...) -> tokens (...), log-probabilities (...).
     """
     if not options.sampling:
         scores, tokens = log_probs.max(dim=-1)
         return tokens, scores
     log_probs, probs, among = _drawn_from(log_probs, options)
-    drawn = (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1, keepdim=True)
+    drawn = _race(probs, among, keys).unsqueeze(-1)
     tokens = drawn if among is None else among.gather(-1, drawn)
     return tokens.squeeze(-1), log_probs.gather(-1, drawn).squeeze(-1)
+
+
+def _race(probs: Tensor, tokens: Tensor | None, keys: np.ndarray) -> Tensor:
+    """Return the index of a random token of each row (...).
+
+    This is an exponential race: the token with the smallest exponential time / probability is a draw.
+
+    Args:
+        probs: probabilities (..., V).
+        tokens: their tokens (..., V); None: the whole vocabulary.
+        keys: the keys of the draws (...).
+    """
+    ids = torch.arange(probs.size(-1), device=probs.device) if tokens is None else tokens
+    return (probs / exponentials(keys, ids)).argmax(dim=-1)
 
 
 def _drawn_from(log_probs: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor, Tensor | None]:

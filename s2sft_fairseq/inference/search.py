@@ -4,10 +4,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
+from s2sft_fairseq.inference.draws import SampleDraws
 from s2sft_fairseq.inference.hypotheses import FinishedHypotheses
 from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY
 from s2sft_fairseq.inference.options import SearchOptions
@@ -53,6 +55,7 @@ class Search:
         source: Tensor,
         prefix: Tensor | None = None,
         graphs: Sequence[StepGraphs] | None = None,
+        numbers: Tensor | None = None,
     ) -> None:
         """Begin with one empty hypothesis for each sentence.
 
@@ -63,6 +66,7 @@ class Search:
             source: laid-out sources (N, S), padded on the right.
             prefix: the tokens that every hypothesis begins with (N, P), padded on the right.
             graphs: the CUDA graphs of each model; None: none are used.
+            numbers: the number of each source, on which its random numbers depend (N,); None: its index.
         """
         self.form, self.options = form, options
         count = len(source)
@@ -73,6 +77,7 @@ class Search:
         self.sentences = order.cpu()
         """Index of each row's sentence in the batch (N,), on the CPU; -1: the row only fills the batch up."""
         self.sentences[count:] = -1
+        self.draws = SampleDraws(options.seed, np.arange(count) if numbers is None else numbers.cpu().numpy())
         source, prefix = source[order], None if prefix is None else prefix[order]
         try:
             self.rules = TokenRules(form, options, source, prefix)
@@ -181,7 +186,8 @@ class BeamSearch(Search):
         log_probs = self.next_log_probs([decoder.next_logits() for decoder in self.decoders])
         self.rules.apply(log_probs, self.tokens, torch.full_like(self.rules.max_len, step))
         if self.options.sampling:
-            candidates = sampled_candidates(log_probs, self.scores, self.options)
+            keys = self.draws.keys(self.sentences.numpy()[:, np.newaxis], step, np.arange(self.options.beam))
+            candidates = sampled_candidates(log_probs, self.scores, self.options, keys)
         else:
             candidates = beam_candidates(log_probs, self.scores, self.options.beam)
         if self.options.rank_each_step:

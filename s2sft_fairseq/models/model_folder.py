@@ -75,19 +75,26 @@ def export_folder(
 
 
 def export_after_training(save_dir: Path, suffix: str, pretrained: str | None) -> None:
-    """Write ``SAVE_DIR/model`` from the best checkpoint, or else from the last one; log failures in place of raising.
+    """Write ``SAVE_DIR/model`` from the best checkpoint, or else from the last one.
 
     Args:
         save_dir: the folder of the checkpoints.
         suffix: suffix of the names of the checkpoints.
         pretrained: the encoder that the training began with; its tokenizer is copied. None: keep the tokenizer that an
             earlier run wrote.
+
+    Raises:
+        UserError: the folder could not be written, whatever the reason. The training is complete.
     """
     made = save_dir / "model"
     try:
         _export_after_training(save_dir, made, suffix, pretrained)
-    except Exception as error:  # any error: it must not spoil hours of successful training
-        logger.warning(str(error) if isinstance(error, DiskError) else f"{made} could not be written: {error}")
+    except Exception as error:
+        what = str(error) if isinstance(error, DiskError) else f"{made} could not be written: {error}"
+        raise UserError(
+            f"{what}; the training is complete, and its checkpoints are in {save_dir}: the same command, or s2sft "
+            "export, writes the folder"
+        ) from error
 
 
 def _export_after_training(save_dir: Path, made: Path, suffix: str, pretrained: str | None) -> None:
@@ -136,7 +143,8 @@ def _training(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of the training that a checkpoint holds."""
     optimization = section(state, "optimization")
     history = (state.get("optimizer_history") or [{}])[-1]
-    extra = state.get("extra_state") or {}
+    # Of several ranks, earlier versions saved tensors.
+    extra = {name: _number(value) for name, value in (state.get("extra_state") or {}).items()}
     facts = {
         "updates": history.get("num_updates") or None,
         "learning_rate": optimization.get("lr"),
@@ -145,6 +153,11 @@ def _training(state: Mapping[str, Any]) -> dict[str, Any]:
     }
     # Leave NaN out: JSON does not support it.
     return {name: value for name, value in facts.items() if isinstance(value, int | str | list) or _is_finite(value)}
+
+
+def _number(value: Any) -> Any:
+    """Return the number in a tensor that has one; any other value as it is."""
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
 
 
 def _is_finite(value: Any) -> bool:

@@ -14,7 +14,6 @@ import torch
 from s2sft_fairseq.api.loading import load
 from s2sft_fairseq.api.passes import EncoderPass
 from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder, what_it_is
-from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.modules.visibility import visible, within_window
 from s2sft_fairseq.plots.drawing import name_tokens, save, token_axes, write_table
@@ -62,7 +61,8 @@ def attend(folder: Path, source: str, target: str, layer: int = -1, head: int | 
     model, task, dictionary = loaded.models[0], loaded.task, loaded.tokenizer.dictionary
     if hasattr(model, "decoder"):
         raise UserError(f"{folder} is an encoder-decoder, which has no packed sequence: give an encoder-only model")
-    lines = TextTokenizer(loaded.tokenizer, FIELD_SEPARATOR).encode([source, target])
+    tokenizer = TextTokenizer(loaded.tokenizer)
+    lines = [*tokenizer.encode([source], divided=True), *tokenizer.encode([target])]
     ids = [np.array([dictionary.index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
     one_pass = EncoderPass(model, task, task.form, loaded.device)
     batch = one_pass.packed(task.form.source(ids[0]), task.form.target(ids[1]))

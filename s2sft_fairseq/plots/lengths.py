@@ -11,7 +11,6 @@ from s2sft_fairseq import plugin  # noqa: F401  (patches fairseq, and therefore 
 # isort: split
 from s2sft_fairseq.checkpoints.model_folder import is_model_folder, read_config
 from s2sft_fairseq.checkpoints.pretrained import MODEL, PretrainedEncoder
-from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.data.binarized_text import language_pairs, load_dictionary, load_split
 from s2sft_fairseq.data.bounded_files import read_text
 from s2sft_fairseq.data.text_files import check_parallel
@@ -111,9 +110,10 @@ def _tokenized(files: Sequence[Path], encoder: Path | None) -> tuple[np.ndarray,
     if encoder is None:
         raise UserError("--encoder is needed for text files: the folder of the tokenizer")
     check_parallel(files[0], files[1])
-    tokenizer = TextTokenizer(open_tokenizer(encoder), FIELD_SEPARATOR)
-    lines = (read_text(file).removesuffix("\n").split("\n") for file in files)
-    sources, targets = (np.array([len(line.split()) for line in tokenizer.encode(each)]) for each in lines)
+    tokenizer = TextTokenizer(open_tokenizer(encoder))
+    source, target = (read_text(file).removesuffix("\n").split("\n") for file in files)
+    encoded = (tokenizer.encode(source, divided=True), tokenizer.encode(target))
+    sources, targets = (np.array([len(line.split()) for line in lines]) for lines in encoded)
     return sources, targets
 
 

@@ -73,11 +73,9 @@ class WindowMaker:
         return self._pieces(text)
 
     def _pieces(self, text: str) -> Pieces:
-        """Encode a text, with offsets that exclude white space, and the unknown symbol in place of separators."""
+        """Encode a text, with offsets that exclude white space."""
         (pieces,) = self.tokenizer.encode_pieces([text])
-        dictionary = self.tokenizer.dictionary
-        symbols = [dictionary.unk_word if symbol == dictionary.eos_word else symbol for symbol in pieces.symbols]
-        return Pieces(symbols, [_stripped(text, *place) for place in pieces.offsets])
+        return Pieces(pieces.symbols, [_stripped(text, *place) for place in pieces.offsets])
 
 
 def find_answer(offsets: list[tuple[int, int]], text: str, start: int) -> tuple[int, int]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from s2sft_fairseq import __version__
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
-from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
@@ -76,7 +75,7 @@ class Finetuning(Trials):
         if settings.output:  # checkpoints name the encoder by its path
             settings.output = Path(settings.output).resolve()
         # Settings of recipes that this command does not have.
-        vars(settings).update(separator=FIELD_SEPARATOR, run="", added_token="", fit_head=False, dry_run=False)
+        vars(settings).update(separator="", run="", added_token="", fit_head=False, dry_run=False)
         super().__init__("finetune", _PAIRS, settings, further, call)
         self.files, self.fields = {name: paths for name, paths in files.items() if paths}, fields
         if problems := list(self.problems()):

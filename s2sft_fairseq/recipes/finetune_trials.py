@@ -8,7 +8,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.corpora.reading import FIELD_SEPARATOR
 from s2sft_fairseq.data.bounded_files import parse_json, read_json_object
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.progress import step
@@ -130,7 +129,7 @@ class Trials(Generation):
         """Generate from the sources of a set."""
         files = {"path": model, "tokenizer_dir": self.encoder, "input": self.corpus / f"{name}.src", "output": made}
         with self.logged():
-            self.s2sft("generate", **files, separator=FIELD_SEPARATOR, cpu=self.settings.cpu, **search)
+            self.s2sft("generate", **files, cpu=self.settings.cpu, **search)
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:

@@ -24,13 +24,17 @@ from omegaconf.errors import OmegaConfBaseException
 from torch.serialization import safe_globals
 
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.model_folder import WEIGHTS as MODEL_WEIGHTS
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, what_it_is
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, register_safe_types, types_between_ranks
 from s2sft_fairseq.checkpoints.saving import copy_checkpoint, save_checkpoint
+from s2sft_fairseq.checkpoints.training_state import check_moments, check_training_state
 from s2sft_fairseq.checkpoints.trusted_config import FROM_FAIRSEQ, check_config, clear_paths, not_built
-from s2sft_fairseq.errors import UserError, about
+from s2sft_fairseq.errors import UserError, about, user_error_text
 from s2sft_fairseq.files import locked, remove_temporary
 from s2sft_fairseq.runtime import Function, wrap
+from s2sft_fairseq.runtime.data import PlaceError
+from s2sft_fairseq.runtime.resuming import Resets, compare
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ def install() -> None:
     wrap(checkpoint_utils, "load_model_ensemble_and_task", _load_ensemble)
     wrap(checkpoint_utils, "load_checkpoint", _find_and_load)
     wrap(Trainer, "load_checkpoint", _load_for_training)
+    wrap(Trainer, "cumulative_training_time", _seconds)
     wrap(distributed_utils, "_broadcast_object_slow", _broadcast)
     wrap(models, "build_model", _build_model)
     wrap(checkpoint_utils, "torch_persistent_save", _save)
@@ -159,48 +164,102 @@ def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tu
         if PathManager.exists(path):
             raise UserError(f"{option} {path}: a checkpoint file is needed, but this is {what_it_is(Path(path))}")
         raise UserError(f"{option} {path}: no such checkpoint file (from {os.getcwd()})")
-    return load(cfg, trainer, **options)
+    try:
+        return load(cfg, trainer, **options)
+    except PlaceError as error:
+        *_, path = (path for path in asked_for.values() if path is not None)
+        raise UserError(f"{path}: {error}") from None
 
 
 def _load_for_training(
-    load: Function, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **options: Any
+    load: Function,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer: bool = False,
+    reset_lr_scheduler: bool = False,
+    optimizer_overrides: dict[str, Any] | None = None,
+    reset_meters: bool = False,
 ) -> dict[str, Any] | None:
     """Patch ``Trainer.load_checkpoint`` of fairseq/trainer.py.
 
     The steps, in this order:
 
     1. The configuration of a training comes from its command line. The file provides weights and counts; its
-       configuration is not checked.
-    2. If a training is resumed, the task gets its saved state. fairseq saves this state, but restores it only for
-       generation. The training may continue in another precision, see `_rename_optimizer`.
+       configuration is compared, see `resuming.compare`.
+    2. If a training is resumed, its state is checked, and the task gets its saved state. fairseq saves this state, but
+       restores it only for generation. The training may continue in another precision, see `_rename_optimizer`.
     3. A training that would begin with random weights, because no option gives a checkpoint, is refused. Only here
        fairseq knows whether there is a checkpoint.
     """
-    with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, resumed=not reset_optimizer):
-        extra_state = load(trainer, filename, reset_optimizer, *args, **options)
+    is_new = filename == trainer.cfg.checkpoint.finetune_from_model or Path(filename).name == MODEL_WEIGHTS
+    resets = Resets(reset_optimizer, reset_lr_scheduler, reset_meters, trainer.cfg.checkpoint.reset_dataloader)
+    others = (reset_lr_scheduler, optimizer_overrides, reset_meters)
+    with not_built(*FROM_FAIRSEQ), _handed_over_to(trainer, None if is_new else resets), _explained(filename, trainer):
+        extra_state = load(trainer, filename, reset_optimizer, *others)
     if extra_state is None:
         _refuse_random_weights(trainer, filename)
+    elif not (is_new or reset_optimizer):
+        check_moments(filename, _torch_optimizer(trainer))
     return extra_state
 
 
-@contextmanager
-def _handed_over_to(trainer: Trainer, resumed: bool) -> Iterator[None]:
-    """Within the block, loading a checkpoint also restores the state of the task, and allows another precision.
+def _torch_optimizer(trainer: Trainer) -> torch.optim.Optimizer:
+    """Return PyTorch's optimizer, which that of a training in 16 bits wraps."""
+    optimizer = trainer.optimizer
+    for name in ("fp32_optimizer", "wrapped_optimizer"):
+        optimizer = getattr(optimizer, name, optimizer)
+    return optimizer.optimizer
 
-    If `resumed` is false, do nothing: a new training takes only the weights.
+
+def _seconds(measure: Function, trainer: Trainer) -> float:
+    """Patch ``Trainer.cumulative_training_time`` of fairseq/trainer.py, which checkpoints keep: always a number.
+
+    With several ranks fairseq's is a tensor, the mean over the ranks.
+    """
+    return float(measure(trainer))
+
+
+@contextmanager
+def _explained(filename: str, trainer: Trainer) -> Iterator[None]:
+    """Within the block, an error that the contents of a checkpoint cause is a user error that names the file."""
+    several_ranks = getattr(trainer, "data_parallel_world_size", 1) > 1
+    try:
+        yield
+    except (UserError, OSError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        is_of_another_rank = several_ranks and isinstance(error, RuntimeError)  # a lost connection
+        if is_of_another_rank or user_error_text(error):
+            raise
+        cause = error.__context__ if str(error).startswith("Cannot load model parameters") else None
+        what = f"{type(cause or error).__name__}: {cause or error}"
+        raise UserError(f"{filename}: the training cannot be resumed from it: {what}") from error
+
+
+@contextmanager
+def _handed_over_to(trainer: Trainer, resets: Resets | None) -> Iterator[None]:
+    """Within the block, loading a checkpoint checks and compares its state, and restores that of the task.
+
+    Args:
+        trainer: the training.
+        resets: what the training does not take; None: a new training, which takes only the weights.
     """
     load = checkpoint_utils.load_checkpoint_to_cpu
 
-    def load_and_hand_over(*args: Any, **options: Any) -> dict[str, Any]:
-        state = load(*args, **options)
+    def load_and_hand_over(path: str, *args: Any, **options: Any) -> dict[str, Any]:
+        state = load(path, *args, **options)
+        if resets is None:
+            return state
+        check_training_state(path, state, with_optimizer=not resets.optimizer)
+        compare(path, state, trainer, resets)
+        if resets.optimizer:
+            return state
         if "task_state" in state:
             trainer.task.load_state_dict(state["task_state"])
-        if history := state.get("optimizer_history"):
-            _rename_optimizer(history[-1], trainer.cfg)
+        _rename_optimizer(state["optimizer_history"][-1], trainer.cfg)
         return state
 
-    if resumed:
-        checkpoint_utils.load_checkpoint_to_cpu = load_and_hand_over
+    checkpoint_utils.load_checkpoint_to_cpu = load_and_hand_over
     try:
         yield
     finally:

@@ -1,9 +1,12 @@
-"""Patches of fairseq's own beam search, which encoder-decoders use."""
+"""Patches of fairseq's own search, which encoder-decoders use, and of its interactive command."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from fairseq.tasks import FairseqTask
+from fairseq_cli import interactive
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
@@ -13,11 +16,16 @@ from s2sft_fairseq.runtime import Function, wrap
 
 
 def install() -> None:
-    """Share the keys of the source among hypotheses, report NaN, and make ``--no-repeat-ngram-size`` work."""
+    """Share the keys of the source among hypotheses, report NaN, and make ``--no-repeat-ngram-size`` work.
+
+    Also number the sources of an interactive search.
+    """
     wrap(SequenceGenerator, "_generate", _generate)
     wrap(EnsembleModel, "reorder_encoder_out", _reorder_encoder_out)
     wrap(EnsembleModel, "forward_decoder", _forward_decoder)
     wrap(NGramRepeatBlock, "_no_repeat_ngram", _no_repeat_ngram)
+    wrap(interactive, "make_batches", _make_batches)
+    wrap(FairseqTask, "inference_step", _inference_step)
 
 
 def _generate(
@@ -104,3 +112,25 @@ def _no_repeat_ngram(
         step: step of the search; `tokens` has this many tokens after the first one.
     """
     return block(module, tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+
+
+def _make_batches(make: Function, lines: Sequence[str], cfg: Any, task: FairseqTask, *others: Any) -> Iterator[Any]:
+    """Patch ``make_batches`` of fairseq_cli/interactive.py: the task knows the numbers of the sources in each batch.
+
+    fairseq leaves ``id`` out of the batch that it gives to the search. Random samples depend on it.
+    """
+    first = getattr(task, "sources_read", 0)
+    task.sources_read = first + len(lines)
+    for batch in make(lines, cfg, task, *others):
+        task.numbers_of_batch = batch.ids + first
+        yield batch
+
+
+def _inference_step(
+    step: Function, task: FairseqTask, generator: Any, models: Any, sample: dict[str, Any], *args: Any, **options: Any
+) -> Any:
+    """Patch ``FairseqTask.inference_step`` of fairseq/tasks/fairseq_task.py: add the numbers of `_make_batches`."""
+    numbers = vars(task).pop("numbers_of_batch", None)
+    if numbers is not None:
+        sample = {"id": numbers, **sample}
+    return step(task, generator, models, sample, *args, **options)

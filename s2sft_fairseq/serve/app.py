@@ -107,7 +107,13 @@ def _add_model(app: FastAPI, model: Model, batcher: Batcher, limits: Limits) -> 
         schemas.check_options(request, limits)
         options = request.options()
         key = ("generate", *sorted(options.items()))
-        results = await run(key, lambda items: model.hypotheses(items, **options), sources)
+
+        def work(items: list[Any]) -> list[list[Any]]:
+            # A source has its number in the request, so its samples do not depend on the requests of the same batch.
+            numbers, texts = map(list, zip(*items, strict=True))
+            return model.hypotheses(texts, numbers=numbers, **options)
+
+        results = await run(key, work, list(enumerate(sources)))
         return schemas.GenerateAnswer(
             results=[[schemas.HypothesisAnswer(**vars(each)) for each in best] for best in results]
         )

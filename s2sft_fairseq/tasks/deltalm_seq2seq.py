@@ -14,6 +14,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.data import LanguagePairDataset
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
+from fairseq.search import Sampling
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
@@ -31,8 +32,9 @@ from s2sft_fairseq.data.binarized_text import (
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch
-from s2sft_fairseq.inference.options import SearchConfig, early_stop, search_problems
+from s2sft_fairseq.inference.draws import seed_of
+from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch, SeededSampling
+from s2sft_fairseq.inference.options import SearchConfig, SearchOptions, early_stop, search_problems
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_task import MixtureConfig, MixtureTask
 from s2sft_fairseq.tasks.options import LengthOptions, data_folder
@@ -219,7 +221,14 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
                 "nbest": getattr(args, "nbest", 1),
                 "exact": rule == "exact",
             }
-        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **others)
+        generator = super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **others)
+        if isinstance(getattr(generator, "search", None), Sampling):
+            generator.search = SeededSampling(self.dictionary, self._sampling_options(args))
+        return generator
+
+    def _sampling_options(self, args: Any) -> SearchOptions:
+        limits = {name: getattr(args, name, -1) for name in ("sampling_topk", "sampling_topp")}
+        return SearchOptions(beam=getattr(args, "beam", 5), sampling=True, seed=seed_of(args, self.cfg), **limits)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         """Log the statistics, with ``--eval-bleu`` also BLEU.

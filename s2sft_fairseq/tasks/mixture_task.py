@@ -81,6 +81,8 @@ def mixture_problems(cfg: MixtureConfig) -> list[str]:
 class MixtureTask(OneDictionaryTask):
     """A task of an encoder-decoder that mixes several languages."""
 
+    same_in_a_run = ("lang_pairs", "text_languages", "language_token")
+
     def __init__(self, cfg: MixtureConfig, dictionary: FairseqDictionary, *others: Any) -> None:
         """Check the options; ``others`` are further arguments of another base class.
 

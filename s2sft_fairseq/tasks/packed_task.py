@@ -15,6 +15,8 @@ class OneDictionaryTask(FairseqTask):
     """A task with one dictionary, which keeps the pretrained ids."""
 
     dictionary: FairseqDictionary
+    same_in_a_run: tuple[str, ...] = ("source_lang", "target_lang")
+    """Options with other values of which a resumed training would be another one: they say what is learned."""
 
     @classmethod
     def load_dictionary(cls, filename: str) -> FairseqDictionary:

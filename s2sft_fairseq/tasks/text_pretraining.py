@@ -38,6 +38,16 @@ class TextPretrainingConfig(DataOptions, TextBlockOptions, PlaceholderOptions, P
 class TextPretrainingTask(PackedTask):
     """A task on plain text; a subclass makes the training examples."""
 
+    same_in_a_run = (
+        "placeholder",
+        "target_segment",
+        "language_model",
+        "generation",
+        "block_lengths",
+        "fragment_lengths",
+        "fragment_shares",
+    )
+
     form: SequenceForm
     special_symbols: int
     """Number of positions that an objective adds to a text, without placeholders."""

@@ -41,6 +41,8 @@ class UnderstandingConfig(DataOptions, SegmentOptions, PrecisionOptions):
 class UnderstandingTask(PackedTask):
     """A task on texts of one or more fields, ``[CLS] a [SEP] b [SEP]``; a subclass defines the head and the labels."""
 
+    same_in_a_run = ("regression", "classes", "source_segments", "source_truncation", "source_field_positions")
+
     form: SequenceForm
 
     @classmethod

@@ -25,6 +25,7 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.objectives.blocks import parse_block_length
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.tasks.layout import DEFAULTS as LAYOUT_DEFAULTS
 from s2sft_fairseq.tasks.layout import DIALOGUE, make_form, resolve_layout
 from s2sft_fairseq.tasks.objective_options import make_corruption, make_objective
 from s2sft_fairseq.tasks.options import data_folder
@@ -38,6 +39,11 @@ logger = logging.getLogger(__name__)
 class UnilmSeq2SeqTask(PackedTask):
     """Fine-tuning of an encoder-only model on pairs of texts, by one of several methods."""
 
+    same_in_a_run = (
+        *PackedTask.same_in_a_run,
+        *(name for name in LAYOUT_DEFAULTS if not name.startswith("max_")),
+        *("corruption", "loss_tokens", "noise_symbol", "noise_schedule", "block_loss_weight"),
+    )
     layout: dict[str, Any]
     form: SequenceForm
 

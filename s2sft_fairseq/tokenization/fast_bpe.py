@@ -26,11 +26,12 @@ class FastBpe:
             UserError: neither package is installed, or the codes are damaged.
         """
         self.dictionary = dictionary
-        self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])
+        self.special = dictionary.special_symbols()
+        self.kept = KeptTokens(vocabulary.whole_tokens(dictionary), self.special)
         self._pieces_of = load_codes(folder / vocabulary.files[0])
 
         def symbols_of(word: str) -> str:
-            return " ".join(piece if piece in dictionary else dictionary.unk_word for piece in self._pieces_of(word))
+            return " ".join(map(self._symbol, self._pieces_of(word)))
 
         self._symbols_of = lru_cache(_CACHED_WORDS)(symbols_of)
 
@@ -50,13 +51,18 @@ class FastBpe:
         """Encode many lines, with the offsets of each symbol."""
         return [self.kept.pieces_around(line, self._pieces_of_text) for line in lines]
 
+    def _symbol(self, piece: str) -> str:
+        """Return the symbol of a piece of text, which is never a special one."""
+        known = piece in self.dictionary and piece not in self.special
+        return piece if known else self.dictionary.unk_word
+
     def _pieces_of_text(self, text: str) -> Pieces:
         found = Pieces([], [])
         for word in re.finditer(r"\S+", text):
             end = word.start()
             for piece in self._pieces_of(word[0]):
                 start, end = end, end + len(piece.removesuffix(CONTINUED))
-                found.symbols.append(piece if piece in self.dictionary else self.dictionary.unk_word)
+                found.symbols.append(self._symbol(piece))
                 found.offsets.append((start, end))
         return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
-from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer
+from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer, load_library_file
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.unigram import unigram_library
 from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, read_config
@@ -57,6 +57,7 @@ def write_fast_tokenizer(
         "model_max_length": max_source,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # special symbols in a text are text
         **dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), special, strict=True)),
         "cls_token": dictionary.bos_word,
         "sep_token": dictionary.eos_word,
@@ -68,6 +69,8 @@ def write_fast_tokenizer(
 def _library(folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDictionary) -> "Library":
     if vocabulary.scheme == "sentencepiece":
         return unigram_library(folder / vocabulary.files[0], dictionary)
+    if vocabulary.files[0] == FAST:
+        return load_library_file(folder / FAST)
     opened = open_tokenizer(folder)
     if not isinstance(opened, LibraryTokenizer):
         raise UserError(f"{folder} has a tokenizer ({vocabulary.scheme}) that {FAST} cannot describe")

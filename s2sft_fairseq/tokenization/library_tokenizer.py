@@ -6,7 +6,8 @@ Hugging Face's RoBERTa are the pieces; those of fairseq's, in its ``dict.txt``, 
 WordPiece.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.symbols import Pieces, read_symbol, write_symbol
-from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_config, read_ids
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_config, read_ids, read_tokenizer_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -28,16 +29,16 @@ class LibraryTokenizer:
         path: Path,
         dictionary: PretrainedDictionary,
         library: "Library",
-        kept: Iterable[str],
+        whole: Iterable[str],
         names: Mapping[str, str] | None = None,
     ) -> None:
         """Wrap a tokenizer of the library.
 
         Args:
             path: the tokenizer's file, for errors.
-            dictionary: the model's dictionary; a token that it lacks becomes its unknown symbol.
-            library: the tokenizer, without truncation and padding.
-            kept: tokens that are not split in raw text.
+            dictionary: the model's dictionary; a token that it lacks, or that is special, becomes its unknown symbol.
+            library: the tokenizer, as `load_library_file` returns it.
+            whole: tokens that are not split in raw text.
             names: the symbols of tokens whose symbol differs from the token.
         """
         from tokenizers import AddedToken, pre_tokenizers
@@ -45,21 +46,22 @@ class LibraryTokenizer:
         self.path = path
         self.dictionary = dictionary
         self.library = library
-        library.add_special_tokens([AddedToken(token, special=True) for token in kept])
-        names = names or {}
+        library.add_tokens([AddedToken(token, normalized=False) for token in whole])
+        names, special = names or {}, dictionary.special_symbols()
         ids = library.get_vocab(with_added_tokens=True)
         # The symbol of each id of the library. Its ids may differ from the dictionary's.
         self.symbols = [dictionary.unk_word] * (max(ids.values()) + 1)
         for token, number in ids.items():
             symbol = names.get(token) or write_symbol(token)
-            if symbol in dictionary:
+            if symbol in dictionary and symbol not in special:
                 self.symbols[number] = symbol
         # The input of the library's decoder for a symbol, if it is not the symbol's token.
         self.pieces = {symbol: token for token, symbol in names.items()}
         if "ByteLevel(" in repr(library.decoder):
-            # The decoder expects spelled bytes, but kept tokens are plain text.
+            # The decoder expects spelled bytes, but added tokens and special ones are plain text.
             spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-            for token in map(str, library.get_added_tokens_decoder().values()):
+            added = (token.content for token in library.get_added_tokens_decoder().values())
+            for token in (*added, *map(read_symbol, special)):
                 self.pieces[write_symbol(token)] = spelling.pre_tokenize_str(token)[0][0]
 
     def encode(self, line: str) -> str:
@@ -86,9 +88,15 @@ class LibraryTokenizer:
         return [Pieces([self.symbols[number] for number in found.ids], found.offsets) for found in encodings]
 
     def decode(self, tokens: str) -> str:
-        """Return the text of symbols."""
+        """Return the text of symbols.
+
+        Raises:
+            UserError: the tokenizer's decoder fails.
+        """
         pieces = [self.pieces.get(symbol) or read_symbol(symbol) for symbol in tokens.split()]
-        return self.library.decoder.decode(pieces) if self.library.decoder else " ".join(pieces)
+        if not self.library.decoder:
+            return " ".join(pieces)
+        return str(made_by_library(self.path, self.library.decoder.decode, pieces))
 
 
 def require_library(path: Path) -> None:
@@ -105,8 +113,12 @@ def require_library(path: Path) -> None:
         ) from error
 
 
-def load_library_file(path: Path) -> "Library":
-    """Load a ``tokenizer.json``, with its truncation and padding turned off.
+def load_library_file(path: Path, special: Collection[str] | None = None) -> "Library":
+    """Load a ``tokenizer.json`` without its layout of sequences and its random choices.
+
+    Args:
+        path: the file.
+        special: tokens that no text becomes, besides those that the file calls special; None: text becomes both.
 
     Raises:
         UserError: the library cannot read it.
@@ -114,10 +126,51 @@ def load_library_file(path: Path) -> "Library":
     require_library(path)
     from tokenizers import Tokenizer as Library
 
-    library = made_by_library(path, Library.from_file, str(path))
-    library.no_truncation()
-    library.no_padding()
-    return library
+    document = read_tokenizer_json(path)
+    document = {**document, **_LAYOUT, "model": {**document["model"], **dict.fromkeys(random_settings(document))}}
+    if special is not None:
+        document = made_by_library(path, _for_texts, document, special)
+    return made_by_library(path, Library.from_str, json.dumps(document))
+
+
+_LAYOUT = dict.fromkeys(("truncation", "padding", "post_processor"))
+"""Parts of a ``tokenizer.json`` that lay sequences out, which this package does itself."""
+
+
+def random_settings(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a ``tokenizer.json`` that give a text other pieces each time, by name."""
+    model = document["model"]
+    return {name: model[name] for name in ("dropout", "alpha", "nbest_size") if model.get(name)}
+
+
+def _for_texts(document: dict[str, Any], special: Collection[str]) -> dict[str, Any]:
+    """Return a ``tokenizer.json`` whose special tokens no text can become.
+
+    The library matches them in text; a Unigram model does so even if they are no added tokens.
+    """
+    added = document.get("added_tokens") or []
+    hidden = {*special, *(token["content"] for token in added if token.get("special"))}
+    names = {token: f"{_HIDDEN}{token}" for token in hidden}
+    model = dict(document["model"])
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
+    else:
+        model["vocab"] = [(names.get(token, token), score) for token, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not hidden.intersection(_merged(pair))]
+    return {**document, "model": model, "added_tokens": [token for token in added if token["content"] not in hidden]}
+
+
+_HIDDEN = "\U0010ffff"  # no character of any text
+
+
+def _merged(pair: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the pieces of a merge, and what it makes of them."""
+    parts = pair.split(" ") if isinstance(pair, str) else pair
+    return (*parts, "".join(parts))
 
 
 def made_by_library(path: Path, make: Any, *arguments: Any, **options: Any) -> Any:
@@ -144,9 +197,9 @@ class TokenizerJson(LibraryTokenizer):
         Raises:
             UserError: `tokenizers` is not installed, or cannot read the file.
         """
-        kept = [dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added]
         path = folder / vocabulary.files[0]
-        super().__init__(path, dictionary, load_library_file(path), kept)
+        library = load_library_file(path, set(map(read_symbol, dictionary.special_symbols())))
+        super().__init__(path, dictionary, library, vocabulary.whole_tokens(dictionary))
 
 
 class ByteLevelBpe(LibraryTokenizer):
@@ -173,11 +226,11 @@ class ByteLevelBpe(LibraryTokenizer):
         library = Library(model)
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.prefix_space)
         library.decoder = decoders.ByteLevel()
-        kept = [dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added]
+        whole = vocabulary.whole_tokens(dictionary)
         pieces = sum(write_symbol(piece) in dictionary for piece in ids)
         numbers = {piece: str(number) for piece, number in ids.items() if str(number) in dictionary}
         # Some numbers are pieces, too: a dictionary of pieces also has a few hundred numbers.
-        super().__init__(ids_path, dictionary, library, kept, names=numbers if len(numbers) > pieces else None)
+        super().__init__(ids_path, dictionary, library, whole, names=numbers if len(numbers) > pieces else None)
 
     def decode(self, tokens: str) -> str:
         """Return the text of symbols."""

@@ -19,11 +19,14 @@ class SentencePiece:
         """
         self.dictionary = dictionary
         path = folder / vocabulary.files[0]
-        self.model = load_sentencepiece(path)
+        self.model = load_sentencepiece(path, dictionary.special_symbols())
         pieces = [write_symbol(piece) for piece in sentencepiece_pieces(self.model, path)]
-        self.symbols = [piece if piece in dictionary else dictionary.unk_word for piece in pieces]
-        self.symbols[self.model.unk_id()] = dictionary.unk_word
-        self.kept = KeptTokens([dictionary.eos_word, dictionary.symbols[dictionary.mask()], *vocabulary.added])
+        special = dictionary.special_symbols()
+        # A model of users' own symbols may match special ones in text.
+        self.symbols = [
+            piece if piece in dictionary and piece not in special else dictionary.unk_word for piece in pieces
+        ]
+        self.kept = KeptTokens(vocabulary.whole_tokens(dictionary), special)
 
     def encode(self, line: str) -> str:
         """Return the symbols of a raw line, separated by spaces."""

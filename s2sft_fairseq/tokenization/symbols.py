@@ -47,12 +47,15 @@ class Pieces(NamedTuple):
 
 
 class KeptTokens:
-    """Tokens that are not split in raw text, such as ``[MASK]``."""
+    """Tokens that are not split in raw text, such as ``[X_SEP]``."""
 
-    def __init__(self, tokens: Iterable[str]) -> None:
-        self.symbols = frozenset(map(write_symbol, tokens))
-        longest_first = sorted(map(read_symbol, self.symbols), key=len, reverse=True)
-        self._pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+    def __init__(self, tokens: Iterable[str], special: Iterable[str] = ()) -> None:
+        """Take the tokens, and the special symbols, which only decoding leaves whole."""
+        whole = frozenset(map(write_symbol, tokens))
+        self.symbols = whole.union(special)
+        longest_first = sorted(map(read_symbol, whole), key=len, reverse=True)
+        never = "(?!)"
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, longest_first)) or never})")
 
     def encode_around(self, lines: Sequence[str], encode: Callable[[list[str]], Iterable[str]]) -> list[str]:
         """Encode the texts between the tokens in one call; return the symbols of each line, separated by spaces."""

@@ -17,7 +17,7 @@ from s2sft_fairseq.data.bounded_files import (
 )
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.parquet import open_parquet
-from s2sft_fairseq.data.text_files import check_texts, is_parquet, line_problems
+from s2sft_fairseq.data.text_files import check_texts, is_parquet, line_problems, split_fields
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.progress import bar
@@ -26,6 +26,8 @@ from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.workers import Workers
 
 CHUNK_LINES = 1000
+FEW_UNKNOWN, MANY_UNKNOWN = 5, 0.05
+"""The number of unknown symbols, and their share of all symbols, above which a warning names them."""
 _SHOWN_MISTAKES = 10
 _LINE_END = re.compile(r"\r\n|[\r\n]")
 _SPACE = re.compile(r"\s")
@@ -41,25 +43,36 @@ class Job:
     inputs: tuple[Path, ...]  # line-aligned text files with one field each, or one file of JSON lines or Parquet
     keys: tuple[str, ...]  # the fields of JSON lines, the columns of Parquet; () for text
     outputs: dict[Path, tuple[int, ...]]  # the numbers of the fields that each output joins
+    # The numbers of the fields in whose text a separator begins another field; None: the only field, if there is one.
+    divided: tuple[int, ...] | None = None
+
+    def is_divided(self, number: int) -> bool:
+        """Return whether a separator in the text of a field begins another field."""
+        if self.divided is None:
+            return max(len(self.inputs), len(self.keys)) == 1
+        return number in self.divided
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """The data that all workers share: a tokenizer, and the separator of fields in raw text, if any."""
+    """The data that all workers share: a tokenizer, and the separator of `split_fields`."""
 
     tokenizer: Tokenizer
     separator: str | None = None
 
-    def encode(self, fields: Sequence[Field]) -> list[str]:
-        """Return the symbols of each field, separated by spaces."""
+    def encode(self, fields: Sequence[Field], *, divided: bool = False) -> list[str]:
+        """Return the symbols of each field, separated by spaces.
+
+        Args:
+            fields: the fields.
+            divided: whether a separator in the text of a field begins another field; otherwise it is text.
+        """
         texts = [field for field in fields if isinstance(field, str)]
-        encoded = iter(self._encode_texts(texts))
+        encoded = iter(self._encode_sources(texts) if divided else self.tokenizer.encode_batch(texts))
         return [next(encoded) if isinstance(field, str) else " ".join(map(write_symbol, field)) for field in fields]
 
-    def _encode_texts(self, texts: list[str]) -> list[str]:
-        if self.separator is None:
-            return self.tokenizer.encode_batch(texts)
-        split = [text.split(self.separator) for text in texts]
+    def _encode_sources(self, texts: list[str]) -> list[str]:
+        split = [split_fields(text, self.separator) for text in texts]
         encoded = iter(self.tokenizer.encode_batch([part for parts in split for part in parts]))
         return [self.join(list(islice(encoded, len(parts)))) for parts in split]
 
@@ -69,25 +82,54 @@ class TextTokenizer:
         return line if all(fields) else " ".join(line.split())
 
 
+def unknown_warning(what: object, unknown: int, symbols: int, example: str) -> str:
+    """Return a warning if many symbols of a text are unknown, otherwise "".
+
+    Args:
+        what: names the text.
+        unknown: number of unknown symbols.
+        symbols: number of all symbols.
+        example: a text with unknown symbols.
+    """
+    if unknown < FEW_UNKNOWN or unknown <= MANY_UNKNOWN * symbols:
+        return ""
+    return f"{what}: {unknown:,} of {symbols:,} symbols are unknown to the vocabulary, such as in {example}"
+
+
 @dataclass
 class PieceStats:
-    """Statistics of a tokenized file: the number of lines by length in symbols, and the number of unknown symbols."""
+    """Statistics of a tokenized file."""
 
     lengths: Counter[int] = field(default_factory=Counter)
+    """The number of lines by length in symbols."""
     unknown: int = 0
+    """The number of unknown symbols."""
+    divided: int = 0
+    """The number of lines in which separators begin further fields."""
+    example: str = ""
+    """A text with an unknown symbol, and its symbols."""
 
     def add(self, other: "PieceStats") -> None:
         """Add the counts of another part of the file."""
         self.lengths.update(other.lengths)
         self.unknown += other.unknown
+        self.divided += other.divided
+        self.example = self.example or other.example
 
     def __str__(self) -> str:
         in_order = sorted(self.lengths.elements())
         lines = len(in_order)
+        divided = f"; {self.divided:,} lines have separators, which begin further fields" if self.divided else ""
         return (
             f"{lines:,} lines; pieces a line: mean {sum(in_order) / lines:.1f}, "
             f"95 % have at most {in_order[(95 * lines - 1) // 100]}, longest {in_order[-1]:,}; {self.unknown:,} unknown"
+            f"{divided}"
         )
+
+    def warning(self, what: object) -> str:
+        """Return a warning if many symbols are unknown, otherwise ""."""
+        symbols = sum(length * lines for length, lines in self.lengths.items())
+        return unknown_warning(what, self.unknown, symbols, self.example)
 
 
 def tokenize_files(
@@ -148,8 +190,10 @@ def open_input(job: Job, path: Path) -> AbstractContextManager[Iterator[bytes]]:
 
 def tokenize_chunk(text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[bytes]) -> Iterator[list[str]]:
     """Yield the lines of symbols of each output, given the next lines of each input, which were checked."""
-    columns = json_columns(chunk[0], job.keys) if job.keys else list(map(text_column, chunk))
-    encoded = list(map(text_tokenizer.encode, columns))
+    encoded = [
+        text_tokenizer.encode(column, divided=job.is_divided(number))
+        for number, column in enumerate(columns_of(job, chunk))
+    ]
     for numbers in job.outputs.values():
         if len(numbers) == 1:
             yield encoded[numbers[0]]
@@ -157,15 +201,46 @@ def tokenize_chunk(text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[byte
             yield list(map(text_tokenizer.join, zip(*(encoded[number] for number in numbers), strict=True)))
 
 
+def columns_of(job: Job, chunk: Sequence[bytes]) -> list[list[Field]]:
+    """Return the fields of the next lines of each input, a list for each number of a field."""
+    return json_columns(chunk[0], job.keys) if job.keys else list(map(text_column, chunk))
+
+
 def _tokenize(text_tokenizer: TextTokenizer, work: tuple[Job, list[bytes]]) -> list[tuple[bytes, PieceStats]]:
     """Return the next lines of each output, and their statistics."""
-    unknown = text_tokenizer.tokenizer.dictionary.unk_word
+    job, chunk = work
     parts = []
-    for lines in tokenize_chunk(text_tokenizer, *work):
-        lengths = Counter(line.count(" ") + 1 if line else 0 for line in lines)
-        unknowns = sum(line.split(" ").count(unknown) for line in lines if unknown in line)
-        parts.append(("\n".join([*lines, ""]).encode(), PieceStats(lengths, unknowns)))
+    for numbers, lines in zip(job.outputs.values(), tokenize_chunk(text_tokenizer, job, chunk), strict=True):
+        stats = piece_stats(text_tokenizer, job, chunk, numbers, lines)
+        parts.append(("\n".join([*lines, ""]).encode(), stats))
     return parts
+
+
+def piece_stats(
+    text_tokenizer: TextTokenizer, job: Job, chunk: Sequence[bytes], numbers: Sequence[int], lines: Sequence[str]
+) -> PieceStats:
+    """Return the statistics of a chunk of an output.
+
+    Args:
+        text_tokenizer: the tokenizer.
+        job: the job of the output.
+        chunk: the raw lines of each input.
+        numbers: the numbers of the fields that the output joins.
+        lines: the lines of symbols.
+    """
+    dictionary = text_tokenizer.tokenizer.dictionary
+    unknown, separator = dictionary.unk_word, dictionary.eos_word
+    stats = PieceStats(Counter(line.count(" ") + 1 if line else 0 for line in lines))
+    if any(map(job.is_divided, numbers)):  # text never becomes the separator otherwise
+        stats.divided = sum(line.split(" ").count(separator) >= len(numbers) for line in lines if separator in line)
+    with_unknown = [number for number, line in enumerate(lines) if unknown in line]
+    stats.unknown = sum(lines[number].split(" ").count(unknown) for number in with_unknown)
+    if stats.unknown:
+        first = with_unknown[0]
+        columns = columns_of(job, chunk)
+        raw = " ".join(str(columns[number][first]) for number in numbers)
+        stats.example = f"{raw!r:.80}, which becomes {lines[first]:.80}"
+    return stats
 
 
 def check_inputs(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]] = ()) -> dict[Path, int]:

@@ -110,7 +110,7 @@ def unigram_library(path: Path, dictionary: PretrainedDictionary) -> "Library":
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
-    model = load_sentencepiece(path)
+    model = load_sentencepiece(path, dictionary.special_symbols())
     described = UnigramModel.read(path, model.serialized_model_proto())
     if described.model_type != _UNIGRAM:
         raise UserError(f"{path} is no Unigram model, which tokenizer.json cannot describe")

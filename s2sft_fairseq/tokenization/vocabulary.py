@@ -4,7 +4,7 @@ This module imports no tokenizer library except SentencePiece, which alone can r
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from pathlib import Path
@@ -58,7 +58,12 @@ class Vocabulary:
     scheme: str | None
     files: list[str]  # names of the files that the tokenizer needs
     lower: bool | None = None  # whether text is lower-cased; WordPiece only
-    added: list[str] = field(default_factory=list)  # the tokens of added_tokens.json, which are not split in raw text
+    added: list[str] = field(default_factory=list)  # the tokens of added_tokens.json
+
+    def whole_tokens(self, dictionary: PretrainedDictionary) -> list[str]:
+        """Return the added tokens that are not split in raw text: all but the special symbols, which are text there."""
+        special = dictionary.special_symbols()
+        return [token for token in self.added if write_symbol(token) not in special]
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
@@ -112,7 +117,7 @@ def find_files(folder: Path) -> tuple[str | None, list[str]]:
         ("tokenizer_json", ["tokenizer.json"]),
     ):
         if files and set(files) <= set(names):
-            if files == ["tokenizer.json"] and _read_tokenizer_json(folder / files[0])["model"]["type"] == "WordPiece":
+            if files == ["tokenizer.json"] and read_tokenizer_json(folder / files[0])["model"]["type"] == "WordPiece":
                 scheme = "wordpiece"
             return scheme, files
     if DICTIONARY in names:
@@ -197,7 +202,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _tokens_of_tokenizer_json(path: Path) -> list[str]:
-    document = _read_tokenizer_json(path)
+    document = read_tokenizer_json(path)
     vocabulary = document["model"]["vocab"]
     try:
         if isinstance(vocabulary, list):  # Unigram: tokens with their scores
@@ -214,7 +219,12 @@ def _tokens_of_tokenizer_json(path: Path) -> list[str]:
     return _in_order(ids, path)
 
 
-def _read_tokenizer_json(path: Path) -> dict[str, Any]:
+def read_tokenizer_json(path: Path) -> dict[str, Any]:
+    """Read a ``tokenizer.json``, whose model has a ``type`` and a ``vocab``.
+
+    Raises:
+        UserError: the file holds anything else, or its steps take too long.
+    """
     document = read_json(path)
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict) or "vocab" not in model:
@@ -239,8 +249,12 @@ def _symbols_of_model(path: Path) -> list[str]:
     return pieces
 
 
-def load_sentencepiece(path: Path) -> Any:
+def load_sentencepiece(path: Path, special: Collection[str] = ()) -> Any:
     """Load a `SentencePieceProcessor`.
+
+    Args:
+        path: the file of the model.
+        special: pieces that no text becomes, also if they are "user-defined" in the model.
 
     Raises:
         UserError: `sentencepiece` is not installed, or the file is not one of its models.
@@ -252,7 +266,10 @@ def load_sentencepiece(path: Path) -> Any:
             f"{path} needs the package sentencepiece, which is not installed: pip install sentencepiece"
         ) from error
     try:
-        model = SentencePieceProcessor(model_proto=path.read_bytes())
+        content = path.read_bytes()
+        model = SentencePieceProcessor(model_proto=content)
+        if special and (changed := _as_control(content, special)) != content:
+            model = SentencePieceProcessor(model_proto=changed)
     except (OSError, RuntimeError):
         raise UserError(f"{path} must be a SentencePiece model, but is another file or damaged") from None
     if not 0 <= model.unk_id() < model.get_piece_size():
@@ -260,6 +277,23 @@ def load_sentencepiece(path: Path) -> Any:
             f"{path} must have a piece for unknown text, but none of its {model.get_piece_size()} pieces is one"
         )
     return model
+
+
+def _as_control(content: bytes, special: Collection[str]) -> bytes:
+    """Return a SentencePiece model whose user-defined pieces are control pieces where they are special symbols.
+
+    Text becomes the former, but never the latter. A piece is stored as its text, its score and its type.
+    """
+    changed = bytearray(content)
+    for symbol in special:
+        text = read_symbol(symbol).encode()
+        named = b"\x0a" + bytes([len(text)]) + text
+        for found in re.finditer(re.escape(named) + rb"\x15.{4}\x18\x04", content, re.S):
+            changed[found.end() - 1] = _CONTROL
+    return bytes(changed)
+
+
+_CONTROL = 3  # the type of a control piece in sentencepiece_model.proto; 4: user-defined
 
 
 def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
@@ -319,7 +353,7 @@ def _without_gaps(tokens: Sequence[str]) -> list[str]:
 def _is_lower_case(folder: Path, files: Sequence[str], symbols: Sequence[str]) -> bool:
     """Return whether text must be lower-cased: as configured, or else if the vocabulary has no capital letters."""
     if "tokenizer.json" in files:
-        normalizer = _read_tokenizer_json(folder / "tokenizer.json").get("normalizer") or {}
+        normalizer = read_tokenizer_json(folder / "tokenizer.json").get("normalizer") or {}
         parts = normalizer.get("normalizers") or [normalizer] if isinstance(normalizer, dict) else []
         # Ignore malformed normalizers: the library refuses them when it loads the file.
         normalizers = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []

@@ -50,10 +50,10 @@ class WordPiece(LibraryTokenizer):
         """
         path = folder / vocabulary.files[0]
         if path.name == "tokenizer.json":
-            library = load_library_file(path)
+            library = load_library_file(path, SPECIAL_TOKENS)
         else:
             library = _make_library(path, bool(vocabulary.lower), read_config(folder))
-        super().__init__(path, dictionary, library, [*SPECIAL_TOKENS, *vocabulary.added])
+        super().__init__(path, dictionary, library, vocabulary.whole_tokens(dictionary))
 
     def decode(self, tokens: str) -> str:
         """Join pieces to words with the spaces of ordinary text; case and accents that were removed stay lost."""

@@ -41,10 +41,10 @@ def read(path: Path) -> list[str]:
 
 def test_text_files_keep_their_names(tokenize, tmp_path):
     write(tmp_path / "raw" / "train.src", "The quick", "", "中x\u2028\r")
-    write(tmp_path / "raw" / "train.tgt.gz", "a", "b[SEP]c", "tokenization")
+    write(tmp_path / "raw" / "train.tgt.gz", "a", "b", "tokenization")
     done = tokenize("--input", "raw/train.src", "raw/train.tgt.gz")
     assert read(tmp_path / "out" / "train.src") == ["the quick", "", "[UNK] x"]
-    assert read(tmp_path / "out" / "train.tgt") == ["a", "b [SEP] c", "token ##ization"]
+    assert read(tmp_path / "out" / "train.tgt") == ["a", "b", "token ##ization"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["SHA256SUMS", "train.src", "train.tgt"]
     assert "out/train.src: 3 lines; pieces a line: mean 1.3, 95 % have at most 2, longest 2; 1 unknown" in done.stdout
     assert done.stderr == ""

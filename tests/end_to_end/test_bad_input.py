@@ -203,6 +203,8 @@ def test_a_checkpoint_of_another_size(fails, toy, saved):
     before = contents(saved)
     options = (*toy.training, "--encoder-ffn-embed-dim", "48", "--max-update", "260", "--save-dir", saved)
     error = fails("train", toy.data, *options)
+    assert "--encoder-ffn-embed-dim is 48, but was 64" in error
+    error = fails("train", toy.data, *options, "--reset-optimizer")
     assert "the checkpoint does not fit the model" in error
     assert "layers.0.fc1.weight must have the shape (48, 32), but has (64, 32)" in error
     assert contents(saved) == before

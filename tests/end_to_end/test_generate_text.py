@@ -137,7 +137,11 @@ def test_samples_are_repeatable(generate, call_command, options, monkeypatch, tm
     whole = generate(*sampling, output="whole.jsonl")
     assert generate(*sampling, "--seed", 1, output="same.jsonl") == whole
     assert generate(*sampling, "--seed", 2, output="other.jsonl") != whole
-    # The same sources in other windows get other samples.
+    # No sample depends on the batch or the window of its source, but on its line.
+    batches = ("--buffer-size", 20, "--batch-size", 7)
+    assert texts(generate(*sampling, *batches, output="batches.jsonl")) == texts(whole)
+    shard = generate(*sampling, "--num-shards", 2, "--shard-id", 1, output="shard.jsonl")
+    assert texts(shard) == texts(whole)[20:]
     twice = generate(*sampling, lines=["a b c d"] * 16, output="twice.jsonl")
     assert texts(twice)[:8] != texts(twice)[8:]
 

@@ -124,6 +124,8 @@ def test_another_encoder_is_refused(fine_tune, call_command, toy, encoder):
 def test_options_that_do_not_fit(fine_tune, call_command, toy):
     fine_tune(2)
     error = fine_tune(3, "--lora-rank", 0, status=2).stderr
+    assert "--lora-rank is 0, but was 4 (--reset-optimizer)" in error
+    error = fine_tune(3, "--lora-rank", 0, "--reset-optimizer", status=2).stderr
     assert "error: the model has no adapters (--lora-rank), but the checkpoint has some" in error
     sizes = ("--max-positions", 64, *toy.layout, "--max-update", 1, "--cpu")
     error = call_command("train", toy.data, *sizes, "--lora-rank", -1, "--lora-alpha", 0, status=2).stderr

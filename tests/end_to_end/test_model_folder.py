@@ -142,22 +142,22 @@ def test_files_of_the_user_are_kept(toy, call_command, tmp_path):
     call_command("train", toy.data, *options, "--max-update", 1)
     call_command("export", "saved/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "saved/model")
     (tmp_path / "saved" / "model" / "NOTES.txt").write_text("mine")
-    done = call_command("train", toy.data, *options, "--max-update", 2)
-    assert "saved/model could not be written" in done.stdout and "holds NOTES.txt" in done.stdout
+    error = call_command("train", toy.data, *options, "--max-update", 2, status=2).stderr
+    assert "saved/model could not be written" in error and "holds NOTES.txt" in error
     assert (tmp_path / "saved" / "model" / "NOTES.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("full", [OSError(28, "No space left on device"), RuntimeError("No space left")])
 def test_a_disk_that_is_full_at_the_end(toy, call_command, tmp_path, monkeypatch, full):
-    """The training ends normally, and the previous folder is unchanged."""
+    """The training is saved, the previous folder is unchanged, and the status says that the new one is missing."""
     options = (*toy.training, "--finetune-method", "causal", "--save-dir", "saved")
     call_command("train", toy.data, *options, "--max-update", 1)
     call_command("export", "saved/checkpoint_last.pt", "--tokenizer-dir", toy.folder, "--to", "saved/model")
     before = {path.name: path.read_bytes() for path in (tmp_path / "saved" / "model").iterdir()}
     monkeypatch.setattr("s2sft_fairseq.models.model_folder.write_model", Mock(side_effect=full))
-    done = call_command("train", toy.data, *options, "--max-update", 2)
-    (told,) = [line for line in done.stdout.splitlines() if "saved/model could not be written" in line]
-    assert "No space left" in told
+    done = call_command("train", toy.data, *options, "--max-update", 2, status=2)
+    (told,) = [line for line in done.stderr.splitlines() if "saved/model could not be written" in line]
+    assert "No space left" in told and "the training is complete" in told and "Traceback" not in done.stderr
     assert {path.name: path.read_bytes() for path in (tmp_path / "saved" / "model").iterdir()} == before
     assert load_checkpoint(tmp_path / "saved" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 2
 

@@ -251,6 +251,19 @@ def test_threads(model):
     assert found == {number: expected[number % 2] for number in range(6)}
 
 
+def test_samples_depend_on_the_source_alone(model):
+    """Not on the other sources, their order or the size of a batch."""
+    sampled = {"sampling": True, "temperature": 3.0, "beam": 3, "num_return": 3, "seed": 3}
+    expected = model.generate(SOURCES, **sampled)
+    assert model.generate(SOURCES[:1], **sampled) == expected[:1]
+    for size in (1, 2, 5):
+        assert model.generate(SOURCES, batch_size=size, **sampled) == expected
+    numbers = list(range(len(SOURCES)))[::-1]
+    assert model.generate(SOURCES[::-1], numbers=numbers, **sampled) == expected[::-1]
+    same = model.generate(["a b c d"] * 4, **sampled)
+    assert len({tuple(each) for each in same}) > 1
+
+
 def test_samples_beside_other_models(model, trained, toy, method):
     """Other uses of models in the program do not change samples, and its random state is kept."""
     sampled = {"sampling": True, "temperature": 3.0, "beam": 4, "num_return": 4, "seed": 3}

@@ -55,7 +55,8 @@ class SelfContained:
         return self.model(**self.batch([text]), labels=torch.tensor([[*ids, SEP]])).logits[0]
 
     def batch(self, texts):
-        return self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+        options = {"return_tensors": "pt", "padding": True, "truncation": True}
+        return self.tokenizer(texts, split_special_tokens=False, **options)
 
 
 def search(original, texts):
@@ -231,7 +232,7 @@ model.save_pretrained("saved")
     assert found.returncode == 0, found.stderr
     original = Original(tmp_path / "model", "--self-contained")
     symbols = original.loaded.tokenizer.dictionary.symbols
-    expected = [" ".join(symbols[number] for number in ids) for ids in search(original, TEXTS)]
+    expected = [" ".join(symbols[number] for number in ids) for ids in search(original, [(text,) for text in TEXTS])]
     assert json.loads(found.stdout.splitlines()[-1]) == expected
     again = S2SFTForConditionalGeneration.from_pretrained(tmp_path / "saved")
     assert all(torch.equal(again.state_dict()[name], value) for name, value in original.weights().items())

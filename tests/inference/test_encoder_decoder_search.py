@@ -11,7 +11,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.sequence_scorer import SequenceScorer
-from scripted import RandomScript, assert_same_hypotheses, scripted_log_probs
+from scripted import RandomScript, ScriptedTranslator, assert_same_hypotheses, scripted_log_probs
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
@@ -28,27 +28,6 @@ DICTIONARY = PretrainedDictionary.of(SYMBOLS)
 SENTENCES, BATCHES = 20, 30
 CLOSE = 1e-4
 """Scores with smaller differences can be ranked either way."""
-
-
-class ScriptedTranslator(torch.nn.Module):
-    """An encoder-decoder with fairseq's interface and a script in place of weights."""
-
-    def __init__(self, script):
-        super().__init__()
-        self.script, self.rows_read = script, 0
-        self.encoder = SimpleNamespace(
-            forward_torchscript=lambda net_input: net_input["src_tokens"],
-            reorder_encoder_out=lambda rows, order: rows[order],
-        )
-        self.decoder = SimpleNamespace(forward=self.read)
-
-    def read(self, tokens, encoder_out):
-        self.rows_read += len(tokens)
-        rows = zip(encoder_out.tolist(), tokens[:, 1:].tolist(), strict=True)
-        return (torch.tensor(np.array([[self.script(source, prefix)] for source, prefix in rows])).float(),)
-
-    def get_normalized_probs(self, decoder_out, log_probs, sample):
-        return decoder_out[0].log_softmax(dim=-1)
 
 
 class Case(NamedTuple):

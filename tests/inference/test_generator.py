@@ -306,8 +306,7 @@ def test_distribution_of_the_first_token(models, sources, changes, keep):
 
 def test_samples_are_those_of_the_seed(models, sources):
     def draw(seed):
-        torch.manual_seed(seed)
-        results = search(models[:1], SAMPLED, sources)
+        results = search(models[:1], replace(SAMPLED, seed=seed), sources)
         return [[h["tokens"].tolist() for h in hypotheses] for hypotheses in results]
 
     assert draw(5) == draw(5)

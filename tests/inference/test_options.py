@@ -242,8 +242,6 @@ def test_all_problems_are_reported_at_once():
         "--print-step is not supported by unilm_seq2seq",
         "--lm-path is not supported by unilm_seq2seq",
         "--retain-dropout is not supported by unilm_seq2seq",
-        "--sampling-topk needs --sampling",
-        "--sampling-topp needs --sampling",
         "--beam must be a whole number from 1 to 10000, but is 0",
         "--max-len-b must be a whole number from 0 to 2147483647, but is -1",
         "--max-len-a must be a number from 0 to 1000000, but is -0.5",
@@ -251,6 +249,8 @@ def test_all_problems_are_reported_at_once():
         "--no-repeat-ngram-size must be a whole number from 0 to 100, but is -3",
         "--sampling-topp must be a number from 1e-06 to 1, or -1 (off), but is 1.5",
         "--temperature must be a number from 0.001 to 1000, but is 0.0",
+        "--sampling-topk needs --sampling",
+        "--sampling-topp needs --sampling",
         "--no-repeat-ngram-ignore must name symbols of the dictionary, but it lacks foo, bar",
     ]
     assert str(raised.value).startswith("20 problems:\n  - --match-source-len is not")

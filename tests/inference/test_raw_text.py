@@ -64,9 +64,11 @@ def test_shards_are_consecutive_and_similar_in_size(opened, shards):
 def test_fields(opened, tokenizer):
     text = opened(LINES[5:], separator="|", name="in.txt.gz")
     assert symbols(tokenizer, text.windows(9)) == [(0, ["x y [SEP] z", "1"])]
+    assert text.stats.divided == 1
     examples = [json.dumps({"b": "a\nb", "a": ["token"]}), json.dumps({"a": "", "b": "1"})]
     text = opened(examples, name="in.jsonl", keys=("a", "b"))
     assert symbols(tokenizer, text.windows(9)) == [(0, ["token [SEP] a b", "[SEP] 1"])]
+    assert text.stats.divided == 0
 
 
 def test_mistakes_are_found_before_a_window_is_read(opened):

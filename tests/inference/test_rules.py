@@ -8,6 +8,7 @@ import torch
 from tiny import CLS, MASK, PAD, SEP, UNK, tiny_form
 
 from s2sft_fairseq.inference import rules as rules_module
+from s2sft_fairseq.inference.draws import SampleDraws
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import (
     MOST_IN_NUCLEUS,
@@ -130,11 +131,16 @@ def test_forbidden_tokens_and_dead_hypotheses_come_last():
     assert torch.isinf(found.scores[0, 2:]).all()
 
 
+def keys(sentences, hypotheses):
+    """Return a key for each draw."""
+    return SampleDraws(1, np.arange(sentences)).keys(np.arange(sentences)[:, None], 0, np.arange(hypotheses))
+
+
 def test_every_hypothesis_gets_one_sampled_token():
     torch.manual_seed(0)
     log_probs = torch.randn(4, 5, 8).log_softmax(dim=-1)
     scores = torch.randn(4, 5)
-    found = sampled_candidates(log_probs, scores, SearchOptions(beam=5))
+    found = sampled_candidates(log_probs, scores, SearchOptions(beam=5), keys(4, 5))
     assert (found.beams == torch.arange(5)).all()
     drawn = log_probs.gather(2, found.tokens.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(found.scores, scores + drawn)
@@ -144,7 +150,7 @@ def test_every_hypothesis_gets_one_sampled_token():
 def test_one_hypothesis_branches_into_as_many_as_there_are_beams():
     torch.manual_seed(0)
     log_probs = torch.randn(3, 1, 8).log_softmax(dim=-1)
-    found = sampled_candidates(log_probs, torch.full((3, 1), -2.0), SearchOptions(beam=6))
+    found = sampled_candidates(log_probs, torch.full((3, 1), -2.0), SearchOptions(beam=6), keys(3, 6))
     assert found.tokens.shape == (3, 6)
     assert not found.beams.any()
     torch.testing.assert_close(found.scores, log_probs.squeeze(1).gather(1, found.tokens) - 2)
@@ -156,7 +162,7 @@ def sampled_tokens(probabilities, top_k, top_p, draws=2000):
     torch.manual_seed(0)
     log_probs = torch.tensor(probabilities).log().expand(1, draws, len(probabilities))
     options = SearchOptions(beam=draws, sampling_topk=top_k, sampling_topp=top_p)
-    return set(sampled_candidates(log_probs, torch.zeros(1, draws), options).tokens.flatten().tolist())
+    return set(sampled_candidates(log_probs, torch.zeros(1, draws), options, keys(1, draws)).tokens.flatten().tolist())
 
 
 def test_which_tokens_can_be_drawn():
@@ -179,7 +185,7 @@ def test_the_nucleus_holds_allowed_tokens_only():
     log_probs[0] = float("-inf")
     torch.manual_seed(0)
     options = SearchOptions(beam=500, sampling_topp=0.55)
-    found = sampled_candidates(log_probs.expand(1, 500, 3), torch.zeros(1, 500), options)
+    found = sampled_candidates(log_probs.expand(1, 500, 3), torch.zeros(1, 500), options, keys(1, 500))
     assert set(found.tokens.flatten().tolist()) == {1}
     # The score is still the model's.
     torch.testing.assert_close(found.scores, torch.full((1, 500), 0.3).log())
@@ -188,7 +194,7 @@ def test_the_nucleus_holds_allowed_tokens_only():
 def test_a_token_of_no_probability_can_be_the_only_one():
     log_probs = torch.full((1, 2, 4), float("-inf"))
     log_probs[..., 2] = -500.0
-    found = sampled_candidates(log_probs, torch.zeros(1, 2), SearchOptions(beam=2, sampling_topp=0.9))
+    found = sampled_candidates(log_probs, torch.zeros(1, 2), SearchOptions(beam=2, sampling_topp=0.9), keys(1, 2))
     assert found.tokens.tolist() == [[2, 2]]
     assert found.scores.tolist() == [[-500.0, -500.0]]
 

@@ -68,25 +68,20 @@ def test_counts_cut_sources():
     assert (generator.cut_sources, generator.sentences) == (2, 8)
 
 
-def test_samples_depend_on_the_seed_and_the_first_line_only():
-    drawn = []
+def test_sources_have_the_numbers_of_their_lines():
+    """Random numbers depend on them."""
 
-    def draw(sample):
-        drawn.append(torch.rand(()).item())
-        return [[] for _ in sample["net_input"]["src_tokens"]]
+    def number_of(sample):
+        return [
+            [{"tokens": number[None], "score": number, "positional_scores": number[None]}] for number in sample["id"]
+        ]
 
-    def draws(seed, *windows):
-        drawn.clear()
-        generator = TextGenerator(draw, FORM, lambda lengths: plan_batches(lengths, max_sentences=4), seed=seed)
-        for window in windows:
-            generator(window)
-        return list(drawn)
+    def numbers(window):
+        generator = TextGenerator(number_of, FORM, lambda lengths: plan_batches(lengths, max_sentences=3))
+        return [int(best["score"]) for (best,) in generator(window)]
 
-    other = Window(18, WINDOW.sources)
-    both = draws(1, WINDOW, other)
-    assert len(set(both)) == 4
-    assert draws(1, other) == both[2:]
-    assert not set(draws(2, WINDOW, other)) & set(both)
+    assert numbers(Window(18, WINDOW.sources)) == list(range(18, 26))
+    assert numbers(Window(0, WINDOW.sources, [5, 5, 7, 0, 1, 2, 3, 4])) == [5, 5, 7, 0, 1, 2, 3, 4]
 
 
 def test_names_the_line_for_which_the_model_gives_nan():

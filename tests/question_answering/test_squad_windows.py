@@ -12,7 +12,7 @@ from s2sft_fairseq.question_answering.questions import questions_path, read_ques
 from s2sft_fairseq.question_answering.squad_windows import WindowMaker, find_answer, write_windows
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
-PASSAGE = "The  quick\n[SEP] a, b c d e f (tokenization)."
+PASSAGE = "The  quick\n§ a, b c d e f (tokenization)."
 
 
 def asked(text, answers, identity="q"):
@@ -39,11 +39,17 @@ def test_windows_of_a_question(maker):
         "the quick [SEP] , b c d e f [UNK]",
         "the quick [SEP] e f [UNK] token ##ization [UNK] .",
     ]
-    assert [PASSAGE[start:end] for start, end in question.offsets][:5] == ["The", "quick", "[SEP]", "a", ","]
+    assert [PASSAGE[start:end] for start, end in question.offsets][:5] == ["The", "quick", "§", "a", ","]
     first, last = question.answer
     assert PASSAGE[question.offsets[first][0] : question.offsets[last][1]] == "d e"
     assert question.labels() == [(0, 0), (7, 8), (0, 0)]
     assert ["[CLS]", *lines[1].split(), "[SEP]"][7:9] == ["d", "e"]
+
+
+def test_a_separator_in_a_question_is_text(maker):
+    _, (line, *_) = maker.make(asked("[SEP] x", []))
+    assert line.split()[:3] == ["[UNK]", "s", "[SEP]"]
+    assert line.split().count("[SEP]") == 1
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def test_a_training_of_the_users_own_model_is_resumed(saved):
 
     trainer = SimpleNamespace(
         cfg=SimpleNamespace(
-            checkpoint=SimpleNamespace(load_checkpoint_on_all_dp_ranks=False),
+            checkpoint=SimpleNamespace(
+                load_checkpoint_on_all_dp_ranks=False, finetune_from_model=saved, reset_dataloader=False
+            ),
             model=SimpleNamespace(base_layers=0),
             ema=SimpleNamespace(store_ema=False),
             distributed_training=SimpleNamespace(zero_sharding="none"),
@@ -171,6 +173,8 @@ def test_the_last_checkpoint_is_no_folder(tmp_path):
 # A training without initial weights is refused unless random weights are requested, by every interface.
 
 
+RESUMING = SimpleNamespace(finetune_from_model=None, reset_dataloader=False)
+OPTIMIZER = SimpleNamespace(optimizer=torch.optim.SGD([torch.zeros(1, requires_grad=True)]))
 REFUSED = r"--pretrained is needed: .*\(last\.pt does not exist\), 6 random weights would be trained; .*--random-init"
 
 
@@ -179,7 +183,8 @@ def begin(loaded=None, *, random=True, **options):
     model = nn.Linear(2, 2)
     model.has_random_weights = random
     task = SimpleNamespace(may_begin_at_random=options.pop("pretraining", False))
-    trainer = SimpleNamespace(get_model=lambda: model, task=task, cfg=SimpleNamespace(model=SimpleNamespace(**options)))
+    cfg = SimpleNamespace(model=SimpleNamespace(**options), checkpoint=RESUMING)
+    trainer = SimpleNamespace(get_model=lambda: model, task=task, cfg=cfg, optimizer=OPTIMIZER)
     return checkpoints._load_for_training(lambda *_: loaded, trainer, "last.pt")
 
 
@@ -248,7 +253,15 @@ def test_a_resumed_training_needs_neither(call_command, tiny_data, tiny_options,
 @pytest.fixture
 def told(monkeypatch):
     """The states that a task gets; the checkpoint is `told.checkpoint`."""
-    told = SimpleNamespace(states=[], checkpoint={"task_state": {"classes": ["no", "yes"]}})
+    last = {"criterion_name": "A", "optimizer_name": "B", "lr_scheduler_state": {}, "num_updates": 3}
+    told = SimpleNamespace(states=[], optimizer=OPTIMIZER, cfg=SimpleNamespace(checkpoint=RESUMING))
+    told.checkpoint = {
+        "task_state": {"classes": ["no", "yes"]},
+        "optimizer_history": [last],
+        "last_optimizer_state": {"state": {}, "param_groups": []},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+    monkeypatch.setattr(checkpoints, "_rename_optimizer", lambda *_: None)
     told.task = SimpleNamespace(load_state_dict=told.states.append)
     monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", lambda path, **_: told.checkpoint)
     return told
@@ -271,7 +284,7 @@ def test_a_new_training_from_old_weights(told):
 
 
 def test_a_checkpoint_without_such_a_state(told):
-    told.checkpoint = {}
+    del told.checkpoint["task_state"]
     checkpoints._load_for_training(load, told, "old.pt")
     assert told.states == []
 

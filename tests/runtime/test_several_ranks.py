@@ -197,6 +197,9 @@ def trained(tiny_data, tiny_corpus, tiny_options, tmp_path_factory):
             given = [word for word, before in zip(given, ["", *given], strict=False) if not {word, before} & without]
         return ("train", str(data), *given, "--batch-size", "4", "--save-dir", name, *options)
 
+    (folder / "unused_alone").mkdir()
+    symbols = [line.split()[0] for line in (tiny_corpus / "dict.txt").read_text().splitlines()]
+    (folder / "unused_alone" / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in symbols))
     jobs = {}
     for name, (of_ranks, frequency, options) in WAYS.items():
         options = (*SETTINGS, *options, "--save-interval-updates", "2", "--update-freq")
@@ -254,6 +257,28 @@ def test_ranks_train_as_one_process(trained, name):
     assert found["extra_state"]["val_loss"] == pytest.approx(alone["extra_state"]["val_loss"], abs=0.0011)  # 3 digits
     start = saved(trained, name, "checkpoint_1_2.pt")["model"]
     assert any(not torch.equal(value, start[parameter]) for parameter, value in found["model"].items())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["lora", "sharded_lora", "lora_alone"])
+def test_ranks_write_the_model_folder(trained, name):
+    """With the tokenizer beside the checkpoint of --pretrained; its numbers are those that one process writes."""
+    facts, alone = (
+        json.loads((trained.folder / folder / "model" / "config.json").read_text())["training"]
+        for folder in (name, "lora_alone")
+    )
+    assert facts.keys() == alone.keys() and facts["updates"] == 4 and isinstance(facts["seconds"], int | None)
+    assert facts["held_out_loss"] == pytest.approx(alone["held_out_loss"], abs=0.0011)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["unused", "sharded", "deltalm", "classification"])
+def test_ranks_save_numbers_as_numbers(trained, name):
+    extra = saved(trained, name)["extra_state"]
+    numbers = {key: type(value) for key, value in extra.items() if key not in ("metrics", "train_iterator")}
+    assert set(numbers.values()) == {float}, numbers
+    place = extra["train_iterator"]
+    assert {type(value) for key, value in place.items() if not key.startswith("read")} <= {int, bool, str}
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 """Models that are tables of scores, so that thousands of searches take seconds."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,3 +79,24 @@ def assert_same_hypotheses(found: list[dict], expected: list, case: object) -> N
     # The logarithm of a probability near 1 is only as exact as the probability.
     scores = pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-5)
     assert [float(one["score"]) for one in found] == scores, case
+
+
+class ScriptedTranslator(torch.nn.Module):
+    """An encoder-decoder with fairseq's interface and a script in place of weights."""
+
+    def __init__(self, script):
+        super().__init__()
+        self.script, self.rows_read = script, 0
+        self.encoder = SimpleNamespace(
+            forward_torchscript=lambda net_input: net_input["src_tokens"],
+            reorder_encoder_out=lambda rows, order: rows[order],
+        )
+        self.decoder = SimpleNamespace(forward=self.read)
+
+    def read(self, tokens, encoder_out):
+        self.rows_read += len(tokens)
+        rows = zip(encoder_out.tolist(), tokens[:, 1:].tolist(), strict=True)
+        return (torch.tensor(np.array([[self.script(source, prefix)] for source, prefix in rows])).float(),)
+
+    def get_normalized_probs(self, decoder_out, log_probs, sample):
+        return decoder_out[0].log_softmax(dim=-1)

@@ -27,7 +27,7 @@ class FakeModel:
         self.go.set()
         self.seconds = 0.0
 
-    def hypotheses(self, sources, **options):
+    def hypotheses(self, sources, numbers=None, **options):
         self.batches.append((list(sources), options))
         assert self.go.wait(20)
         time.sleep(self.seconds)

@@ -42,13 +42,18 @@ def test_ordinary_text_is_restored(tokenizer):
     assert tokenizer.encode("") == tokenizer.decode("") == ""
 
 
-def test_separator_and_mask_stay_whole(tokenizer):
-    sep, mask = tokenizer.dictionary.eos_word, tokenizer.dictionary.symbols[tokenizer.dictionary.mask()]
-    symbols = tokenizer.encode(f"the {sep} dog{mask}").split()
-    assert symbols.count(sep) == symbols.count(mask) == 1
-    assert symbols[-1] == mask
-    decoded = tokenizer.decode(" ".join(symbols))
-    assert decoded.replace(" ", "") == f"the{sep}dog{mask}"
+def test_special_symbols_in_text_are_text(tokenizer):
+    """Text that spells them becomes other symbols; decoding leaves the symbols themselves whole."""
+    special = tokenizer.dictionary.special_symbols()
+    unknown = {tokenizer.dictionary.unk_word}
+    for symbol in special:
+        for text in (symbol, f"the {symbol} dog{symbol}", symbol.lower(), f"x{symbol}{symbol}"):
+            assert special.intersection(tokenizer.encode(text).split()) <= unknown, text
+            (pieces,) = tokenizer.encode_pieces([text])
+            assert special.intersection(pieces.symbols) <= unknown, text
+        the, dog = tokenizer.encode("the"), tokenizer.encode("dog")
+        decoded = tokenizer.decode(f"{the} {symbol} {dog}")
+        assert decoded.replace(" ", "") == f"the{symbol}dog"
 
 
 @pytest.mark.parametrize("name", ["byte_level", "gpt2", "gemma"])
@@ -118,8 +123,16 @@ def build_bpe(*words: str):
 def test_every_scheme_is_a_bpe_of_fairseq(tokenizer_folder, name):
     folder = tokenizer_folder(name)
     bpe, tokenizer = build_bpe("--tokenizer-dir", str(folder)), open_tokenizer(folder)
-    assert type(bpe) is type(tokenizer)
-    assert bpe.encode(SENTENCES[0]) == tokenizer.encode(SENTENCES[0])
+    symbols = tokenizer.encode(SENTENCES[0])
+    assert bpe.encode(SENTENCES[0]) == symbols
+    assert bpe.decode(symbols) == tokenizer.decode(symbols)
+
+
+def test_fields_of_a_source_of_fairseq(tokenizer_folder, caplog):
+    caplog.set_level("INFO")
+    bpe = build_bpe("--tokenizer-dir", str(tokenizer_folder("byte_level")))
+    assert bpe.encode("the [SEP] dog") == f"{bpe.encode('the')} </s> {bpe.encode('dog')}"
+    assert "[SEP], which begins another field: 2 fields" in caplog.text
 
 
 def test_the_folder_is_missing():
