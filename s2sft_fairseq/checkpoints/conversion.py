@@ -29,7 +29,11 @@ _FUSED = {
 ``fc1`` of a gated feed-forward network is the one that goes through the activation."""
 
 
-def _unchanged(weights: Weights, sizes: Sizes) -> None:
+TOKENS, OUTPUT_MATRIX, OUTPUT_BIAS = "embeddings.tokens.weight", "lm_head.weight", "lm_head.bias"
+SECOND_BIAS = "lm_head.second_bias"  # no parameter of ours: only for `Family.second_bias`
+
+
+def _unchanged(weights: Weights, sizes: Sizes, config: Mapping[str, Any]) -> None:
     """Change nothing."""
 
 
@@ -60,11 +64,16 @@ class Family:
     """Pattern of the parts of the encoder itself that a generator does not use. Parts outside ``base`` are not needed
     either."""
     tied: tuple[str, ...] = ()
-    """Their copies of the token embedding, which are left out."""
-    adapt: Callable[[Weights, Sizes], None] = _unchanged
-    """Convert, in place and after renaming, the tensors that are stored in another form; may change the sizes too."""
-    restore: Callable[[Weights, Sizes], None] = _unchanged
-    """The inverse of ``adapt``."""
+    """Their output matrix, which is left out if it is the token embedding."""
+    second_bias: str = ""
+    """Their other name of the output bias. If a file has both, this one takes part in the computation."""
+    adapt: Callable[[Weights, Sizes, Mapping[str, Any]], None] = _unchanged
+    """Convert, in place and after renaming, the tensors that are stored in another form, with their configuration; may
+    change the sizes too."""
+    restore: Callable[[Weights, Sizes, dict[str, Any]], None] = _unchanged
+    """The inverse of ``adapt``; may change the configuration too."""
+    padding: Callable[[Mapping[str, Any]], int | None] = lambda config: None
+    """Function from their configuration to the id that counts for no position; None if all ids count."""
     layout: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda config: {}
     """The layout of fine-tuning that their configuration suggests, by the names of the task's options."""
     finetuned: bool = False
@@ -108,8 +117,10 @@ class Conversion:
     finetuned: bool = False
     model: str = "unilm"
     """The name of the registered model."""
-    tokens: str = "embeddings.tokens.weight"
+    tokens: str = TOKENS
     """Name of the token embedding."""
+    padding: int | None = None
+    """The id that counts for no position in the source; None if all ids count."""
 
 
 # Far above any real encoder. Without a limit, the names of a billion layers alone would take gigabytes.
@@ -139,6 +150,20 @@ def check_sizes(sizes: Mapping[str, Any]) -> None:
         raise UserError.of(problems)
 
 
+def must_be(config: Mapping[str, Any], **values: Any) -> None:
+    """Check that settings have the only value that is supported, if they are given and not null.
+
+    Raises:
+        UserError: listing every setting that has another value.
+    """
+    if problems := [
+        f"the configuration's {name} must be {needed!r} for this model, but is {shown(config[name])}"
+        for name, needed in values.items()
+        if config.get(name) not in (None, needed)
+    ]:
+        raise UserError.of(problems)
+
+
 def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: ShapesOf) -> Conversion:
     """Convert a checkpoint; ``source`` is emptied on the way, so that no tensor is held twice.
 
@@ -154,18 +179,19 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     sizes = family.sizes(config)
     check_sizes(sizes)
     num_layers = sizes["encoder_layers"]
-    weights, unused, problems, untied = _rename(family, source, num_layers)
+    weights, unused, problems, matrices = _rename(family, source, num_layers)
+    untied = _place_matrices(weights, matrices, sizes, config)
     theirs_of = _theirs_of(family, num_layers)
     heading = f"this is not the {family.name} checkpoint that its configuration describes:"
     try:
         incomplete = _fuse_projections(weights, num_layers)
         problems += [f"{theirs_of[name]} is missing" for name in incomplete]
         if not problems:
-            family.adapt(weights, sizes)
+            family.adapt(weights, sizes, config)
     except RuntimeError as error:  # raised by PyTorch
         problems.append(f"tensors that belong together are of different sizes: {error}")
         raise UserError.of(problems, heading) from None
-    rows = len(weights.get("embeddings.tokens.weight", ()))
+    rows = len(weights.get(TOKENS, ()))
     if rows and config.get("vocab_size", rows) != rows:
         problems.append(
             f"the configuration's vocab_size is {shown(config['vocab_size'])}, but the token embedding has {rows} rows"
@@ -195,14 +221,28 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
         for name in untied
     ]
     weights = {name: _alone(weights.pop(name)) for name in sorted(weights)}
-    return Conversion(family.name, weights, sizes, family.layout(config), unused, missing, notes, family.finetuned)
+    layout, padding = family.layout(config), family.padding(config)
+    return Conversion(family.name, weights, sizes, layout, unused, missing, notes, family.finetuned, padding=padding)
 
 
-def write(family: Family, weights: Mapping[str, Tensor], sizes: Sizes) -> Weights:
-    """Return the weights of a model under a family's names: the inverse of :func:`read`."""
-    weights, sizes = dict(weights), dict(sizes)
-    family.restore(weights, sizes)
+def write(family: Family, weights: Mapping[str, Tensor], sizes: Sizes, config: dict[str, Any] | None = None) -> Weights:
+    """Return the weights of a model under a family's names: the inverse of :func:`read`.
+
+    Args:
+        family: the family.
+        weights: the weights by our names.
+        sizes: the sizes of the model.
+        config: the configuration for these weights; it may be changed.
+    """
+    weights, sizes, config = dict(weights), dict(sizes), {} if config is None else config
+    family.restore(weights, sizes, config)
     theirs_of = _theirs_of(family, sizes["encoder_layers"])
+    if family.tied and OUTPUT_MATRIX in weights:
+        theirs_of[OUTPUT_MATRIX] = family.tied[0]
+        config["tie_word_embeddings"] = False
+        if family.second_bias and OUTPUT_BIAS in weights:
+            theirs_of[SECOND_BIAS] = family.second_bias
+            weights[SECOND_BIAS] = weights[OUTPUT_BIAS].clone()
     for name in [name for name in weights if name not in theirs_of and _parts(name)[0] in theirs_of]:
         parts = _parts(name)
         rows = _rows_of_parts(sizes) if len(parts) == len(_FUSED["attention.qkv"]) else len(weights[name]) // 2
@@ -229,35 +269,57 @@ def _rows_of_parts(sizes: Sizes) -> list[int]:
     return [width, shared, shared]
 
 
-def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, list[str], list[str], list[str]]:
+def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, list[str], list[str], Weights]:
     """Move the tensors out of ``source``.
 
     Returns:
-        The weights by our names; the unused names; problems, a sentence for each unknown name; and the names of copies
-        of the token embedding that differ from it.
+        The weights by our names; the unused names; problems, a sentence for each unknown name; and the output matrices
+        that may be the token embedding, by their names.
     """
     names = family.names(num_layers)
     spelled = {name: family.respell(name) for name in source}
     has_base = any(name.startswith(family.base) for name in spelled.values())
     weights: Weights = {}
-    unused, problems, untied = [], [], []
+    matrices: Weights = {}
+    unused, problems = [], []
     ours_of = {name: names.get(today) or names.get(family.base + today) for name, today in spelled.items()}
-    embedding = next((source[name] for name, ours in ours_of.items() if ours == "embeddings.tokens.weight"), None)
-    for name, today in spelled.items():
-        value, ours = source.pop(name), ours_of[name]
+    # The second name of the bias comes last, so that it takes the place of the first.
+    for name, today in sorted(spelled.items(), key=lambda pair: pair[1] == family.second_bias):
+        value, ours = source.pop(name).detach(), ours_of[name]
         if today in family.tied:
             unused.append(name)
-            if embedding is not None and not _equal(value, embedding):
-                untied.append(name)
+            matrices[name] = value
+        elif today == family.second_bias and (first := weights.get(OUTPUT_BIAS)) is not None and _equal(value, first):
+            unused.append(name)
+        elif today == family.second_bias:
+            weights[OUTPUT_BIAS] = value
         elif ours is not None:
-            weights[ours] = value.detach()
+            weights[ours] = value
         elif re.match(family.unused, today.removeprefix(family.base)) or (
             has_base and not today.startswith(family.base)
         ):
             unused.append(name)
         else:
             problems.append(f"{name} is no parameter of {family.name}")
-    return weights, unused, problems, untied
+    return weights, unused, problems, matrices
+
+
+def _place_matrices(weights: Weights, matrices: Weights, sizes: Sizes, config: Mapping[str, Any]) -> list[str]:
+    """Use an output matrix as it is if the configuration says so, and as the token embedding if that is missing.
+
+    Returns:
+        The names of the matrices that differ from the token embedding, to which the configuration ties them.
+    """
+    differing = []
+    for name, matrix in matrices.items():
+        if TOKENS not in weights:
+            weights[TOKENS] = matrix
+        elif config.get("tie_word_embeddings") is False:
+            weights[OUTPUT_MATRIX] = matrix
+            sizes["output_matrix"] = "own"
+        elif not _equal(matrix, weights[TOKENS]):
+            differing.append(name)
+    return differing
 
 
 def _fuse_projections(weights: Weights, num_layers: int) -> list[str]:

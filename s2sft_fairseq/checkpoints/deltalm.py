@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, Conversion, Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, Conversion, Sizes, Weights, must_be
 from s2sft_fairseq.errors import UserError
 
 FAMILY = "DeltaLM"
@@ -126,9 +126,11 @@ def read_deltalm(source: Mapping[str, Tensor], options: Mapping[str, Any], pad: 
         pad: id of the padding.
 
     Raises:
-        UserError: a parameter that the sizes are read from is missing or not a matrix, or there are too many layers.
-            :func:`fit_problems` checks all other parameters.
+        UserError: a parameter that the sizes are read from is missing or not a matrix, there are too many layers, or an
+            option has a value that DeltaLM has not. :func:`fit_problems` checks all other parameters.
     """
+    must_be(options, no_scale_embedding=True, encoder_normalize_before=False, decoder_normalize_before=False)
+    must_be(options, encoder_learned_pos=True, decoder_learned_pos=True)
     weights = {name: value for name, value in official_weights(source).items() if name not in _VERSIONS}
     tied = tie(weights)
     try:

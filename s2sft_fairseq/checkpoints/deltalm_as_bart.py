@@ -31,9 +31,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from s2sft_fairseq.checkpoints.conversion import Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import Sizes, Weights, must_be
 from s2sft_fairseq.checkpoints.deltalm import COPIES, POSITIONS, TOKENS
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, shown
 
 EPSILON = 1e-5
 """Epsilon of the layer norms of BART and Marian."""
@@ -149,6 +149,12 @@ def read_bart(source: Mapping[str, Tensor], config: Mapping[str, Any], pad: int)
     epsilon, scale = (_positive(found.get(name)) for name in ("layer_norm_eps", "scale"))
     if not isinstance(layers, int) or layers < 2 or layers % 2 or epsilon is None or scale is None:
         raise _refusal(kind, f"its config.json has no {KEY}")
+    heads, function = config.get("encoder_attention_heads"), config.get("activation_function")
+    must_be(config, scale_embedding=False, normalize_before=False, tie_word_embeddings=True)
+    must_be(config, decoder_attention_heads=heads)
+    if function not in ACTIVATIONS.values():
+        known = ", ".join(ACTIVATIONS.values())
+        raise UserError(f"the configuration's activation_function must be one of {known}, but is {shown(function)}")
     source = {name: value for name, value in source.items() if name not in _COPIES}
     if lacking := [name for name in _needed(layers) if name not in source]:
         raise _refusal(kind, f"it lacks {lacking[0]}")
@@ -169,12 +175,8 @@ def read_bart(source: Mapping[str, Tensor], config: Mapping[str, Any], pad: int)
                 weights[f"decoder.layers.{layer}.{part}.{name.removeprefix(prefix)}"] = value
     last_norm = f"decoder.layers.{layers // 2 - 1}.final_layer_norm."
     weights = {name: _scaled(name, value, 1 / scale, last_norm) for name, value in weights.items()}
-    activation = {theirs: ours for ours, theirs in ACTIVATIONS.items()}.get(str(config.get("activation_function")))
-    options = {
-        "encoder_attention_heads": config.get("encoder_attention_heads"),
-        "layer_norm_eps": epsilon,
-        "activation_fn": activation,
-    }
+    activation = next(ours for ours, theirs in ACTIVATIONS.items() if theirs == function)
+    options = {"encoder_attention_heads": heads, "layer_norm_eps": epsilon, "activation_fn": activation}
     return weights, options
 
 

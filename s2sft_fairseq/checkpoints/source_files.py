@@ -89,6 +89,8 @@ def find_weights(path: Path) -> Path:
     Raises:
         UserError: if there is none, or the folder holds several models.
     """
+    if not path.exists() and not path.is_symlink():
+        raise UserError(f"{path}: no such file or folder")
     if not path.is_dir():
         return regular_file(path)
     found = _weights_of(path)

@@ -58,7 +58,7 @@ def export_to_hugging_face(
     config = {**family.config(sizes), **_token_settings(vocabulary, rows, start)}
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
-    theirs = write(family, weights, sizes)
+    theirs = write(family, weights, sizes, config)
     if head is not None:
         theirs |= head.write(family.name)
         config |= {**head.settings, "architectures": [head.architecture(*config["architectures"])]}

@@ -80,7 +80,9 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
             _refuse_deltalm(checkpoint.file, options)
             conversion = convert_bart(checkpoint, vocabulary.symbols)
         else:
+            config = checkpoint.config
             conversion = convert_encoder(checkpoint)
+            conversion.notes += compare_ids(config, conversion.padding, vocabulary.symbols)
         dictionary = _finish(conversion, vocabulary, options, staging)
         dictionary.save(str(staging / DICTIONARY))
         files = sorted(path.name for path in staging.iterdir())
@@ -113,6 +115,42 @@ def convert_encoder(checkpoint: SourceCheckpoint) -> Conversion:
         return read(recognize(weights, config), weights, config, parameter_shapes)
     except UserError as error:
         raise UserError(f"{checkpoint.file}: {error}") from None
+
+
+def compare_ids(config: Mapping[str, Any], padding: int | None, symbols: Sequence[str]) -> list[str]:
+    """Compare the ids of special symbols in a configuration with those of the tokenizer.
+
+    Args:
+        config: the configuration.
+        padding: the id that counts for no position in the source, see `Conversion`.
+        symbols: the symbols of the tokenizer.
+
+    Returns:
+        A note for each other id.
+
+    Raises:
+        UserError: a symbol of every text would have no position.
+    """
+    dictionary = FairseqDictionary.of(symbols)
+    ids = {"mask_token_id": dictionary.mask(), "sep_token_id": dictionary.eos()}
+    if config.get("cls_token_id") != config.get("sep_token_id"):  # mmBERT's, which begins texts with [SEP]
+        ids["cls_token_id"] = dictionary.bos()
+    if padding is not None:
+        ids["pad_token_id"] = dictionary.pad()
+        if padding in (dictionary.bos(), dictionary.eos()):
+            raise UserError(
+                f"the configuration's pad_token_id must be {dictionary.pad()}, the id of {dictionary.pad_word} in the "
+                f"tokenizer, but is {padding}, that of {symbols[padding]}: the symbol would have no position"
+            )
+    notes = []
+    for name, number in ids.items():
+        stated = padding if name == "pad_token_id" else config.get(name)
+        if type(stated) is int and stated != number:
+            notes.append(
+                f"the configuration's {name} is {stated}, but {symbols[number]} has the id {number} in the tokenizer, "
+                "which is used"
+            )
+    return notes
 
 
 def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:

@@ -15,6 +15,7 @@ from s2sft_fairseq.checkpoints.families.rms_norm import EUROBERT, NEOBERT, ULTRA
 from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.rotary_bert import GTE, JINA, NOMIC_BERT
 from s2sft_fairseq.checkpoints.families.s2sft import S2SFT
+from s2sft_fairseq.checkpoints.families.settings import activation_name
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.errors import UserError, as_option, shown
 
@@ -103,10 +104,19 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family
     if family.config is None:
         raise UserError(f"{family.name} has no format to write")
     again = {**(defaults or {}), **family.sizes(family.config(sizes))}
+    heads = [activation_name(each, "lm_head_activation_fn") for each in (sizes, again)]
+    if heads[0] != heads[1]:
+        raise UserError(
+            f"no model of Hugging Face has this architecture: --lm-head-activation-fn is {heads[0]}, but {heads[1]} in "
+            f"{family.name}"
+        )
     if differing := [
         f"{as_option(name)} is {sizes[name]}, but {again[name]} in {family.name}"
         for name in _SWITCHES
-        if name in sizes and name in again and str(sizes[name]) != str(again[name])
+        if name in sizes
+        and name in again
+        and str(sizes[name]) != str(again[name])
+        and not (name == "output_matrix" and family.tied)
     ]:
         raise UserError.of(differing, "no model of Hugging Face has this architecture:")
     return family

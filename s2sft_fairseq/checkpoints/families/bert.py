@@ -7,12 +7,11 @@ files are ``weight`` and ``bias``. UniLM's configuration may name the segments o
 from collections.abc import Mapping
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, must_be
 from s2sft_fairseq.checkpoints.families.settings import (
     HUGGING_FACE_SIZES,
     activation,
     activation_name,
-    must_be,
     required,
 )
 
@@ -52,7 +51,9 @@ def bert_sizes(config: Mapping[str, Any]) -> Sizes:
     Raises:
         UserError: naming the settings that are missing or that the model does not support.
     """
-    must_be(config, position_embedding_type="absolute")
+    must_be(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+    # Options of UniLM's own program.
+    must_be(config, relax_projection=0, ffn_type=0, num_qkv=0, seg_emb=False, new_pos_ids=False)
     return {
         **required(config, **HUGGING_FACE_SIZES),
         "num_segments": config.get("type_vocab_size", 2),
@@ -96,6 +97,7 @@ BERT = Family(
     spelling=OLD_LAYER_NORMS,
     unused=UNUSED,
     tied=("cls.predictions.decoder.weight",),
+    second_bias="cls.predictions.decoder.bias",
     sizes=bert_sizes,
     config=bert_config,
     layout=segments_of_unilm,

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, must_be
 from s2sft_fairseq.checkpoints.families.bert import EMBEDDINGS, ENCODER, UNUSED, with_base
 from s2sft_fairseq.checkpoints.families.settings import (
     HUGGING_FACE_SIZES,
     activation,
     activation_name,
-    must_be,
     required,
 )
 from s2sft_fairseq.errors import UserError, shown
@@ -107,6 +106,7 @@ DEBERTA = Family(
     # The position table is not added to the input.
     unused=UNUSED + r"|embeddings\.position_embeddings\.",
     tied=("cls.predictions.decoder.weight",),
+    second_bias="cls.predictions.decoder.bias",
     sizes=_sizes,
     config=_config,
 )

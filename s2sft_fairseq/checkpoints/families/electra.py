@@ -10,12 +10,13 @@ from typing import Any
 
 from s2sft_fairseq.checkpoints.conversion import Sizes
 from s2sft_fairseq.checkpoints.families.bert import BERT, EMBEDDINGS, ENCODER, bert_config, bert_sizes, with_base
+from s2sft_fairseq.checkpoints.families.settings import head_with_gelu
 
 
 def _sizes(config: Mapping[str, Any]) -> Sizes:
     sizes = bert_sizes(config)
     narrow = config.get("embedding_size", sizes["encoder_embed_dim"])
-    return {**sizes, "embedding_dim": 0 if narrow == sizes["encoder_embed_dim"] else narrow}
+    return {**sizes, **head_with_gelu(sizes), "embedding_dim": 0 if narrow == sizes["encoder_embed_dim"] else narrow}
 
 
 def _config(sizes: Sizes) -> dict[str, Any]:
@@ -42,6 +43,7 @@ ELECTRA = replace(
     },
     parameters={**with_base("electra.", EMBEDDINGS), "generator_lm_head.bias": "lm_head.bias"},
     tied=("generator_lm_head.weight",),
+    second_bias="",
     sizes=_sizes,
     config=_config,
     layout=lambda config: {},

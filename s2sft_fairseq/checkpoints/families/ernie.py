@@ -37,13 +37,14 @@ _PADDLE_PARAMETERS = {
 }
 
 
-def _fold_task(weights: Weights, sizes: Sizes) -> None:
-    """Add the embedding of task 0 to every position."""
-    if (tasks := weights.pop("embeddings.tasks.weight", None)) is not None:
+def _fold_task(weights: Weights, sizes: Sizes, config: Mapping[str, Any]) -> None:
+    """Add the embedding of task 0 to every position, if the configuration says that tasks have embeddings."""
+    tasks = weights.pop("embeddings.tasks.weight", None)
+    if tasks is not None and config.get("use_task_id", False):
         fold_row(weights, tasks[0])
 
 
-def _transpose(weights: Weights, sizes: Sizes) -> None:
+def _transpose(weights: Weights, sizes: Sizes, config: Mapping[str, Any]) -> None:
     """Transpose the matrices of linear layers from (in, out) to (out, in)."""
     for name, value in weights.items():
         if not name.startswith("embeddings.") and name.endswith(".weight") and value.ndim == 2:

@@ -7,9 +7,9 @@ were one parameter.
 from collections.abc import Mapping
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, must_be
 from s2sft_fairseq.checkpoints.families.bert import with_base
-from s2sft_fairseq.checkpoints.families.roberta import drop_first_positions
+from s2sft_fairseq.checkpoints.families.roberta import PAD, drop_first_positions
 from s2sft_fairseq.checkpoints.families.settings import activation, required
 
 _LAYER = "layers.{}."
@@ -34,6 +34,7 @@ _BASE = "encoder.sentence_encoder."
 
 
 def _sizes(config: Mapping[str, Any]) -> Sizes:
+    must_be(config, no_scale_embedding=True, encoder_learned_pos=True)
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "max_positions")
     return {
         **required(config, **{name: name for name in names}),
@@ -58,5 +59,5 @@ FAIRSEQ_ROBERTA = Family(
     unused=r"version$|embed_positions\._float_tensor$",
     tied=("encoder.lm_head.weight",),
     sizes=_sizes,
-    adapt=drop_first_positions,
+    adapt=lambda weights, sizes, config: drop_first_positions(weights, sizes, PAD),
 )

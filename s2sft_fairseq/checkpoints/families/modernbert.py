@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, must_be
 from s2sft_fairseq.checkpoints.families.settings import (
     HUGGING_FACE_SIZES,
     activation,
     activation_name,
-    must_be,
     one_kind_of_rotation,
     required,
     rotary_base,
@@ -20,14 +19,14 @@ FULL, LOCAL = "full_attention", "sliding_attention"
 
 def _sizes(config: Mapping[str, Any]) -> Sizes:
     sizes = required(config, **HUGGING_FACE_SIZES, local_attention_window="local_attention")
-    function = config.get("hidden_activation", "gelu")
     must_be(config, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
-    must_be(config, classifier_activation=function)
+    function, of_head = (activation(config, name) for name in ("hidden_activation", "classifier_activation"))
     return {
         **sizes,
         "num_segments": 0,
         "layer_norm_eps": config.get("norm_eps", 1e-5),
-        "activation_fn": activation(config, "hidden_activation"),
+        "activation_fn": function,
+        **({} if of_head == function else {"lm_head_activation_fn": of_head}),
         "layer_norm_position": "pre",
         "feed_forward": "gated",
         "biases": "none",
@@ -73,7 +72,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
         "local_rope_theta": local_base,
         "norm_eps": sizes["layer_norm_eps"],
         "hidden_activation": activation_name(sizes),
-        "classifier_activation": activation_name(sizes),
+        "classifier_activation": activation_name(sizes, "lm_head_activation_fn"),
     }
 
 

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights, must_be
 from s2sft_fairseq.checkpoints.families.modernbert import FULL, LOCAL
 from s2sft_fairseq.checkpoints.families.rotary_bert import GATED, PROJECTIONS
 from s2sft_fairseq.checkpoints.families.settings import (
     HUGGING_FACE_SIZES,
     activation,
     activation_name,
-    must_be,
     one_kind_of_rotation,
     required,
     rotary_base,
@@ -50,7 +49,7 @@ _MODULES = {
 _TOKENS = {"model.embed_tokens.weight": "embeddings.tokens.weight"}
 
 
-def _decoder_sizes(config: Mapping[str, Any]) -> Sizes:
+def _decoder_sizes(config: Mapping[str, Any], epsilon: float) -> Sizes:
     sizes = required(config, **HUGGING_FACE_SIZES)
     heads = sizes["encoder_attention_heads"]
     must_be(config, tie_word_embeddings=False)
@@ -65,7 +64,7 @@ def _decoder_sizes(config: Mapping[str, Any]) -> Sizes:
     return {
         **sizes,
         **_COMMON,
-        "layer_norm_eps": config.get("rms_norm_eps", 1e-5),
+        "layer_norm_eps": config.get("rms_norm_eps", epsilon),
         "activation_fn": activation({"hidden_act": "silu", **config}, "hidden_act"),
         "biases": ",".join(biased) or "none",
         "key_value_heads": 0 if shared == heads else shared,
@@ -87,10 +86,10 @@ def _decoder_config(sizes: Sizes) -> dict[str, Any]:
 
 def _eurobert_sizes(config: Mapping[str, Any]) -> Sizes:
     return {
-        **_decoder_sizes(config),
+        **_decoder_sizes(config, 1e-5),
         "lm_head": "plain",
         "output_bias": "yes" if config.get("mlp_bias") else "no",
-        "rotary_base": rotary_base(config, 250000.0),
+        "rotary_base": rotary_base(config, None),
     }
 
 
@@ -104,7 +103,7 @@ def _eurobert_config(sizes: Sizes) -> dict[str, Any]:
 
 
 def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
-    sizes = _decoder_sizes(config)
+    sizes = _decoder_sizes(config, 1e-6)
     windows = config.get("attention_windows")  # in its first configurations: one per layer, 0 for global attention
     kinds = config.get("layer_types") or (windows and [LOCAL if window else FULL for window in windows])
     radius = next(filter(None, windows or ()), config.get("sliding_window", 128))
@@ -160,6 +159,8 @@ def _ultrabert_config(sizes: Sizes) -> dict[str, Any]:
 def _neobert_sizes(config: Mapping[str, Any]) -> Sizes:
     given = {name: name for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
     required(config, **given)
+    must_be(config, rms_norm=True, rope=True, dim_head=config["hidden_size"] // config["num_attention_heads"])
+    must_be({**config, "hidden_act": str(config.get("hidden_act") or "swiglu").lower()}, hidden_act="swiglu")
     return {
         **_COMMON,
         "encoder_layers": config["num_hidden_layers"],
@@ -204,14 +205,14 @@ def _by_head(value: Tensor, sizes: Sizes) -> Tensor:
     return torch.cat([rotated, values])
 
 
-def _adapt_neobert(weights: Weights, sizes: Sizes) -> None:
+def _adapt_neobert(weights: Weights, sizes: Sizes, config: Mapping[str, Any]) -> None:
     for layer in range(sizes["encoder_layers"]):
         name = f"layers.{layer}.attention.qkv.weight"
         if name in weights:
             weights[name] = _by_head(weights[name], sizes)
 
 
-def _restore_neobert(weights: Weights, sizes: Sizes) -> None:
+def _restore_neobert(weights: Weights, sizes: Sizes, config: dict[str, Any]) -> None:
     heads, width = sizes["encoder_attention_heads"], sizes["encoder_embed_dim"]
     for layer in range(sizes["encoder_layers"]):
         name = f"layers.{layer}.attention.qkv.weight"

@@ -8,12 +8,11 @@ loads with ``trust_remote_code``, have older names; those of the weights are sup
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import Family, Sizes, Weights, must_be
 from s2sft_fairseq.checkpoints.families.settings import (
     HUGGING_FACE_SIZES,
     activation,
     activation_name,
-    must_be,
     one_kind_of_rotation,
     required,
     rotary_base,
@@ -52,24 +51,33 @@ def _named(base: str, names: Mapping[str, str]) -> dict[str, str]:
     return {f"{base}{theirs}": ours for theirs, ours in names.items()}
 
 
-def _sizes_of(default_base: float, **others: Any) -> Callable[[Mapping[str, Any]], Sizes]:
+def _sizes_of(
+    default_base: float, segments: int, epsilon: float = 1e-12, **others: Any
+) -> Callable[[Mapping[str, Any]], Sizes]:
     """Return a function that reads the sizes from a configuration.
 
     Args:
         default_base: base of the rotary positions, if the configuration does not set it.
+        segments: number of segments, if the configuration does not set it.
+        epsilon: that of the norms, if the configuration does not set it.
         others: sizes that all models of the family share.
     """
 
     def sizes(config: Mapping[str, Any]) -> Sizes:
         config = {**{new: config[old] for old, new in _OLD_SIZES.items() if old in config}, **config}
         must_be(config, rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
-        must_be(config, prenorm=False, parallel_block=False, position_embedding_type="rotary", use_rms_norm=False)
-        function = config.get("activation_function", "swiglu")
+        must_be(config, prenorm=False, parallel_block=False, use_rms_norm=False, causal=False, is_decoder=False)
+        must_be(config, rotary_scaling_factor=1.0, logn_attention_scale=False, layer_norm_type="layer_norm")
+        if config.get("position_embedding_type") != "rope":  # of GTE's own program
+            must_be(config, position_embedding_type="rotary")
+        sizes = required(config, **HUGGING_FACE_SIZES)
+        must_be(config, head_dim=sizes["encoder_embed_dim"] // sizes["encoder_attention_heads"])
+        function = config.get("activation_function", "swiglu" if "hidden_act" not in config else None)
         silu = {"hidden_act": "silu"} if function == "swiglu" and others.get("activation_fn") == "silu" else {}
         return {
-            **required(config, **HUGGING_FACE_SIZES),
-            "num_segments": config.get("type_vocab_size", 2),
-            "layer_norm_eps": config.get("layer_norm_eps", 1e-12),
+            **sizes,
+            "num_segments": config.get("type_vocab_size", segments),
+            "layer_norm_eps": config.get("layer_norm_eps", epsilon),
             "rotary_base": rotary_base(config, default_base),
             **others,
             "activation_fn": activation(
@@ -102,7 +110,7 @@ def _layout(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"target_segment": 0} if config.get("type_vocab_size", 2) == 1 else {}
 
 
-def _join_older_names(weights: Weights, sizes: Sizes) -> None:
+def _join_older_names(weights: Weights, sizes: Sizes, config: Mapping[str, Any]) -> None:
     """Rename the layers that older files store fused, and swap the halves of their gated layers."""
     for layer in range(sizes["encoder_layers"]):
         for kind in ("weight", "bias"):
@@ -143,7 +151,8 @@ NOMIC_BERT = Family(
     ),
     unused=_UNUSED,
     tied=("cls.predictions.decoder.weight",),
-    sizes=_sizes_of(1000.0, feed_forward="gated", biases="norm,head", activation_fn="silu"),
+    second_bias="cls.predictions.decoder.bias",
+    sizes=_sizes_of(1000.0, 2, feed_forward="gated", biases="norm,head", activation_fn="silu"),
     config=_config_of("nomic_bert", "NomicBertForMaskedLM"),
     adapt=_join_older_names,
     layout=_layout,
@@ -175,7 +184,7 @@ GTE = Family(
     ),
     unused=_UNUSED,
     tied=("lm_head.decoder.weight",),
-    sizes=_sizes_of(160000.0, feed_forward="gated", biases="attention,fc2,norm,head", lm_head_activation_fn="gelu"),
+    sizes=_sizes_of(160000.0, 1, feed_forward="gated", biases="attention,fc2,norm,head", lm_head_activation_fn="gelu"),
     config=_config_of("gte", "GteForMaskedLM"),
     adapt=_join_older_names,
     layout=_layout,
@@ -203,8 +212,9 @@ JINA = Family(
         (r"\.norm2\.", ".post_mlp_layernorm."),
     ),
     unused=_UNUSED + r"|.*\.lora_[AB]$",
-    tied=("lm_head.decoder.weight", "lm_head.decoder.bias"),
-    sizes=_sizes_of(20000.0, lm_head_activation_fn="gelu"),
+    tied=("lm_head.decoder.weight",),
+    second_bias="lm_head.decoder.bias",
+    sizes=_sizes_of(20000.0, 1, 1e-5, lm_head_activation_fn="gelu"),
     config=_config_of("jina_embeddings_v3", "JinaEmbeddingsV3ForMaskedLM"),
     adapt=_join_older_names,
     layout=_layout,

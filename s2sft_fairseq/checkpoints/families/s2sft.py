@@ -26,6 +26,7 @@ S2SFT = replace(
     model_types=(),
     signature=r"cls\.predictions\.decoder_weight$",
     tied=("cls.predictions.decoder_weight",),
+    second_bias="",
     sizes=_sizes,
     finetuned=True,
 )

@@ -121,20 +121,6 @@ def required(config: Mapping[str, Any], **names: str) -> dict[str, Any]:
     return {ours: config[theirs] for ours, theirs in names.items()}
 
 
-def must_be(config: Mapping[str, Any], **values: Any) -> None:
-    """Check that settings have the only value that is supported, if they are given.
-
-    Raises:
-        UserError: listing every setting that has another value.
-    """
-    if problems := [
-        f"the configuration's {name} must be {needed!r} for this model, but is {shown(config[name])}"
-        for name, needed in values.items()
-        if config.get(name, needed) != needed
-    ]:
-        raise UserError.of(problems)
-
-
 def activation(config: Mapping[str, Any], name: str) -> str:
     """Return our name of the activation in the setting ``name``; ``gelu`` if it is not given.
 
@@ -147,25 +133,30 @@ def activation(config: Mapping[str, Any], name: str) -> str:
     return ACTIVATIONS[theirs]
 
 
-def activation_name(sizes: Mapping[str, Any]) -> str:
-    """Return Hugging Face's name of an activation."""
-    name = str(sizes["activation_fn"])
+def activation_name(sizes: Mapping[str, Any], option: str = "activation_fn") -> str:
+    """Return Hugging Face's name of an activation: that of the layers, if `option` is not set."""
+    name = str(sizes.get(option) or sizes["activation_fn"])
     return "gelu_pytorch_tanh" if name == "gelu_tanh" else name
 
 
+def head_with_gelu(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the activation of a head that has gelu, whatever the activation of the layers."""
+    return {} if sizes["activation_fn"] == "gelu" else {"lm_head_activation_fn": "gelu"}
+
+
 def rotary_base(
-    config: Mapping[str, Any], default: float, kind: str | None = None, old_name: str = "rope_theta"
+    config: Mapping[str, Any], default: float | None, kind: str | None = None, old_name: str = "rope_theta"
 ) -> float:
     """Return the base of the rotary positions, which had a setting of its own before transformers 5.
 
     Args:
         config: the configuration.
-        default: the base if the configuration does not set it.
+        default: the base if the configuration does not set it; None if programs differ in it.
         kind: the kind of layers, if each kind has its own base.
         old_name: the name of the setting before transformers 5.
 
     Raises:
-        UserError: if a setting has a wrong type, or the rotary positions are scaled.
+        UserError: if a setting has a wrong type, the rotary positions are scaled, or the base is not known.
     """
     parameters = config.get("rope_parameters") or {}
     if kind is not None:
@@ -181,7 +172,9 @@ def rotary_base(
     found = parameters.get("rope_theta", config.get(old_name))
     if type(found) not in (int, float, type(None)):
         raise UserError(f"the configuration's rope_theta must be a number, but is {shown(found)}")
-    return float(default if found is None else found)
+    if (base := default if found is None else found) is None:
+        raise UserError(f"the configuration must have {old_name}, the base of the rotary positions, but has none")
+    return float(base)
 
 
 def one_kind_of_rotation(base: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Fast QKV is one matrix for query, key and value, with biases for query and value
 value to all scores of a query, which the softmax cancels (convert_state_dict.py of s2s-ft).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ _FAST = {
 }
 
 
-def _join_biases(weights: Weights, sizes: Sizes) -> None:
+def _join_biases(weights: Weights, sizes: Sizes, config: Mapping[str, Any]) -> None:
     """Concatenate Fast QKV's biases of query and value, (1, 1, H) each, to the fused bias; that of the key is 0."""
     for layer in range(sizes["encoder_layers"]):
         prefix = f"layers.{layer}.attention"
