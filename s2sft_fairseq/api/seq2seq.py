@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.api.by_path import LoadedByPath
 from s2sft_fairseq.api.loading import Loaded, load
 from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score
@@ -31,11 +32,11 @@ from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer, unknown_war
 logger = logging.getLogger(__name__)
 
 
-class Seq2Seq:
+class Seq2Seq(LoadedByPath):
     """A model that generates a target text from a source text.
 
     Its methods may be called from several threads: a lock lets one thread at a time use the model. Copies in several
-    processes share nothing.
+    processes share nothing. A pickle holds the path of the model, not its weights.
 
     Examples:
         With a model that learned to write four letters backwards:
@@ -90,7 +91,8 @@ class Seq2Seq:
         Raises:
             UserError: naming every argument that is wrong, or what is wrong with the files.
         """
-        return cls(load(path, tokenizer, device, dtype, quantize))
+        model = cls(load(path, tokenizer, device, dtype, quantize))
+        return model.loaded_from(path=path, tokenizer=tokenizer, device=device, dtype=dtype, quantize=quantize)
 
     @overload
     def generate(self, sources: str | Mapping[str, str], **options: Any) -> Any: ...

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from s2sft_fairseq.api.by_path import LoadedByPath
 from s2sft_fairseq.api.loading import check_arguments, find_files, own_random_numbers, settled
 from s2sft_fairseq.api.texts import fields_of, is_one, is_unicode, listed
 
@@ -58,7 +59,7 @@ class FoundAnswer:
     """The score of no answer minus that of the best span."""
 
 
-class _Model:
+class _Model(LoadedByPath):
     """Base class of `Classifier` and `Reader`. Several threads may use it: a lock lets one at a time use the model."""
 
     task_class: type[UnderstandingTask]
@@ -82,6 +83,7 @@ class _Model:
         Raises:
             UserError: naming every argument that is wrong, or what is wrong with the files.
         """
+        arguments = {"path": path, "tokenizer": tokenizer, "device": device, "dtype": dtype}
         path, tokenizer = find_files(path, tokenizer)
         check_arguments(path, tokenizer, device, dtype)
         device, dtype = settled(device, dtype)
@@ -93,7 +95,7 @@ class _Model:
         if dtype != "float32":
             model.to(getattr(torch, dtype))
             check_half_precision(model)
-        return cls(model.to(device).eval(), task, folder)
+        return cls(model.to(device).eval(), task, folder).loaded_from(**arguments)
 
     def _logits(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the logits for texts, each given as a line of symbols."""
