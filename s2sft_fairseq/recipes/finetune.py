@@ -30,11 +30,14 @@ from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
 from s2sft_fairseq.recipes.option_texts import option_problems, scoring_options
 from s2sft_fairseq.recipes.recipe import Benchmark
 from s2sft_fairseq.recipes.settings import Settings, read_values
+from s2sft_fairseq.signals import INTERRUPTED, STATUS
 
 if TYPE_CHECKING:
     from s2sft_fairseq import Seq2Seq
     from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 
+STAGES = ("corpus", "encoder", "tokens", "plan.json", "binarized", "scored.txt", "model")
+"""What the stages make in the output, one after the other."""
 DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto")
 TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
 HEAD = {"fit_head": ("lm_head.dense.weight", "src"), "output_prior": ("lm_head.bias", "tgt")}
@@ -128,7 +131,7 @@ class Finetuning(Trials):
 
     def run(self) -> None:
         """Run all stages that are not done yet, and print a report."""
-        with locked(self.output):
+        with locked(self.output), self.interruptions():
             self.pin_everything()
             with contextlib.suppress(UserError):
                 self.record |= read_json_object(self.output / "finetune.json")
@@ -147,6 +150,28 @@ class Finetuning(Trials):
                 shutil.rmtree(no_longer_needed, ignore_errors=True)
             self.report()
 
+    @contextlib.contextmanager
+    def interruptions(self) -> Iterator[None]:
+        """Say what is kept if Ctrl-C or a signal ends the block."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit) as error:
+            if isinstance(error, KeyboardInterrupt) or error.code in (STATUS, INTERRUPTED):
+                self.say(self.kept())
+            raise
+
+    def kept(self) -> str:
+        """Return what an interrupted run leaves, and how to go on."""
+        done = len([name for name in STAGES if (self.output / name).exists()])
+        parts = [f"{done} of {len(STAGES)} parts are done"]
+        trained = [int(path.stem.partition("-")[2]) for path in self.trials.glob("update-*.pt")]
+        with contextlib.suppress(UserError):
+            trained.append(int(read_json_object(self.output / "checkpoints" / "status.json").get("updates", 0)))
+        if trained:
+            of_all = f" of {self.settings.updates}" if self.settings.updates else ""
+            parts.append(f"the training is saved at update {max(trained)}{of_all}")
+        return f"interrupted: {', '.join(parts)}, in {self.output}; the same command, or call, goes on from there"
+
     def pin_everything(self) -> None:
         """Record all settings and fingerprints of the pairs.
 
@@ -160,8 +185,7 @@ class Finetuning(Trials):
             named[name] = ", ".join(f"{path.resolve()} ({fingerprint(path)})" for path in self.files.get(name, ()))
         named |= {"source": ", ".join(self.fields.source), "target": self.fields.target}
         named |= {"limit": s.limit, "skip_malformed": s.skip_malformed, "further": shlex.join(self.further)}
-        made = ("corpus", "encoder", "tokens", "fitted", "plan.json", "binarized", "candidates", "model")
-        self.pin(self.output / PINNED, made, **named)
+        self.pin(self.output / PINNED, (*STAGES, "fitted", "candidates"), **named)
 
     def prepare_corpus(self, made: Path) -> None:
         """Write the pairs as line-aligned files, and the parts of them to choose by and to score."""
@@ -242,13 +266,15 @@ class Finetuning(Trials):
         self.note(package_version=__version__, settings=told, device=plan["device"], cut=plan["cut"])
 
     def report(self) -> None:
-        """Print examples, the scores, and where the files are."""
+        """Print examples, the scores with warnings, and where the files are."""
         show(self.record.get("examples", []))
         is_test = "test" in self.files
         print(f"{'test' if is_test else 'validation'} set:")
         print((self.output / "scored.scores").read_text(encoding="utf-8"), end="")
         if not is_test:
             print("checkpoint and search were chosen on a part of this set: use a test set for an unbiased score")
+        for warning in self.record.get("warnings", []):
+            print(f"warning: {warning}")
         seconds = sum(self.record["seconds"].values())
         self.say(f"{seconds:,.0f} s in all; settings, seconds and scores are in {self.output / 'finetune.json'}")
         self.say(f"the model is {self.model}")
@@ -324,5 +350,10 @@ def finetune(
     sets = {"train": train, "valid": valid, "test": test}
     files = to_files(sets, Path(output) / "pairs", fields, skip_malformed=bool(given.get("skip_malformed")))
     finetuning = Finetuning(files, fields, given, further, call)
-    finetuning.run()
+    try:
+        finetuning.run()
+    except SystemExit as error:
+        if error.code == INTERRUPTED:  # a training ends in this way after Ctrl-C
+            raise KeyboardInterrupt from None
+        raise
     return Seq2Seq.from_pretrained(finetuning.model)

@@ -3,12 +3,15 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from s2sft_fairseq.data.bounded_files import parse_json, read_json_object
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import write_whole
 from s2sft_fairseq.progress import step
 from s2sft_fairseq.recipes.engine import like_a_process, options
@@ -21,6 +24,10 @@ SAVED_AFTER = 250
 """Maximum number of updates that are lost when a training is stopped."""
 SHOWN = 3
 """Number of examples to show."""
+REPEATED = 4
+"""Number of sources from which on one text for most of them is worth a warning."""
+DEFAULT_METRIC = "rouge-l"
+"""The metric that is compared with the lead's if the held-out loss chooses."""
 
 
 class Trials(Generation):
@@ -83,9 +90,11 @@ class Trials(Generation):
         self.note(search=search)
         made, model = self.output / "scored.txt", self.trials / f"{best}.pt"
         self.stage(made, "generate what is scored", lambda _: self.write_text(model, "scored", made, search))
-        self.scores(made, "scored")
-        (system,) = read_json_object(made.with_suffix(".json"))["systems"].values()
-        self.note(scores=system["scores"], examples=self.examples(made, "scored"))
+        self.scores(made, "scored", lead=f"{self.lead_words()}-words")
+        system, *leads = read_json_object(made.with_suffix(".json"))["systems"].values()
+        baseline = leads[0]["scores"] if leads else []
+        self.note(scores=system["scores"], baseline=baseline, examples=self.examples(made, "scored"))
+        self.note(warnings=list(self.warnings(made)))
 
     def try_checkpoints(self) -> dict[str, dict[str, float]]:
         """Train, and return the held-out loss and the scores of each candidate; the average of the last has no loss."""
@@ -138,14 +147,41 @@ class Trials(Generation):
         with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             yield
 
-    def scores(self, made: Path, name: str) -> dict[str, float]:
-        """Score generated text, and return the scores; the files ``.scores`` and ``.json`` also have signatures."""
+    def lead_words(self) -> int:
+        """Return the number of words of a lead, the baseline: as many as the targets of the validation set have."""
+        with (self.corpus / "valid.tgt").open(encoding="utf-8") as targets:
+            words = [len(line.split()) for line in targets]
+        return max(1, round(sum(words) / len(words)))
+
+    def warnings(self, made: Path) -> Iterator[str]:
+        """Yield what is wrong with the texts that are scored: nothing, always the same, no better than the lead."""
+        texts = made.read_text(encoding="utf-8").split("\n")[:-1]
+        yield from text_problems(texts)
+        metric = METRICS[self.settings.metric] or METRICS[DEFAULT_METRIC]
+        assert metric is not None
+        kinds = ("scores", "baseline")
+        ours, leads = ({each["name"]: each["value"] for each in self.record[kind]} for kind in kinds)
+        if leads and metric.of(ours) <= metric.of(leads):
+            yield (
+                f"{metric.score} {metric.of(ours):.1f} is no better than the first {self.lead_words()} words of the "
+                f"sources ({metric.of(leads):.1f}): train longer, or look at the pairs"
+            )
+
+    def scores(self, made: Path, name: str, lead: str | None = None) -> dict[str, float]:
+        """Score generated text, and return the scores; the files ``.scores`` and ``.json`` also have signatures.
+
+        Args:
+            made: the file of the text.
+            name: the name of the set.
+            lead: the beginning of each source to score beside it, as ``--lead`` takes it.
+        """
         of, json_file = self.corpus / name, made.with_suffix(".json")
         words = [*self.evaluation, "--metrics", *computed(self.settings.metric)]
         with self.logged():
-            table = self.printed("evaluate", *words, hyp=made, src=f"{of}.src", ref=f"{of}.refs.jsonl", json=json_file)
+            files = {"hyp": made, "src": f"{of}.src", "ref": f"{of}.refs.jsonl", "json": json_file}
+            table = self.printed("evaluate", *words, **files, lead=lead)
         made.with_suffix(".scores").write_text(table, encoding="utf-8")
-        (system,) = read_json_object(json_file)["systems"].values()
+        system, *_ = read_json_object(json_file)["systems"].values()
         return {score["name"]: score["value"] for score in system["scores"]}
 
     def examples(self, made: Path, name: str) -> list[dict[str, str]]:
@@ -167,7 +203,7 @@ class Trials(Generation):
         """Return the facts for the model card."""
         s, record = self.settings, self.record
         return {
-            "encoder": Path(s.encoder).resolve().name,
+            "encoder": name_of_encoder(Path(s.encoder)),
             **{name: getattr(s, name) for name in ("updates", "batch")},
             "pairs": read_json_object(self.corpus / "stats.json")["lines"],
             "seconds": round(sum(record["seconds"].values())),
@@ -176,6 +212,37 @@ class Trials(Generation):
             "scored": "test set" if (self.corpus / "test.src").exists() else "validation set",
             "scores": record["scores"],
         }
+
+
+def text_problems(texts: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with generated texts: empty ones, or one that is repeated for most sources."""
+    number = len(texts)
+    if empty := sum(not text.strip() for text in texts):
+        yield f"{empty:,} of {number:,} texts are empty"
+    (text, times), *_ = Counter(filter(str.strip, texts)).most_common(1) or [("", 0)]
+    if times >= REPEATED and 2 * times > number:
+        yield f"the same text is written for {times:,} of {number:,} sources: {text[:100]!r}"
+
+
+def name_of_encoder(encoder: Path) -> str:
+    """Return the name of an encoder for a model card.
+
+    That is the name that its ``config.json`` has, for the name of a folder says little; a model folder has the name of
+    the encoder that it was trained from.
+    """
+    folder = encoder.resolve() if encoder.is_dir() else encoder.resolve().parent
+    try:
+        config = read_json_object(folder / "config.json")
+    except UserError:
+        return folder.name
+    training = config.get("training")
+    of_model = training.get("encoder") if isinstance(training, dict) else None
+    name = of_model or config.get("_name_or_path")
+    # A path on another machine says less than its last part.
+    is_name = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
+    if is_name:
+        return str(name)
+    return PurePath(name).name if isinstance(name, str) and PurePath(name).name else folder.name
 
 
 def show(examples: Iterable[Mapping[str, str]]) -> None:
