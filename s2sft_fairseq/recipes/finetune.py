@@ -78,7 +78,15 @@ class Finetuning(Trials):
         if settings.output:  # checkpoints name the encoder by its path
             settings.output = Path(settings.output).resolve()
         # Settings of recipes that this command does not have.
-        vars(settings).update(separator="", run="", added_token="", fit_head=False, dry_run=False)
+        not_here = {
+            "run": "",
+            "added_token": "",
+            "fit_head": False,
+            "dry_run": False,
+            "loss_tokens": None,
+            "adam_eps": "",
+        }
+        vars(settings).update(not_here, separator="")
         super().__init__("finetune", _PAIRS, settings, further, call)
         self.files, self.fields = {name: paths for name, paths in files.items() if paths}, fields
         if problems := list(self.problems()):
