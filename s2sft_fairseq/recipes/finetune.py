@@ -153,6 +153,7 @@ class Finetuning(Trials):
             self.stage(self.binarized, "binarize", self.binarize)
             if not self.model.exists():
                 self.train_and_choose()
+                self.note(warnings=list(self.warnings(self.output / "scored.txt")))
             self.stage(self.model, "export", self.export)
             for no_longer_needed in (self.output / "checkpoints", self.trials):
                 shutil.rmtree(no_longer_needed, ignore_errors=True)

@@ -90,11 +90,10 @@ class Trials(Generation):
         self.note(search=search)
         made, model = self.output / "scored.txt", self.trials / f"{best}.pt"
         self.stage(made, "generate what is scored", lambda _: self.write_text(model, "scored", made, search))
-        self.scores(made, "scored", lead=f"{self.lead_words()}-words")
+        self.scores(made, "scored")
         system, *leads = read_json_object(made.with_suffix(".json"))["systems"].values()
         baseline = leads[0]["scores"] if leads else []
         self.note(scores=system["scores"], baseline=baseline, examples=self.examples(made, "scored"))
-        self.note(warnings=list(self.warnings(made)))
 
     def try_checkpoints(self) -> dict[str, dict[str, float]]:
         """Train, and return the held-out loss and the scores of each candidate; the average of the last has no loss."""
@@ -167,16 +166,14 @@ class Trials(Generation):
                 f"sources ({metric.of(leads):.1f}): train longer, or look at the pairs"
             )
 
-    def scores(self, made: Path, name: str, lead: str | None = None) -> dict[str, float]:
+    def scores(self, made: Path, name: str) -> dict[str, float]:
         """Score generated text, and return the scores; the files ``.scores`` and ``.json`` also have signatures.
 
-        Args:
-            made: the file of the text.
-            name: the name of the set.
-            lead: the beginning of each source to score beside it, as ``--lead`` takes it.
+        The final scores have those of the baseline beside them: the first words of the sources.
         """
         of, json_file = self.corpus / name, made.with_suffix(".json")
         words = [*self.evaluation, "--metrics", *computed(self.settings.metric)]
+        lead = f"{self.lead_words()}-words" if name == "scored" else None
         with self.logged():
             files = {"hyp": made, "src": f"{of}.src", "ref": f"{of}.refs.jsonl", "json": json_file}
             table = self.printed("evaluate", *words, **files, lead=lead)
