@@ -20,6 +20,7 @@ from s2sft_fairseq.evaluation.settings import (
     PRETOKENIZERS,
     ROUGE_TOKENIZERS,
     TASKS,
+    UNICODE_FORMS,
     Settings,
 )
 
@@ -41,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def read(system: Path | Lead) -> list[Example]:
         if isinstance(system, Path) and SQUAD_METRICS.intersection(settings.metrics):
-            return read_answers(system, options.ref[0], options.null_odds)
+            return read_answers(system, options.ref[0], options.null_odds, settings)
         if isinstance(system, Path) and system.suffix == ".tsv" and LABEL_METRICS.intersection(settings.metrics):
-            return read_table(system, options.ref[0])
+            return read_table(system, options.ref[0], settings)
         return read_examples(system, options.ref, options.src, settings)
 
     scored = [*options.hyp, *([Lead.parse(options.lead)] if options.lead else [])]
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     baseline = read(options.baseline_hyp) if options.baseline_hyp else []
     resamples = DEFAULT_RESAMPLES if options.bootstrap is None and baseline else options.bootstrap or 0
     scores = {
-        name: evaluate(examples, settings, baseline=baseline, resamples=resamples, seed=options.seed)
+        name: evaluate(examples, settings, baseline=baseline, resamples=resamples, seed=options.seed, system=name)
         for name, examples in systems.items()
     }
     print(as_latex(scores) if options.latex else as_table(scores))
@@ -208,6 +209,11 @@ def _add_texts(group: argparse._ArgumentGroup) -> None:
         help="drop sentences of hypotheses if a larger share of their words occurs in earlier ones (1: none)",
     )  # fmt: skip
     group.add_argument("--truncate", type=int, metavar="N", help="words of a hypothesis to keep (0: all)")
+    group.add_argument(
+        "--unicode-form", choices=UNICODE_FORMS,
+        help="convert all texts to this Unicode normalization form first: in nfc, e with an accent is one character; "
+        "in nfkc, full-width letters and ligatures are ordinary ones, too",
+    )  # fmt: skip
     group.add_argument("--lowercase", action=BooleanOptionalAction, help="lower-case all texts")
     group.add_argument("--strip-accents", action=BooleanOptionalAction, help="take accents off letters")
     group.add_argument("--characters", action=BooleanOptionalAction, help="take every character for a word")

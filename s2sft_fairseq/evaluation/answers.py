@@ -117,6 +117,10 @@ class SquadScores(Statistics):
                 found |= {f"best {name}": best, f"threshold of best {name}": threshold}
         return found
 
+    def zeros(self, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the numbers of the chosen questions that score 0, see `Statistics.zeros`."""
+        return {name: chosen[self.scores[chosen, column] == 0] for column, name in enumerate(("EM", "F1"))}
+
     def _best(self, odds: np.ndarray, chosen: np.ndarray, column: int) -> tuple[float, float]:
         """Return the best score over all thresholds, in percent, and the least threshold that gives it.
 

@@ -1,5 +1,6 @@
 """All metrics by name, the scores of a system with an optional baseline, and tables of these scores."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,9 +13,12 @@ from s2sft_fairseq.evaluation.coco import coco_bleu, coco_rouge, meteor
 from s2sft_fairseq.evaluation.examples import Example
 from s2sft_fairseq.evaluation.glue import accuracy, correlation, f1, matthews
 from s2sft_fairseq.evaluation.normalisation import signature
+from s2sft_fairseq.evaluation.plausibility import text_warnings, zero_warnings
 from s2sft_fairseq.evaluation.rouge import perl_rouge, rouge
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.evaluation.statistics import Difference, Interval, Measured, confidence_intervals, differences
+
+logger = logging.getLogger(__name__)
 
 METRICS: dict[str, Callable[[Sequence[Example], Settings], Measured]] = {
     metric.__name__: metric
@@ -46,8 +50,9 @@ def evaluate(
     baseline: Sequence[Example] = (),
     resamples: int = 0,
     seed: int = 0,
+    system: str = "system",
 ) -> list[Score]:
-    """Score a system.
+    """Score a system, and log warnings about scores that say little.
 
     Args:
         examples: the examples, each with at least one reference.
@@ -55,15 +60,20 @@ def evaluate(
         baseline: the examples of another system, with the same references in the same order.
         resamples: number of resamples for confidence intervals and the comparison with the baseline; 0: neither.
         seed: seed of the resamples.
+        system: the name of the system, for warnings.
 
     Raises:
         UserError: a package that a metric needs is not installed.
     """
     size = len(examples)
     scores = []
+    for warning in text_warnings(examples, settings):
+        logger.warning(f"{system}: {warning}")
     for metric in settings.metrics:
         measured = METRICS[metric]([*examples, *baseline], settings)
         statistics = measured.statistics
+        for warning in zero_warnings(metric, statistics, examples, settings):
+            logger.warning(f"{system}: {warning}")
         intervals = confidence_intervals(statistics, size, resamples, seed) if resamples else {}
         found = differences(statistics, size, resamples, seed) if resamples and baseline else {}
         told = f"{measured.signature}|{signature(settings)}|{_references(examples, settings)}"

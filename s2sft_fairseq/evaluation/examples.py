@@ -15,7 +15,13 @@ from s2sft_fairseq.corpora.squad import read_right_answers
 from s2sft_fairseq.data.bounded_files import open_bytes, parse_json, read_json_object
 from s2sft_fairseq.data.text_files import check_texts, is_json_lines, line_problems, read_lines
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.evaluation.normalisation import normalise_hypothesis, normalise_reference, normalise_source
+from s2sft_fairseq.evaluation.normalisation import (
+    equality,
+    in_unicode_form,
+    normalise_hypothesis,
+    normalise_reference,
+    normalise_source,
+)
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.progress import bar
 
@@ -82,6 +88,8 @@ class Example:
     source: str = ""
     null_odds: float | None = None
     """SQuAD v2.0: the odds that the question has no answer."""
+    equality: str = ""
+    """Whether the hypothesis was read as the same text as a reference, see `normalisation.equality`."""
 
 
 def read_examples(
@@ -114,7 +122,9 @@ def read_examples(
         texts = tuple(normalise_reference(text, settings) for of_file in of_files for text in of_file if text.strip())
         if not texts:
             lacking.append(number)
-        examples.append(Example(normalise_hypothesis(line, settings), texts, normalise_source(origin, settings)))
+        hypothesis, of_source = normalise_hypothesis(line, settings), normalise_source(origin, settings)
+        same = equality(line, (text for of_file in of_files for text in of_file))
+        examples.append(Example(hypothesis, texts, of_source, equality=same))
     if lacking:
         raise UserError.of(line_problems(references[0], {"have no reference": lacking}))
     return group_by_source(examples) if settings.group_by_source else examples
@@ -167,11 +177,12 @@ def _json_references(line: str) -> tuple[str, ...] | None:
     return tuple(texts) if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else None
 
 
+DEFAULT = Settings()
 HEADER = "index\tprediction"
 _SHOWN = 5
 
 
-def read_table(predictions: Path, labels: Path) -> list[Example]:
+def read_table(predictions: Path, labels: Path, settings: Settings = DEFAULT) -> list[Example]:
     """Read predictions in the format of GLUE's server, and a file with one label per line.
 
     Raises:
@@ -188,10 +199,19 @@ def read_table(predictions: Path, labels: Path) -> list[Example]:
         raise UserError.of(line_problems(predictions, {"are not the next index and a prediction": wrong}))
     if len(rows) != len(right):
         raise UserError(f"each label needs a prediction: {labels} has {len(right)}, {predictions} {len(rows)}")
-    return [Example(prediction, (label,)) for (_, prediction), label in zip(cells, right, strict=True)]
+    return [_as_given(prediction, (label,), settings) for (_, prediction), label in zip(cells, right, strict=True)]
 
 
-def read_answers(predictions: Path, data: Path, null_odds: Path | None = None) -> list[Example]:
+def _as_given(text: str, references: Sequence[str], settings: Settings, null_odds: float | None = None) -> Example:
+    """Return an example whose texts change nothing but their Unicode form."""
+    right = tuple(in_unicode_form(reference, settings) for reference in references)
+    same = equality(text, references)
+    return Example(in_unicode_form(text, settings), right, null_odds=null_odds, equality=same)
+
+
+def read_answers(
+    predictions: Path, data: Path, null_odds: Path | None = None, settings: Settings = DEFAULT
+) -> list[Example]:
     """Read answers ``{id: text}``, SQuAD's own file, and optionally the odds of no answer, ``{id: number}``.
 
     Raises:
@@ -209,7 +229,7 @@ def read_answers(predictions: Path, data: Path, null_odds: Path | None = None) -
     if problems:
         raise UserError.of(problems)
     return [
-        Example(answers[name], texts or ("",), null_odds=None if odds is None else float(odds[name]))
+        _as_given(answers[name], texts or ("",), settings, None if odds is None else float(odds[name]))
         for name, texts in right.items()
     ]
 

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from s2sft_fairseq.evaluation.fix_tokenization import STYLES, fix_tokenization
 from s2sft_fairseq.evaluation.settings import Settings
@@ -33,6 +34,7 @@ _DIGITS = {"keep": None, "one": re.compile("1"), "all": re.compile(r"\d")}
 
 def normalise_hypothesis(text: str, settings: Settings) -> str:
     """Return the sentences of a hypothesis, with a line end between two of them."""
+    text = in_unicode_form(text, settings)
     sentences = [_fixed(sentence, settings) for sentence in _sentences(text, settings.hyp_separator, settings)]
     sentences = [sentence for sentence in sentences if len(sentence.split()) >= settings.min_sentence_words]
     if settings.duplicate_rate < 1:
@@ -46,7 +48,7 @@ def normalise_hypothesis(text: str, settings: Settings) -> str:
 
 def normalise_reference(text: str, settings: Settings) -> str:
     """Return the sentences of a reference, with a line end between two of them."""
-    sentences = _sentences(text, settings.ref_separator, settings)
+    sentences = _sentences(in_unicode_form(text, settings), settings.ref_separator, settings)
     if settings.normalise_references:
         sentences = [_fixed(sentence, settings) for sentence in sentences]
     return "\n".join(_letters(sentence, settings) for sentence in sentences)
@@ -54,7 +56,32 @@ def normalise_reference(text: str, settings: Settings) -> str:
 
 def normalise_source(text: str, settings: Settings) -> str:
     """Return the normalized source, by which examples are grouped."""
-    return text.strip().lower() if settings.lowercase else text.strip()
+    text = in_unicode_form(text, settings).strip()
+    return text.lower() if settings.lowercase else text
+
+
+def in_unicode_form(text: str, settings: Settings) -> str:
+    """Return a text in the Unicode form of the settings, in which equal texts have equal characters."""
+    if settings.unicode_form == "none":
+        return text
+    form: Any = settings.unicode_form.upper()
+    return unicodedata.normalize(form, text)
+
+
+def equality(text: str, references: Iterable[str]) -> str:
+    """Return whether a text equals a reference, but for white space: "exact", "unicode" (but for its form), or ""."""
+    words = text.split()
+    others = [reference.split() for reference in references]
+    if not words:
+        return ""
+    if words in others:
+        return "exact"
+    plain = _plain(words)
+    return "unicode" if any(_plain(other) == plain for other in others) else ""
+
+
+def _plain(words: Iterable[str]) -> str:
+    return unicodedata.normalize("NFKC", " ".join(words))
 
 
 def signature(settings: Settings) -> str:
@@ -73,6 +100,7 @@ def signature(settings: Settings) -> str:
         "digits": "none" if settings.digits == "keep" else settings.digits,
         "accents": "no" if settings.strip_accents else "none",
         "words": "characters" if settings.characters else "bert" if settings.bert_words else "none",
+        "unicode": settings.unicode_form,
         "norm": "both" if settings.normalise_references else "none",
     }
     return "|".join(f"{name}:{value}" for name, value in told.items() if value != "none")

@@ -19,6 +19,7 @@ BRACKETS = ("none", "round", "all")
 DIGITS = ("keep", "one", "all")
 ROUGE_TOKENIZERS = ("ascii", "unicode", "space")
 MULTI_REFERENCE = ("best", "jackknife")
+UNICODE_FORMS = ("none", "nfc", "nfkc")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class Settings:
     """Hypotheses and references: remove accents from letters."""
     characters: bool = False
     """Hypotheses and references: make every character a word."""
+
+    unicode_form: str = "none"
+    """Hypotheses, references and sources: the Unicode normalization form to convert to before all other steps."""
 
     group_by_source: bool = False
     """Merge lines with the same source into one example with several references and the last hypothesis."""

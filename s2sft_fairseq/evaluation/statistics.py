@@ -20,6 +20,9 @@ import numpy as np
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import bar
 
+SHOWN_AS_ZERO = 0.005
+"""Scores in percent below this are printed as 0.00."""
+
 
 class Statistics(ABC):
     """Statistics of N examples."""
@@ -30,6 +33,10 @@ class Statistics(ABC):
     @abstractmethod
     def over(self, chosen: np.ndarray) -> dict[str, float]:
         """Return the scores, in percent, over the examples with the numbers `chosen` [n]."""
+
+    def zeros(self, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        """Return, for each score, the numbers of the chosen examples that score 0.00: all of them, or none."""
+        return {name: chosen if score < SHOWN_AS_ZERO else chosen[:0] for name, score in self.over(chosen).items()}
 
 
 class Means(Statistics):
@@ -42,6 +49,10 @@ class Means(Statistics):
     def over(self, chosen: np.ndarray) -> dict[str, float]:
         """Return the means over the chosen examples, see `Statistics.over`."""
         return {name: 100 * float(of_examples[chosen].mean()) for name, of_examples in self.values.items()}
+
+    def zeros(self, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the numbers of the chosen examples that score 0, see `Statistics.zeros`."""
+        return {name: chosen[of_examples[chosen] == 0] for name, of_examples in self.values.items()}
 
 
 class Sums(Statistics):

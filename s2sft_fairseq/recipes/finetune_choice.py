@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.evaluate import METRICS as ALL
 from s2sft_fairseq.evaluation.examples import Example
+from s2sft_fairseq.evaluation.plausibility import Letters
 from s2sft_fairseq.evaluation.settings import Settings
 from s2sft_fairseq.plots.training import parse
 
@@ -92,10 +93,9 @@ def evaluation_options(targets: Path, dictionary: Path, lines: int = 1000) -> li
         words.append("--lowercase")
     with targets.open(encoding="utf-8") as file:
         text = "".join(line for _, line in zip(range(lines), file, strict=False))
-    letters = [letter for letter in text if letter.isalpha()]
-    without_spaces = sum("\u2e80" <= letter <= "\ua4cf" or "\u0e00" <= letter <= "\u0eff" for letter in letters)
-    if 2 * without_spaces > len(letters):
+    letters = Letters.of(text)
+    if letters.has_no_words:
         return [*words, "--characters", "--rouge-tokenizer", "space"]
-    if 50 * sum(not letter.isascii() for letter in letters) > len(letters):
+    if letters.are_dropped:
         return [*words, "--rouge-tokenizer", "unicode"]
     return words
