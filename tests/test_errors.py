@@ -89,7 +89,7 @@ class Rejecting(torch.utils.data.Dataset):
 
 @pytest.mark.process
 def test_found_in_the_exception_of_a_data_loading_worker():
-    loader = torch.utils.data.DataLoader(Rejecting(), num_workers=1)
+    loader = torch.utils.data.DataLoader(Rejecting(), num_workers=1, multiprocessing_context="fork")
     error = raised(lambda: list(loader))
     assert "Traceback" in str(error)
     assert user_error_text(error) == "example 0 is bad\nsay why"

@@ -2,9 +2,11 @@
 
 import argparse
 import importlib
+import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -66,7 +68,8 @@ def run(name: str, arguments: list[str]) -> None:
     set_arguments([*_defaults(name, arguments), *complete(arguments)])
     if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and value_of(arguments, "--path") is None:
         raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
-    importlib.import_module(f"fairseq_cli.{name}").cli_main()
+    with _forked_workers():
+        importlib.import_module(f"fairseq_cli.{name}").cli_main()
 
 
 def hydra_train(arguments: list[str]) -> None:
@@ -74,7 +77,35 @@ def hydra_train(arguments: list[str]) -> None:
     overrides = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
     set_arguments([*arguments, f"common.user_dir={_user_dir(overrides.get('common.user_dir'))}"])
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # without it Hydra prints its own traceback and exits
-    importlib.import_module("fairseq_cli.hydra_train").cli_main()
+    with _forked_workers(), _help_made_later():
+        importlib.import_module("fairseq_cli.hydra_train").cli_main()
+
+
+@contextmanager
+def _forked_workers() -> Iterator[None]:
+    """Within the block, worker processes are forks of this one, which has the patches, as before Python 3.14."""
+    if sys.platform != "linux":
+        yield
+        return
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("fork", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+
+
+@contextmanager
+def _help_made_later() -> Iterator[None]:
+    """Within the block, argparse accepts a help text that is no string yet.
+
+    hydra/_internal/utils.py gives one, which Python 3.14 refuses.
+    """
+    argparse.ArgumentParser._check_help = lambda *_: None  # type: ignore[attr-defined]  # hides that of the base
+    try:
+        yield
+    finally:
+        del argparse.ArgumentParser._check_help  # type: ignore[attr-defined]
 
 
 train, validate, interactive = (partial(run, name) for name in ("train", "validate", "interactive"))

@@ -18,6 +18,8 @@ MESSAGES = (
     r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated",
     r"torch\.cuda\.amp\.GradScaler is enabled, but CUDA is not available",
     r"CUDA is not available or torch_xla is imported\. Disabling autocast",
+    # fairseq/modules, which compile small functions when they are imported
+    r"`torch\.jit\.script` is not supported in Python 3\.14\+",
     # fairseq/models/distributed_fairseq_model.py
     r"`broadcast_buffers` is deprecated",
     # fairseq/modules/multihead_attention.py

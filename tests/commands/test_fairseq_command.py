@@ -1,13 +1,17 @@
 """The arguments passed to fairseq's commands: the plugin's folder, and its task unless another one is given."""
 
 import json
+import multiprocessing
+import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import s2sft_fairseq
+from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.commands.fairseq_command import _defaults, complete, default_task, value_of
 from s2sft_fairseq.errors import UserError
 
@@ -141,3 +145,24 @@ def test_a_second_plugin_is_imported_beside_ours(call_command, tmp_path):
     output = call_command("train", *words).stdout
     assert "--their-option" in output
     assert "--finetune-method" in output
+
+
+def test_workers_are_forks(monkeypatch):
+    """Python 3.14 would start them anew, without the patches."""
+    started = []
+    module = SimpleNamespace(cli_main=lambda: started.append(multiprocessing.get_start_method()))
+    monkeypatch.setitem(sys.modules, "fairseq_cli.train", module)
+    monkeypatch.setitem(sys.modules, "fairseq_cli.hydra_train", module)
+    monkeypatch.setattr(sys, "argv", ["s2sft"])
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        multiprocessing.set_start_method("forkserver", force=True)
+        fairseq_command.train(["data"])
+        fairseq_command.hydra_train([])
+        assert started == ["fork", "fork"]
+        assert multiprocessing.get_start_method() == "forkserver"
+        monkeypatch.setattr(sys, "platform", "darwin")
+        fairseq_command.train(["data"])
+        assert started[2:] == ["forkserver"]
+    finally:
+        multiprocessing.set_start_method(before, force=True)
