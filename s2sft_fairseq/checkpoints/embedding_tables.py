@@ -75,9 +75,7 @@ def add_tokens(conversion: Conversion, symbols: list[str], requests: Sequence[st
         UserError: listing every request that is malformed, is given twice, copies an unknown symbol, or asks for a copy
             under a name that the vocabulary has already.
     """
-    rows = {
-        symbol: row for row, symbol in reversed(list(enumerate(symbols)))
-    }  # the first row of a repeated symbol counts
+    rows = {symbol: row for row, symbol in enumerate(symbols)}  # the last row of a repeated symbol counts
     names: list[str] = []
     sources: list[int | None] = []
     problems = []

@@ -49,7 +49,7 @@ def read_e2e_file(path: Path, malformed: Malformed) -> Iterator[Example]:
     Raises:
         UserError: if the file is not UTF-8, is not CSV or has another header.
     """
-    text = read_text(path).removeprefix("\ufeff")
+    text = read_text(path, mark=True)
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(rows, [])

@@ -42,6 +42,8 @@ _LARGEST_INTEGER = 2**63
 _NO_LIMIT = str(int(1e30))  # what transformers writes as model_max_length of a tokenizer that has none
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PERHAPS_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+MARK = "\ufeff"
+MARK_PROBLEM = "starts with a byte order mark (U+FEFF), a BOM; save it as UTF-8 without one"
 BLOCK = 2**20  # bytes of lines that are checked together
 READING_ERRORS = (OSError, EOFError, zlib.error)  # the last two come from damaged .gz files
 
@@ -124,16 +126,23 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, mark: bool = False) -> str:
     """Read a whole text file without translating line ends, which are tokens in some vocabularies.
 
+    Args:
+        path: the file.
+        mark: leave a byte order mark out; otherwise it is an error, because it would become part of a token.
+
     Raises:
-        UserError: if it cannot be read, is not UTF-8, or is too large.
+        UserError: if it cannot be read, is not UTF-8, begins with a byte order mark, or is too large.
     """
     try:
-        return read_bytes(path).decode("utf-8")
+        text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} must be UTF-8, but byte {error.start} is not") from None
+    if text.startswith(MARK) and not mark:
+        raise UserError(f"{path}: {MARK_PROBLEM}")
+    return text.removeprefix(MARK)
 
 
 def whole_number(text: str) -> int | None:

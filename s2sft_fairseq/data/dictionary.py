@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -39,6 +39,7 @@ GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>
 LLAMA_BOS = "<|begin_of_text|>"
 _LLAMA_RESERVED = re.compile(r"<\|reserved_special_token_\d+\|>")
 
+_OVERWRITE = " #fairseq:overwrite"  # at the end of a line of fairseq's: a symbol that has an id gets another one
 # The first symbols of fairseq's dictionaries, which their files leave out.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 
@@ -59,7 +60,7 @@ class PretrainedDictionary:
 
     bos and eos are ``[CLS]`` and ``[SEP]``, or the corresponding symbols of other vocabularies. Files have fairseq's
     format, ``<symbol> <count>`` on each line. A symbol that occurs twice keeps both ids, so that no later id shifts
-    (``[unused99]`` in UniLM 1.2); text is encoded to the first.
+    (``[unused99]`` in UniLM 1.2); text is encoded to the last, as by the programs of BERT, ERNIE and fairseq.
     """
 
     def __init__(self, symbols: list[tuple[str, int]], special: SpecialSymbols) -> None:
@@ -71,9 +72,7 @@ class PretrainedDictionary:
         self.bos_word, self.pad_word, self.eos_word, self.unk_word = special.bos, special.pad, special.eos, special.unk
         self.symbols = [symbol for symbol, _ in symbols]
         self.count = [count for _, count in symbols]
-        self.indices: dict[str, int] = {}
-        for number, symbol in enumerate(self.symbols):
-            self.indices.setdefault(symbol, number)
+        self.indices: dict[str, int] = {symbol: number for number, symbol in enumerate(self.symbols)}
         # save() leaves out fairseq's four symbols if they come first.
         self.nspecial = 4 if self.symbols[:4] == FAIRSEQ_SYMBOLS else 0
         missing = [symbol for symbol in vars(special).values() if symbol not in self.indices]
@@ -153,15 +152,21 @@ class PretrainedDictionary:
         symbols: list[tuple[str, int]] = []
         problems: list[str] = []
         # Not splitlines(): some vocabularies have U+2028 and other line separators as symbols.
+        flagged: set[int] = set()
         for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-            symbol, _, count = line.removesuffix("\r").removesuffix(" #fairseq:overwrite").rpartition(" ")
+            plain = line.removesuffix("\r")
+            symbol, _, count = plain.removesuffix(_OVERWRITE).rpartition(" ")
             if symbol and (counted := whole_number(count)) is not None:
                 symbols.append((symbol, counted))
             else:
                 problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {shown(line)}")
+            if plain.endswith(_OVERWRITE):
+                flagged.add(number)
         if problems:
             raise UserError.of(problems[:10], f"{len(problems)} malformed lines in dictionary {name}:")
+        _check_overwritten([symbol for symbol, _ in symbols], flagged, name)
         if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad, LLAMA_BOS} & {symbol for symbol, _ in symbols}:
+            _check_repeated([symbol for symbol, _ in symbols], flagged, name)
             symbols = _as_fairseq_reads(symbols)
         try:
             return cls(symbols, _special_symbols(symbols))
@@ -187,6 +192,42 @@ class PretrainedDictionary:
         """
         counted = [(symbol, 1) for symbol in symbols]
         return cls(counted, _special_symbols(counted))
+
+
+def _check_overwritten(symbols: Sequence[str], flagged: Collection[int], name: str) -> None:
+    """Check that no line of a dictionary file gives one of fairseq's first symbols another id.
+
+    Args:
+        symbols: the symbol of each line.
+        flagged: the numbers of the lines, from 1, with fairseq's flag, which replaces the id of a symbol.
+        name: the file.
+
+    Raises:
+        UserError: naming such lines.
+    """
+    problems = [
+        f"{name}, line {number}: {symbol} has the flag{_OVERWRITE}"
+        for number, symbol in enumerate(symbols, 1)
+        if symbol in FAIRSEQ_SYMBOLS and number in flagged
+    ]
+    if problems:
+        heading = f"dictionary {name} gives symbols that fairseq puts first another id, which this package cannot read:"
+        raise UserError.of(problems, heading)
+
+
+def _check_repeated(symbols: Sequence[str], flagged: Collection[int], name: str) -> None:
+    """Check that symbols of a file of fairseq come again only with its flag; the arguments are as above.
+
+    Raises:
+        UserError: naming the first ten others.
+    """
+    known, problems = set(FAIRSEQ_SYMBOLS), []
+    for number, symbol in enumerate(symbols, 1):
+        if symbol in known and number not in flagged:
+            problems.append(f"{name}, line {number}: {symbol} has an id already")
+        known.add(symbol)
+    if problems:
+        raise UserError.of(problems[:10], f"dictionary {name} repeats symbols without the flag{_OVERWRITE}:")
 
 
 def _as_fairseq_reads(symbols: list[tuple[str, int]]) -> list[tuple[str, int]]:

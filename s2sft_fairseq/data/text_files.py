@@ -16,6 +16,8 @@ from pathlib import Path
 from s2sft_fairseq.data.bounded_files import (
     BLOCK,
     LONGEST_LINE,
+    MARK,
+    MARK_PROBLEM,
     READING_ERRORS,
     open_bytes,
     reading_problem,
@@ -101,7 +103,7 @@ def _inspect(path: Path, allow_crlf: bool, problems: list[str], report: Callable
         while block := file.read(BLOCK):
             block = block if block.endswith(b"\n") else block + file.readline()
             if not lines and block.startswith(b"\xef\xbb\xbf"):
-                problems.append(f"{path}: starts with a byte order mark (U+FEFF); save it as UTF-8 without one")
+                problems.append(f"{path}: {MARK_PROBLEM}")
             for number, mistake in _mistakes(block, allow_crlf):
                 wrong.setdefault(mistake, []).append(lines + number)
             texts = block.decode(errors="replace").removesuffix("\n").split("\n")
@@ -185,7 +187,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file, without line ends; check the file with `check_texts` first.
 
     Raises:
-        UserError: if a line has more than `LONGEST_LINE` characters.
+        UserError: if the file begins with a byte order mark, or a line has more than `LONGEST_LINE` characters.
     """
     with io.TextIOWrapper(open_bytes(path), encoding="utf-8") as file:
         number = 0
@@ -193,6 +195,8 @@ def read_lines(path: Path) -> Iterator[str]:
             number += 1
             if len(line) > LONGEST_LINE:
                 raise UserError(too_long(path, number))
+            if number == 1 and line.startswith(MARK):
+                raise UserError(f"{path}: {MARK_PROBLEM}")
             yield line.removesuffix("\n")
 
 

@@ -155,8 +155,8 @@ def read_vocab_txt(path: Path) -> list[str]:
     Raises:
         UserError: the file is not text, or ids do not count up from 0.
     """
-    # Not splitlines(): some vocabularies have tokens such as U+2028.
-    lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    # Not splitlines(): some vocabularies have tokens such as U+2028. Empty lines at the end are no tokens.
+    lines = [line.removesuffix("\r") for line in read_text(path).rstrip("\r\n").split("\n")]
     named = [_NAMED_ID.fullmatch(line) for line in lines]
     if all(named):
         lines = [found[1] for found in named if found]
@@ -339,8 +339,13 @@ def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
     if last > 2 * len(ids) + 1000:
         raise UserError(f"{path} must give its {len(ids)} tokens ids from 0 on, but goes up to {last}")
     tokens = [""] * (last + 1)
+    shared = []
     for token, number in ids.items():
+        if tokens[number]:
+            shared.append(f"{path}: {shown(tokens[number])} and {shown(token)} have the id {number}")
         tokens[number] = token
+    if shared:
+        raise UserError.of(shared[:10], f"{len(shared)} ids of several tokens in {path}:")
     return _without_gaps(tokens)
 
 

@@ -22,9 +22,9 @@ def test_initial_values_of_new_rows():
     assert symbols == [*SYMBOLS, "[ATTN]", "new", "copy"]
     assert made.weights["embeddings.tokens.weight"].tolist() == [
         *([0, 1], [2, 3], [4, 5], [6, 7], [8, 9]),
-        *([2, 3], [4, 5], [4, 5]),  # a copy, the mean, the first of two with the same name
+        *([2, 3], [4, 5], [6, 7]),  # a copy, the mean, the last of two with the same name
     ]
-    assert made.weights["lm_head.bias"].tolist() == [1, 2, 3, 4, 10, 2, 4, 3]
+    assert made.weights["lm_head.bias"].tolist() == [1, 2, 3, 4, 10, 2, 4, 4]
 
 
 def test_an_output_embedding_of_its_own():

@@ -98,7 +98,7 @@ def test_ids_of_the_real_gpt2(tmp_path):
         pytest.skip("../shared/data, the folder with real vocabularies and text, is not beside this checkout")
     ours = open_tokenizer(folder)
     for name, other in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt")):
-        (tmp_path / other).symlink_to(folder / name)
+        shutil.copy(folder / name, tmp_path / other)
     theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
     with gzip.open(SHARED / "squad_qg" / "valid.src.gz", "rt", encoding="utf-8") as file:
         texts = [line.rstrip("\n") for line in islice(file, 0, 4000, 100)]
