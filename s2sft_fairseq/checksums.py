@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import bar_of_bytes
@@ -24,7 +25,11 @@ CHECKSUMS = "SHA256SUMS"
 SKIP = "S2SFT_SKIP_CHECKSUMS"
 # Files without a checksum: people edit them, they grow, or they are there while a process writes.
 _WITHOUT = re.compile(r"README\.md|.*\.log|SHA256SUMS|\.lock|\..*\.tmp")
-_LINE = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")  # sha256sum writes * with --binary
+_LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)")  # sha256sum writes * with --binary
+# A name with one of these is written with escapes, and its line begins with \, as sha256sum writes it.
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
+_ESCAPED = re.compile(r"\\(.)")
+_NAMES: Any = {"encoding": "utf-8", "errors": "surrogateescape"}  # as Python decodes names of files
 _LARGEST = 2**26  # bytes of SHA256SUMS, about half a million files
 _CHUNK = 1 << 20
 _checked: set[tuple[object, ...]] = set()
@@ -70,8 +75,19 @@ def write_checksums(
         names = [path.relative_to(folder).as_posix() for path in paths]
     names = sorted(names)
     sums = dict(others or {}) | dict(zip(names, _sums([folder / name for name in names]), strict=True))
-    text = "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
-    (file or folder / CHECKSUMS).write_text(text, encoding="utf-8")
+    text = "".join(_line(name, value) for name, value in sorted(sums.items()))
+    (file or folder / CHECKSUMS).write_text(text, **_NAMES)
+
+
+def _line(name: str, value: str) -> str:
+    escaped = "".join(_ESCAPES.get(letter, letter) for letter in name)
+    mark = "\\" if escaped != name else ""
+    return f"{mark}{value}  {escaped}\n"
+
+
+def _without_escapes(name: str) -> str:
+    letters = {escaped[1]: letter for letter, escaped in _ESCAPES.items()}
+    return _ESCAPED.sub(lambda found: letters.get(found[1], found[0]), name)
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
@@ -85,11 +101,13 @@ def read_checksums(folder: Path) -> dict[str, str]:
         return {}
     if (size := path.stat().st_size) > _LARGEST:
         raise UserError(f"{path} must have at most {_LARGEST:,} bytes, but has {size:,}")
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    lines = path.read_text(**_NAMES).removesuffix("\n").split("\n")  # names may hold what `splitlines` splits at
+    for number, line in enumerate(lines, start=1):
         found = _LINE.fullmatch(line)
-        if found is None or ".." in Path(found[2]).parts or Path(found[2]).is_absolute():
+        name = found and (_without_escapes(found[3]) if found[1] else found[3])
+        if found is None or not name or ".." in Path(name).parts or Path(name).is_absolute():
             raise UserError(f"{path}, line {number} must be a SHA-256, two spaces and a file of the folder")
-        sums[found[2]] = found[1]
+        sums[name] = found[2]
     return sums
 
 

@@ -73,6 +73,11 @@ def shown(value: object) -> str:
     return f"{_shown.repr(value):.120}"
 
 
+def printable(path: object) -> str:
+    """Return the text of a path for the output: bytes that are not UTF-8 are shown as escapes."""
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def as_option(name: str) -> str:
     """Return the option of an attribute name, such as ``--max-len`` for ``max_len``."""
     return f"--{name.replace('_', '-')}"

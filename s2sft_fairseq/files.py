@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
 _ADDED = "added"
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{8}\.tmp")
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
@@ -284,6 +284,11 @@ def remove_temporary(folder: Path, is_ours: Callable[[str], object]) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a file in a written folder may not have this name: a lock, checksums, or a temporary file."""
+    return name in (LOCK, CHECKSUMS) or _TEMPORARY.fullmatch(name) is not None
 
 
 def temporary_files(path: Path) -> list[Path]:

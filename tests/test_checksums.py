@@ -1,5 +1,6 @@
 """Checksums: a flipped bit is an error that names the file."""
 
+import hashlib
 import random
 import shutil
 import subprocess
@@ -215,3 +216,20 @@ def test_a_file_of_checksums_that_is_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(checksums, "_LARGEST", 100)
     with pytest.raises(UserError, match="SHA256SUMS must have at most 100 bytes, but has 101"):
         read_checksums(tmp_path)
+
+
+@pytest.mark.process
+def test_names_of_every_kind(tmp_path):
+    """They are written as sha256sum writes them."""
+    names = [" a", "  a ", "*a", "a\nb", "a\rb", "a\\nb", "\\a", "a\u2028b", "a\x85b", "a\x1cb", "\udcff", "ä"]
+    for name in names:
+        (tmp_path / name).write_text("text")
+    write_checksums(tmp_path)
+    assert read_checksums(tmp_path) == dict.fromkeys(sorted(names), hashlib.sha256(b"text").hexdigest())
+    done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"")
+    for name in names:
+        check_files(tmp_path / name)
+        (tmp_path / name).write_text("other")
+        with pytest.raises(UserError, match="SHA256SUMS"):
+            check_files(tmp_path / name)

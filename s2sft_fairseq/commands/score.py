@@ -5,10 +5,9 @@ ignores the surplus lines of the longer file.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-from s2sft_fairseq.data.text_files import check_texts, read_lines
+from s2sft_fairseq.data.text_files import check_texts, not_utf8, read_lines, streamed_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.evaluation.bleu import corpus_bleu, fairseq_bleu
 from s2sft_fairseq.evaluation.examples import Example
@@ -58,7 +57,10 @@ def _read(hypothesis_path: str, reference_path: str) -> tuple[list[str], list[st
     references = list(read_lines(paths[-1]))
     if hypothesis_path != "-":
         return list(read_lines(paths[0])), references
-    hypotheses = [line.removesuffix("\n") for line in sys.stdin]
+    lines = list(streamed_lines("-"))
+    if wrong := {number: problem for number, (_, problem) in enumerate(lines, 1) if problem}:
+        raise not_utf8("--sys", "-", wrong)
+    hypotheses = [text for text, _ in lines]
     if len(hypotheses) != len(references):
         raise UserError(
             f"each reference needs a hypothesis: {reference_path} has {len(references)} lines, the standard input "

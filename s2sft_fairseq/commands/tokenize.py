@@ -10,8 +10,8 @@ from pathlib import Path
 from s2sft_fairseq.checksums import CHECKSUMS, read_checksums, write_checksums
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import is_json_lines, plain_name
-from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import locked, remove_temporary, whole_file, write_whole
+from s2sft_fairseq.errors import UserError, printable, shown
+from s2sft_fairseq.files import is_reserved, locked, remove_temporary, whole_file, write_whole
 from s2sft_fairseq.hub import tokenizer_path
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer, tokenize_files
@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         jobs += [_text_job(options, path) for path in texts]
     problems += check_outputs(jobs)
+    if options.dict:
+        problems += _dict_problems(options.dict, [path for job in jobs for path in job.outputs])
     if problems:
         raise UserError.of(problems)
     groups = [] if options.source else [group for _, group in _by_stem(texts)]
@@ -75,10 +77,10 @@ def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequ
     if options.dict:
         dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
         write_whole(options.dict, lambda path: dictionary.save(str(path)))
-        print(f"{options.dict}: {len(dictionary)} symbols")
+        print(f"{printable(options.dict)}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)
     for path, stats in tokenize_files(text_tokenizer, jobs, options.workers, groups):
-        print(f"{path}: {stats}")
+        print(f"{printable(path)}: {stats}")
         if warning := stats.warning(path):
             logger.warning(warning)
 
@@ -195,14 +197,23 @@ def _field_jobs(options: argparse.Namespace, texts: Iterable[Path], problems: li
             yield Job(inputs, (), outputs, _divided(options, len(options.source)))
 
 
+def _dict_problems(dictionary: Path, outputs: Sequence[Path]) -> Iterator[str]:
+    if is_reserved(dictionary.name):
+        yield f"--dict must not be called {shown(dictionary.name)}: that name is used for other files"
+    if dictionary.resolve() in {path.resolve() for path in outputs}:
+        yield f"--dict {dictionary} would be replaced by the output of this name: give it another name"
+
+
 def check_outputs(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield an error for each output that would overwrite an input or another output."""
+    """Yield an error for each output that would overwrite an input or another output, or has a name of other files."""
     inputs = {path.resolve(): path for job in jobs for path in job.inputs}
     writers: dict[Path, list[str]] = {}
     for job in jobs:
         for path in job.outputs:
             writers.setdefault(path, []).append(str(job.inputs[0]))
     for path, names in writers.items():
+        if is_reserved(path.name):
+            yield f"--input {names[0]} must have another name: {shown(path.name)} in --output-dir is another file"
         if path.resolve() in inputs:
             yield f"--output-dir {path.parent} holds the input {inputs[path.resolve()]} itself; give another folder"
         if len(names) > 1:

@@ -7,8 +7,10 @@ this module read up to a limit and raise an error that names the file if it is e
 import gzip
 import io
 import json
+import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import tomllib
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.errors import UserError
@@ -27,6 +29,8 @@ LONGEST_LINE = 2**26
 LARGEST_FILE = 2**27
 """Maximum number of unpacked bytes of a file that is read as a whole; the largest tokenizers and JSON corpora have half
 of it."""
+LARGEST_STREAM = 2**36
+"""Maximum number of bytes of a pipe, which is copied to a temporary file; the largest corpora have a fraction of it."""
 _DEEPEST_JSON = 100
 _LARGEST_TOML = 2**16
 """Maximum number of characters of a TOML file: a hundred settings have a tenth of it."""
@@ -92,22 +96,50 @@ def open_bytes(path: Path) -> LineReader:
 
 
 def readable(path: Path) -> Path:
-    """Return a file with the contents of `path` that can be read repeatedly: `path`, or for a pipe a copy."""
+    """Return a file with the contents of `path` that can be read repeatedly: `path`, or for a pipe a copy.
+
+    Raises:
+        UserError: `path` is a device such as /dev/zero, or a pipe holds more than can be copied.
+    """
     is_stream = path.exists() and not path.is_file() and not path.is_dir()
-    return Path(_copy_of_stream(path.absolute(), path.stat().st_ino).name) if is_stream else path
+    if not is_stream:
+        return path
+    copy = _copy_of_stream(path.absolute(), path.stat().st_ino)
+    return Path(f"/proc/self/fd/{copy.fileno()}")
 
 
 @cache
-def _copy_of_stream(path: Path, inode: int) -> "tempfile._TemporaryFileWrapper[bytes]":
-    """Return a temporary file with the contents of a pipe; it is removed when the process ends.
+def _copy_of_stream(path: Path, inode: int) -> IO[bytes]:
+    """Return a temporary file with the contents of a pipe. It has no name, so that nothing stays if this process ends.
 
     `inode` distinguishes the pipe from a later one with the same name.
+
+    Raises:
+        UserError: see `readable`.
     """
-    copy = tempfile.NamedTemporaryFile(prefix="s2sft-pipe-")  # noqa: SIM115
+    folder = tempfile.gettempdir()
+    most = min(LARGEST_STREAM, shutil.disk_usage(folder).free // 2)
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
     with path.open("rb") as stream:
-        shutil.copyfileobj(stream, copy)
+        if _is_endless(stream.fileno()):
+            raise UserError(f"{path} must be a file or a pipe, but is a device")
+        while block := stream.read(BLOCK):
+            if copy.tell() + len(block) > most:
+                copy.close()
+                raise UserError(
+                    f"{path} must hold at most {most:,} bytes, as it is no file and is copied to {folder} (at most "
+                    f"half of what is free there, and {LARGEST_STREAM:,}), but holds more: give a file, or set TMPDIR"
+                )
+            copy.write(block)
     copy.flush()
     return copy
+
+
+def _is_endless(descriptor: int) -> bool:
+    """Return whether a file is a device other than a terminal and /dev/null."""
+    state = os.fstat(descriptor)
+    is_device = stat.S_ISCHR(state.st_mode) or stat.S_ISBLK(state.st_mode)
+    return is_device and not os.isatty(descriptor) and not os.path.samestat(state, os.stat(os.devnull))
 
 
 def read_bytes(path: Path) -> bytes:

@@ -9,9 +9,12 @@ UTF-8 it fails with a traceback that does not name the line.
 import io
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 from s2sft_fairseq.data.bounded_files import (
     BLOCK,
@@ -33,6 +36,7 @@ SHOWN_LINES = 10
 FIELD_SEPARATOR = "[SEP]"
 """Separates the fields of a source in a line of text, for models of any vocabulary."""
 _FIELD_END = re.compile(rf" ?{re.escape(FIELD_SEPARATOR)} ?")
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # how Python's "surrogateescape" decodes a byte that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,9 @@ class TextStats:
     empty_lines: int
 
 
-def check_text(path: Path, *, allow_crlf: bool = False) -> TextStats:
+def check_text(path: Path, *, allow_crlf: bool = False, allow_empty: bool = False) -> TextStats:
     """Check one file; see `check_texts`."""
-    return check_texts([[path]], allow_crlf=allow_crlf)[0]
+    return check_texts([[path]], allow_crlf=allow_crlf, allow_empty=allow_empty)[0]
 
 
 def check_parallel(source: Path, target: Path, *, allow_crlf: bool = False) -> tuple[TextStats, TextStats]:
@@ -55,7 +59,9 @@ def check_parallel(source: Path, target: Path, *, allow_crlf: bool = False) -> t
     return source_stats, target_stats
 
 
-def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -> list[TextStats]:
+def check_texts(
+    groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False, allow_empty: bool = False
+) -> list[TextStats]:
     r"""Check all files of groups of line-aligned files, and that the files of a group have equally many lines.
 
     Empty lines are valid examples: they keep their place, and are only counted and logged.
@@ -63,6 +69,7 @@ def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -
     Args:
         groups: groups of files that correspond line by line.
         allow_crlf: accept ``\r\n`` as a line end: only for readers that write ``\n``, not for fairseq-preprocess.
+        allow_empty: accept files without lines, such as an empty shard of a corpus.
 
     Returns:
         A `TextStats` for each file, in the given order.
@@ -79,7 +86,7 @@ def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -
             found = []
             for path in group:
                 try:
-                    found.append(_inspect(path, allow_crlf, problems, shown.update))
+                    found.append(_inspect(path, allow_crlf, allow_empty, problems, shown.update))
                 except READING_ERRORS as error:
                     problems.append(reading_problem(path, error))
             if len({file.lines for file in found}) > 1:
@@ -94,7 +101,9 @@ def check_texts(groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False) -
     return stats
 
 
-def _inspect(path: Path, allow_crlf: bool, problems: list[str], report: Callable[[int], object]) -> TextStats:
+def _inspect(
+    path: Path, allow_crlf: bool, allow_empty: bool, problems: list[str], report: Callable[[int], object]
+) -> TextStats:
     """Count the lines of `path` and append its errors to `problems`; `report` gets the numbers of bytes."""
     lines = empty = 0
     # A lone carriage return does not count as a line end here, as in most editors; such files are refused anyway.
@@ -110,7 +119,7 @@ def _inspect(path: Path, allow_crlf: bool, problems: list[str], report: Callable
             lines += len(texts)
             empty += sum(not line or line.isspace() for line in texts)
             report(len(block))
-    if not lines:
+    if not (lines or allow_empty):
         problems.append(f"{path}: is empty, at least one line is needed")
     problems += line_problems(path, wrong)
     return TextStats(path, lines, empty)
@@ -158,8 +167,8 @@ def split_fields(line: str, separator: str | None = None) -> list[str]:
 
 
 def plain_name(path: Path) -> str:
-    """Return the name of a file without ``.gz``."""
-    return path.name.removesuffix(".gz")
+    """Return the name of a file without ``.gz``; a file that is called ``.gz`` is not compressed."""
+    return path.stem if path.suffix == ".gz" else path.name
 
 
 def is_json_lines(path: Path) -> bool:
@@ -198,6 +207,62 @@ def read_lines(path: Path) -> Iterator[str]:
             if number == 1 and line.startswith(MARK):
                 raise UserError(f"{path}: {MARK_PROBLEM}")
             yield line.removesuffix("\n")
+
+
+def streamed_lines(name: str) -> Iterator[tuple[str, str]]:
+    """Yield each line of a file or of the standard input as it comes, with the error in it; "" if there is none.
+
+    Bytes that are not UTF-8 become U+FFFD, so that one line does not end the work on all others. A byte order mark at
+    the beginning is skipped.
+
+    Args:
+        name: the path of a file, or ``-``, the standard input.
+
+    Raises:
+        UserError: if a line has more than `LONGEST_LINE` characters.
+    """
+    with _opened_stream(name) as stream:
+        number = 0
+        while line := stream.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise UserError(too_long(Path(name), number))
+            yield _with_problem(line.removesuffix("\n"))
+
+
+@contextmanager
+def _opened_stream(name: str) -> Iterator[TextIO]:
+    how: Any = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
+    if name != "-":
+        with open(name, **how) as file:
+            yield file
+        return
+    if isinstance(sys.stdin, io.TextIOWrapper):  # a program that calls this one may have replaced it
+        sys.stdin.reconfigure(**how)
+    yield sys.stdin
+
+
+def _with_problem(text: str) -> tuple[str, str]:
+    found = _ESCAPED_BYTE.search(text)
+    if found is None:
+        return text, ""
+    before = text[: found.start()].encode("utf-8", "surrogateescape")
+    byte = ord(found[0]) - 0xDC00
+    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return readable, f"can't decode byte 0x{byte:02x}, byte {len(before) + 1} of the line"
+
+
+def not_utf8(option: str, name: str, wrong: Mapping[int, str]) -> UserError:
+    """Return the error about lines of `streamed_lines` that are not UTF-8.
+
+    Args:
+        option: the option that names the file.
+        name: the name of the file.
+        wrong: what is wrong with each line, by its number.
+    """
+    number, problem = next(iter(wrong.items()))
+    (lines,) = line_problems(Path(name), {"are not valid UTF-8": list(wrong)})
+    return UserError(f"{option} {name}: must be UTF-8: line {number}: {problem}; {lines}")
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:

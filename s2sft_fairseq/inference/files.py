@@ -70,7 +70,7 @@ class RawText:
 
     @classmethod
     def open(cls, job: Job, text_tokenizer: TextTokenizer, num_shards: int = 1, shard_id: int = 0) -> "RawText":
-        """Check the whole file and count its lines.
+        """Check the whole file and count its lines. A file without lines, such as an empty shard, is valid.
 
         Args:
             job: one input, with one output that says which fields it joins.
@@ -82,7 +82,7 @@ class RawText:
             UserError: naming all mistakes of the file.
         """
         with Workers(1, text_tokenizer) as pool:
-            count = check_inputs(pool, [job])[job.inputs[0]]
+            count = check_inputs(pool, [job], allow_empty=True)[job.inputs[0]]
         return cls(job, text_tokenizer, range(count * shard_id // num_shards, count * (shard_id + 1) // num_shards))
 
     def windows(self, size: int, done: int = 0) -> Iterator[Window]:

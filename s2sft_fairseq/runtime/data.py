@@ -8,7 +8,6 @@ import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from fairseq.tasks import FairseqTask
 from fairseq_cli import interactive, train
 from torch import Tensor
 
-from s2sft_fairseq.data.text_files import check_text
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.data.text_files import not_utf8, streamed_lines
 from s2sft_fairseq.progress import step
 from s2sft_fairseq.runtime import Function, wrap
 
@@ -279,13 +277,23 @@ def _binarize(binarize: Function, input_file: str, *args: Any, **options: Any) -
 
 
 def _read_interactive(read: Function, input: str, buffer_size: int) -> Iterator[list[str]]:
-    """Patch ``buffered_read`` of fairseq_cli/interactive.py: name the file and the lines that are not UTF-8.
+    """Patch ``buffered_read`` of fairseq_cli/interactive.py: read on after a line that is not UTF-8.
 
-    fairseq fails with a traceback that names neither.
+    fairseq fails with a traceback that names neither file nor line, and the lines that were read with it get no answer.
+    Here such a line is answered with U+FFFD in place of its wrong bytes, so that answers keep the numbers of the lines.
+    At the end an error names it.
     """
-    try:
-        yield from read(input, buffer_size)
-    except UnicodeDecodeError as error:
-        if input != "-":
-            check_text(Path(input))  # its error names the lines
-        raise UserError(f"--input {input}: must be UTF-8: {error}") from None
+    buffer: list[str] = []
+    wrong: dict[int, str] = {}
+    for number, (text, problem) in enumerate(streamed_lines(input), 1):
+        buffer.append(text.strip())
+        if problem:
+            wrong[number] = problem
+            logger.warning(f"--input {input}, line {number}: {problem}: it is read as U+FFFD")
+        if len(buffer) >= buffer_size:
+            yield buffer
+            buffer = []
+    if buffer:
+        yield buffer
+    if wrong:
+        raise not_utf8("--input", input, wrong)

@@ -243,8 +243,16 @@ def piece_stats(
     return stats
 
 
-def check_inputs(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]] = ()) -> dict[Path, int]:
+def check_inputs(
+    pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[Path]] = (), *, allow_empty: bool = False
+) -> dict[Path, int]:
     """Check all inputs, and return the number of lines of each.
+
+    Args:
+        pool: the processes.
+        jobs: the jobs.
+        aligned: as for `tokenize_files`.
+        allow_empty: accept files without lines.
 
     Raises:
         UserError: lists all mistakes of all inputs.
@@ -253,18 +261,18 @@ def check_inputs(pool: Workers, jobs: Sequence[Job], aligned: Sequence[Sequence[
     lines = {}
     groups = aligned or [job.inputs for job in jobs if not job.keys]
     try:
-        lines = {file.path: file.lines for file in check_texts(groups, allow_crlf=True)}
+        lines = {file.path: file.lines for file in check_texts(groups, allow_crlf=True, allow_empty=allow_empty)}
     except UserError as error:
         problems += error.problems
     for job in jobs:
         if job.keys:
-            lines[job.inputs[0]] = _check_json(pool, job, problems)
+            lines[job.inputs[0]] = _check_json(pool, job, allow_empty, problems)
     if problems:
         raise UserError.of(problems, heading="nothing was written:")
     return lines
 
 
-def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
+def _check_json(pool: Workers, job: Job, allow_empty: bool, problems: list[str]) -> int:
     """Return the number of lines of a file of JSON lines, and append its mistakes to `problems`."""
     path, lines = job.inputs[0], 0
     wrong: dict[str, list[int]] = {}
@@ -281,7 +289,7 @@ def _check_json(pool: Workers, job: Job, problems: list[str]) -> int:
     except UserError as error:
         problems += error.problems
         return lines
-    if not lines:
+    if not (lines or allow_empty):
         problems.append(f"{path}: is empty, at least one line is needed")
     problems += islice(line_problems(path, wrong), _SHOWN_MISTAKES)
     if len(wrong) > _SHOWN_MISTAKES:

@@ -1,6 +1,7 @@
 """``s2sft generate``: binarized data or raw text as its input, and the options of raw text."""
 
 import pytest
+from exported import write_model_folder
 
 from s2sft_fairseq.commands import fairseq_command, generate
 
@@ -65,3 +66,13 @@ def test_options_that_do_not_fit(call_command, words, problem):
 def test_all_problems_are_named_at_once(call_command):
     stderr = call_command("generate", "data", "--input", "in.txt", "--buffer-size", 0, "--nbest", 2, status=2).stderr
     assert stderr.startswith("error: 5 problems:\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("in.txt", "out.txt"), ("in.jsonl", "out.jsonl"), ("in.txt", "new/out.txt")]
+)
+def test_an_empty_file_has_an_empty_output(call_command, tmp_path, name, output):
+    write_model_folder(tmp_path / "model")
+    (tmp_path / name).touch()
+    call_command("generate", "--path", tmp_path / "model", "--input", tmp_path / name, "--output", tmp_path / output)
+    assert (tmp_path / output).read_bytes() == b""

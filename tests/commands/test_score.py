@@ -82,3 +82,10 @@ def test_names_a_missing_file(call_command):
     stderr = call_command("score", "--sys", "nothing", "--ref", "nowhere", status=2).stderr
     assert "nothing: cannot be read" in stderr
     assert "nowhere: cannot be read" in stderr
+
+
+def test_standard_input_that_is_not_utf8(call_command, tmp_path, monkeypatch):
+    (tmp_path / "ref").write_text("a\nb\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\xff\n"), encoding="utf-8"))
+    stderr = call_command("score", "--ref", tmp_path / "ref", status=2).stderr
+    assert "--sys -" in stderr and "line 2: can't decode byte 0xff, byte 2" in stderr

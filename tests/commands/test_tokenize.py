@@ -12,6 +12,7 @@ import pytest
 from tokenizer_folders import SENTENCES, WRITERS, write_byte_level, write_wordpiece
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.tokenization import tokenize_files
 from s2sft_fairseq.tokenization.folder import open_tokenizer
 
@@ -133,6 +134,29 @@ def test_all_mistakes_in_texts_are_reported_and_nothing_is_written(tokenize, tmp
     assert "valid.src: cannot be read: No such file or directory" in done.stderr
     assert "x.src.gz: cannot be read: Not a gzipped file" in done.stderr
     assert "y.src.gz: cannot be read: Compressed file ended" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", [" a.src", "a\nb.src", "a\\b", "a\x85b", " ", ".gz", "\udcff.src"], ids=ascii)
+def test_names_of_every_kind_can_be_read_again(tokenize, tmp_path, name):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / name).write_text("The quick\n")
+    tokenize("--input", f"raw/{name}")
+    assert list(read_lines(tmp_path / "out" / name)) == ["the quick"]
+    tokenize("--input", f"raw/{name}")  # again, into a folder with checksums
+
+
+@pytest.mark.parametrize("name", [".lock", "SHA256SUMS", ".a.12-0123abcd.tmp", ".lock.gz"])
+def test_names_of_other_files_of_the_folder(tokenize, tmp_path, name):
+    write(tmp_path / "raw" / name, "The quick")
+    assert f"--input raw/{name} must have another name" in tokenize("--input", f"raw/{name}", status=2).stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dictionary", ["out/.lock", "out/SHA256SUMS", "out/a.src"])
+def test_a_dictionary_that_would_replace_another_file(tokenize, tmp_path, dictionary):
+    write(tmp_path / "a.src", "The quick")
+    assert "--dict" in tokenize("--input", "a.src", "--dict", dictionary, status=2).stderr
     assert not (tmp_path / "out").exists()
 
 

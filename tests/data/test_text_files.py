@@ -1,21 +1,28 @@
 """Text files are counted as fairseq-preprocess reads them; what it would misread is refused; JSON files."""
 
+import contextlib
 import logging
 import os
 import re
+import shutil
 import subprocess
+import tempfile
+import threading
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fairseq.file_chunker_utils import Chunker, find_offsets
 
+from s2sft_fairseq.data import bounded_files
 from s2sft_fairseq.data.bounded_files import open_bytes, read_json, read_json_object
 from s2sft_fairseq.data.text_files import (
     TextStats,
     check_parallel,
     check_text,
     check_texts,
+    plain_name,
     read_lines,
     write_lines,
 )
@@ -198,3 +205,56 @@ def test_json_that_is_not_read(tmp_path, content, message):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"absent\.json: cannot be read: No such file or directory$"):
         read_json(tmp_path / "absent.json")
+
+
+def sent(path, content):
+    """Write to a pipe from a thread."""
+
+    def write():
+        with contextlib.suppress(BrokenPipeError):
+            path.write_bytes(content)
+
+    os.mkfifo(path)
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+def test_the_copy_of_a_pipe_has_no_name(tmp_path, monkeypatch):
+    """So nothing stays when the process is killed."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    thread = sent(tmp_path / "pipe", b"a\nb\n")
+    copy = bounded_files.readable(tmp_path / "pipe")
+    thread.join()
+    assert copy.read_bytes() == copy.read_bytes() == b"a\nb\n"
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("free", [10**12, 199])
+def test_a_pipe_that_holds_too_much(tmp_path, monkeypatch, free):
+    monkeypatch.setattr(bounded_files, "LARGEST_STREAM", 100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    thread = sent(tmp_path / "pipe", b"a" * 101)
+    with pytest.raises(UserError, match=f"pipe must hold at most {min(100, free // 2)} bytes"):
+        check_text(tmp_path / "pipe")
+    thread.join()
+
+
+def test_devices(tmp_path):
+    for name in ("zero", "urandom"):
+        with pytest.raises(UserError, match=f"/dev/{name} must be a file or a pipe"):
+            check_text(Path(f"/dev/{name}"))
+    assert check_text(Path(os.devnull), allow_empty=True).lines == 0
+
+
+def test_files_without_lines(tmp_path):
+    (tmp_path / "a").touch()
+    assert check_text(tmp_path / "a", allow_empty=True) == TextStats(tmp_path / "a", 0, 0)
+    with pytest.raises(UserError, match="at least one line"):
+        check_text(tmp_path / "a")
+
+
+def test_names_without_gz():
+    names = {"a.gz": "a", "a.gz.gz": "a.gz", ".gz": ".gz", " .gz": " ", "a": "a"}
+    assert {name: plain_name(Path(name)) for name in names} == names

@@ -103,3 +103,11 @@ def test_mistakes_of_the_reader_reach_the_caller():
     assert next(ahead) == 1
     with pytest.raises(UserError, match="text"):
         next(ahead)
+
+
+@pytest.mark.parametrize(("name", "keys"), [("in.txt", ()), ("in.txt.gz", ()), ("in.jsonl", ("src",))])
+def test_a_file_without_lines(opened, name, keys):
+    """Such as an empty shard of a corpus."""
+    for shard in ((), (2, 1)):
+        text = opened([], *shard, name=name, keys=keys)
+        assert (list(text.lines), list(text.windows(3))) == ([], [])

@@ -356,13 +356,29 @@ def test_good_text(tmp_path):
     assert read(tmp_path / "lines.txt") == [["a", ""], ["ü"]]
 
 
-def test_names_file_and_line(tmp_path):
-    (tmp_path / "lines.txt").write_bytes(b"a\nb\n\xfc\n")
+def test_a_line_that_is_not_utf8_does_not_end_the_others(tmp_path):
+    (tmp_path / "lines.txt").write_bytes(b"a\nb\nc\xfc\nd\n")
+    answered = []
     with pytest.raises(UserError, match=r"lines\.txt: 1 line\(s\) are not valid UTF-8: line 3$"):
+        answered.extend(interactive.buffered_read(str(tmp_path / "lines.txt"), 2))
+    assert answered == [["a", "b"], ["c\ufffd", "d"]]
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_standard_input(monkeypatch, errors, caplog):
+    text = b"\xef\xbb\xbfa\r\nx\xc3\xbc\xfc\nb\n\xed\xa0\x80\nlast"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii", errors=errors))
+    answered = []
+    with pytest.raises(
+        UserError, match=r"^--input -: must be UTF-8: line 2: can't decode byte 0xfc, byte 4 .*: line 2, 4$"
+    ):
+        answered.extend(interactive.buffered_read("-", 1))
+    assert answered == [["a"], ["xü\ufffd"], ["b"], ["\ufffd\ufffd\ufffd"], ["last"]]
+    assert "line 4: can't decode byte 0xed, byte 1" in caplog.text
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("s2sft_fairseq.data.text_files.LONGEST_LINE", 100)
+    (tmp_path / "lines.txt").write_text("a\n" + "b" * 101)
+    with pytest.raises(UserError, match=r"lines\.txt, line 2: "):
         read(tmp_path / "lines.txt")
-
-
-def test_standard_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xfc\n"), encoding="utf-8"))
-    with pytest.raises(UserError, match=r"^--input -: must be UTF-8: .*can't decode byte 0xfc"):
-        read("-")
