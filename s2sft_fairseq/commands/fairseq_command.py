@@ -14,7 +14,7 @@ import s2sft_fairseq
 from s2sft_fairseq import other_names
 from s2sft_fairseq.checkpoints.safe_loading import load_options
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.hub import local_path, tokenizer_path
+from s2sft_fairseq.hub import is_hub_name, local_path, tokenizer_path
 from s2sft_fairseq.models.pretrained_checkpoint import open_pretrained
 
 DEFAULT_TASK = "unilm_seq2seq"
@@ -66,8 +66,13 @@ def run(name: str, arguments: list[str]) -> None:
         other_names.refuse(arguments, other_names.TRAIN)
     arguments = with_local_paths(arguments)
     set_arguments([*_defaults(name, arguments), *complete(arguments)])
-    if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments) and value_of(arguments, "--path") is None:
-        raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
+    if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments):
+        paths = value_of(arguments, "--path")
+        if paths is None:
+            raise UserError("--path is needed: the checkpoint file, or for an ensemble several of them between colons")
+        is_whole = value_of(arguments, "--checkpoint-suffix", "--checkpoint-shard-count") is None  # else in other files
+        if is_whole and (problems := list(absent_models(paths))):
+            raise UserError.of(problems)
     with _forked_workers():
         importlib.import_module(f"fairseq_cli.{name}").cli_main()
 
@@ -144,7 +149,15 @@ def with_local_paths(arguments: Sequence[str]) -> list[str]:
 
 def _local_paths(option: str, value: str) -> str:
     """Return the paths of an option, with names on the hub replaced; an ensemble has several between colons."""
-    return os.pathsep.join(str(_PATHS[option](path)) for path in value.split(os.pathsep))
+    paths = value.split(os.pathsep)  # what is no name stays as it is: ./name is never one
+    return os.pathsep.join(str(_PATHS[option](path)) if is_hub_name(path) else path for path in paths)
+
+
+def absent_models(paths: str) -> Iterator[str]:
+    """Yield an error for each path of ``--path`` that does not exist."""
+    for path in paths.split(os.pathsep):
+        if not os.path.exists(path):
+            yield f"--path must be a checkpoint, a model folder or a name on the hub, but {path} does not exist"
 
 
 def default_task(arguments: list[str]) -> str:

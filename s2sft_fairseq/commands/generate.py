@@ -2,7 +2,7 @@
 
 import argparse
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +96,17 @@ def main(arguments: list[str]) -> None:
         UserError: naming everything that is wrong with the options, or with the input.
     """
     other_names.refuse(arguments, other_names.GENERATE)
-    arguments = fairseq_command.with_local_paths(arguments)
+    not_found: list[str] = []  # on the hub: said together with what is wrong with the options
+    try:
+        arguments = fairseq_command.with_local_paths(arguments)
+    except UserError as error:
+        not_found = error.problems
     arguments = [*arguments, *_of_model_folder(arguments)]
     given = {argument.partition("=")[0] for argument in arguments}
     wants_help = bool({"-h", "--help"} & given)
     if not wants_help and not {"--input", "--output"} & given:
+        if not_found:
+            raise UserError.of(not_found)
         _generate_from_binarized(
             arguments, None if wants_help else fairseq_command.value_of(arguments, "--results-path")
         )
@@ -115,7 +121,7 @@ def main(arguments: list[str]) -> None:
         options.parse_args_and_arch(parser)
     args = vars(options.parse_args_and_arch(parser, modify_parser=_make_data_optional))
     raw = argparse.Namespace(**{name: args.pop(name) for name in raw_options})
-    if problems := list(_problems(raw, args)):
+    if problems := list(_problems(raw, args, not_found)):
         raise UserError.of(problems)
     args["data"] = args["tokenizer_dir"]  # the folder of the dictionary
     generate = generate_shards if raw.engine == "ray" else generate_file
@@ -168,16 +174,20 @@ def _make_data_optional(parser: argparse.ArgumentParser) -> None:
             action.nargs, action.required, action.default = "?", False, None
 
 
-def _problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[str]:
+def _problems(raw: argparse.Namespace, args: dict[str, Any], not_found: Sequence[str]) -> Iterator[str]:
+    absent = list(fairseq_command.absent_models(args["path"])) if args["path"] else []
+    yield from not_found or absent
     if raw.input is None:
         yield f"--output {raw.output} needs --input, the raw text"
     if raw.output is None:
         kind = "folder" if raw.engine == "ray" else "file"
         yield f"--input {raw.input} needs --output, the {kind} to write"
     yield from (_shard_problems if raw.engine == "ray" else _file_problems)(raw, args)
-    for name, what in (("path", "the checkpoint file"), ("tokenizer_dir", "the folder of the converted encoder")):
-        if args.get(name) is None:
-            yield f"{as_option(name)} is needed: {what}"
+    if args["path"] is None:
+        yield "--path is needed: the checkpoint file"
+    may_be_folder = absent and not str(args["path"]).endswith(".pt")  # a model folder has its tokenizer
+    if args.get("tokenizer_dir") is None and not may_be_folder:
+        yield "--tokenizer-dir is needed: the folder of the converted encoder"
     found = engine_of(args["path"] or "") or "pytorch"
     if raw.engine not in (None, found, "ray"):
         yield f"--engine {raw.engine} needs a model for it, but --path {args['path']} is one for {found}"

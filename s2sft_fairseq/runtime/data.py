@@ -20,6 +20,7 @@ from fairseq_cli import interactive, train
 from torch import Tensor
 
 from s2sft_fairseq.data.text_files import not_utf8, streamed_lines
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import step
 from s2sft_fairseq.runtime import Function, wrap
 

@@ -22,6 +22,7 @@ def test_help_shows_the_options_of_both(call_command):
     assert shown.count("--tokenizer-dir TOKENIZER_DIR\n") == 1
 
 
+VERBS = ("generate", "interactive", "validate")
 COMPLETE = ("--path", "x.pt", "--tokenizer-dir", "encoder", "--input", "in.txt", "--output", "out.txt")
 
 
@@ -76,3 +77,11 @@ def test_an_empty_file_has_an_empty_output(call_command, tmp_path, name, output)
     (tmp_path / name).touch()
     call_command("generate", "--path", tmp_path / "model", "--input", tmp_path / name, "--output", tmp_path / output)
     assert (tmp_path / output).read_bytes() == b""
+
+
+@pytest.mark.parametrize("path", ["./nothing", "/no/model"])
+def test_a_model_that_is_not_there_is_said_first(call_command, path):
+    for words in (("generate", "--input", "a.txt", "--output", "b"), *((name, "data") for name in VERBS)):
+        line = call_command(*words, "--path", path, status=2).stderr.splitlines()[-1]
+        assert line.startswith("error: --path must be a checkpoint, a model folder or")
+        assert line.endswith(f"but {path} does not exist")

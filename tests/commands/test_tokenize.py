@@ -232,7 +232,7 @@ def test_options_that_do_not_fit(tokenize, tmp_path):
 
 def test_a_folder_without_a_tokenizer(tokenize, tmp_path):
     write(tmp_path / "a.src", "a")
-    done = tokenize("--tokenizer-dir", "nowhere", "--input", "a.src", status=2)
+    done = tokenize("--tokenizer-dir", "./nowhere", "--input", "a.src", status=2)
     assert done.stderr == "error: tokenizer folder nowhere does not exist\n"
 
 
