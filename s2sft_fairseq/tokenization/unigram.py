@@ -126,11 +126,11 @@ def unigram_library(path: Path, dictionary: PretrainedDictionary) -> "Library":
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ | $"), "")]
     steps += [normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)]
     library.normalizer = normalizers.Sequence(steps)
-    has_phrases = any(_SPACE in piece[1:] for piece in described.normal)
-    words = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never", split=not has_phrases)
     hidden = _boundaries(set(tokens) - described.normal, described.normal)
     splits = [pre_tokenizers.Split(Regex(pattern), "merged_with_next") for pattern in hidden]
-    library.pre_tokenizer = pre_tokenizers.Sequence([words, *splits])
+    if not any(_SPACE in piece[1:] for piece in described.normal):  # else pieces may have several words
+        splits.insert(0, pre_tokenizers.Split(_SPACE, "merged_with_next"))
+    library.pre_tokenizer = pre_tokenizers.Sequence(splits)
     library.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
     return library
 
@@ -160,13 +160,16 @@ def _boundaries(symbols: Iterable[str], pieces: Collection[str]) -> Iterator[str
     """Yield patterns that split symbols in text: the second part of each, after its first part.
 
     The library finds every token of its vocabulary in text, SentencePiece only its normal pieces. A boundary within
-    a symbol hides it from the library. No piece may cross the boundary, so that other pieces do not change.
+    a symbol hides it from the library. No piece may cross the boundary, and neither may unknown characters, which
+    become one token together.
     """
     parts: list[tuple[str, str]] = []
     candidates = sorted({symbol.replace(" ", _SPACE) for symbol in symbols if len(symbol) > 1})
     crossing = _PiecesByPair(pieces, candidates)
     for symbol in candidates:
-        free = (at for at in range(1, len(symbol)) if not crossing.any(symbol, at))
+        known = [character in pieces for character in symbol]
+        places = (at for at in range(1, len(symbol)) if known[at - 1] or known[at])
+        free = (at for at in places if not crossing.any(symbol, at))
         if (at := next(free, None)) is not None:
             parts.append((symbol[:at], symbol[at:]))
     for before, same in groupby(sorted(parts), key=lambda part: part[0]):

@@ -9,8 +9,8 @@ import unicodedata
 import pytest
 from tokenizer_folders import write_sentencepiece
 
-from s2sft_fairseq.tokenization.fast_tokenizer import _fields
 from s2sft_fairseq.tokenization.growth import _GROWTH, _PARTS, _growth, _steps, check_growth
+from s2sft_fairseq.tokenization.unigram import UnigramModel
 
 tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 from tokenizers import decoders, normalizers, pre_tokenizers  # noqa: E402
@@ -51,7 +51,7 @@ GROWTH = {"BERT": 48, "ModernBERT": 48, "mmBERT": 1, "EuroBERT": 16, "Llama": 4,
 def test_real_tokenizers(tmp_path, name):
     words = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), METASPACE])
     path = write_sentencepiece(tmp_path) / "sentencepiece.bpe.model"
-    table = normalizers.Precompiled(_fields(path, _fields(path, path.read_bytes())[3])[2])
+    table = normalizers.Precompiled(UnigramModel.read(path, path.read_bytes()).character_map)
     of_sentencepiece = {"XLM-R": [table, SPACES], "ALBERT": [*ALBERT, table, SPACES]}
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
     normalizer, library.pre_tokenizer, library.decoder = REAL.get(name) or (
