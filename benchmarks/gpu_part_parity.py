@@ -38,6 +38,7 @@ SEARCHES: dict[str, Record] = {
     "greedy": {"beam": 1},
     "no repeated n-grams": {"beam": 5, "no_repeat_ngram_size": 3},
     "rank each step": {"beam": 5, "rank_each_step": True},
+    "count ended": {"beam": 5, "count_ended": True},
     "drafts from the source": {"beam": 1, "draft_source": 3},
 }
 LIKELY_END = 4.0

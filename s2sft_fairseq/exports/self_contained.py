@@ -220,6 +220,8 @@ def _inexpressible(options: SearchOptions) -> Iterator[str]:
     """Yield a sentence for each search option that transformers' `generate` does not support."""
     if options.rank_each_step:
         yield "--rank-each-step: in transformers, ended hypotheses do not count for the beam"
+    if options.count_ended:
+        yield "--count-ended: in transformers, ended hypotheses do not count for the beam"
     if options.length_penalty == "gnmt" and options.lenpen and options.beam > 1:
         yield "--length-penalty gnmt: there scores are divided by length ** lenpen"
     if options.max_len_a:

@@ -81,6 +81,13 @@ class UnilmSearchConfig(SearchConfig):
             "ended one takes a place in the beam until better ones push it out"
         },
     )
+    count_ended: bool = field(
+        default=False,
+        metadata={
+            "help": "count hypotheses that end among the --beam of their step, as the program of s2s-ft does: as many "
+            "fewer go on from there (default: --beam open ones go on)"
+        },
+    )
     draft_placeholders: int = field(
         default=0,
         metadata={
@@ -281,9 +288,11 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
             found.append(f"{option} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
         if args.sampling and option != "--decode-blocks":
             found.append(f"{option} and --sampling exclude each other")
-    if task.rank_each_step:
-        others = ["--sampling"] * args.sampling + given
-        found += [f"--rank-each-step and {other} exclude each other" for other in others]
+    others = ["--sampling"] * args.sampling + given
+    for name in ("rank_each_step", "count_ended"):
+        if getattr(task, name):
+            found += [f"{as_option(name)} and {other} exclude each other" for other in others]
+            others = [*others, as_option(name)]
     if task.cuda_graphs == "on":
         found += [f"--cuda-graphs on and {option} exclude each other: the shapes of steps change" for option in given]
     if not form.has_placeholders:

@@ -190,6 +190,9 @@ class BeamSearch(Search):
             candidates = sampled_candidates(log_probs, self.scores, self.options, keys)
         else:
             candidates = beam_candidates(log_probs, self.scores, self.options.beam)
+        if self.options.count_ended:
+            # Without the further candidates, nothing takes the place of those that end.
+            candidates = Candidates(*(column[:, : self.options.beam] for column in candidates))
         if self.options.rank_each_step:
             candidates = self._ranked_with_finished(candidates, step)
         self._finish(candidates, step)

@@ -70,6 +70,7 @@ SEARCH: Mapping[str, SearchOption] = {
     "no_early_stop": SearchOption(bool),
     "keep_unfinished": SearchOption(bool, python="keep_unfinished"),
     "rank_each_step": SearchOption(bool),
+    "count_ended": SearchOption(bool),
     "draft_placeholders": SearchOption(int, 0, MOST_DRAFTS, python="draft_placeholders"),
     "draft_source": SearchOption(int, 0, MOST_DRAFTS, python="draft_source"),
     "draft_blocks": SearchOption(int, -1, MOST_DRAFTS, python="draft_blocks"),

@@ -1,6 +1,8 @@
 """Greedy and beam decoding compared with the original s2s-ft program."""
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,10 +120,9 @@ def test_scores_along_the_recorded_beams(variant):
         assert compared >= frames.sum()  # each valid frame has a live hypothesis
 
 
-def best_scores(variant: str, *, early_stop: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return our best and the original's best scores, under s2s-ft's length penalty, for all recorded cases."""
-    arrays, settings = load(f"decode_{variant}")
-    ours, theirs = [], []
+def best_hypotheses(variant: str, **changes: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the name of each recorded case, and our best hypotheses under s2s-ft's length penalty."""
+    settings = load(f"decode_{variant}")[1]
     for name, setting in settings["settings"].items():
         mode = setting["mode"]
         form = decoding_form(variant, mode)
@@ -130,14 +131,22 @@ def best_scores(variant: str, *, early_stop: str) -> tuple[np.ndarray, np.ndarra
             min_len=setting["min_len"],
             length_penalty="gnmt",
             lenpen=setting["length_penalty"],
-            early_stop=early_stop,
             keep_unfinished=True,
             no_repeat_ngram_size=setting["ngram_size"] if setting["forbid_duplicate_ngrams"] else 0,
             never_blocked=tuple(setting["forbid_ignore_set"] or ()),
+            **changes,
         )
         generator = SequenceGenerator([decoding_model(variant)], form, options)
         results = generator.generate([], {"net_input": {"src_tokens": sources(variant, form)}})
-        ours += [hypotheses[0]["score"].item() for hypotheses in results]
+        yield name, [hypotheses[0] for hypotheses in results]
+
+
+def best_scores(variant: str, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return our best and the original's best scores for all recorded cases."""
+    arrays, _ = load(f"decode_{variant}")
+    ours, theirs = [], []
+    for name, found in best_hypotheses(variant, **changes):
+        ours += [hypothesis["score"].item() for hypothesis in found]
         theirs += arrays[f"{name}/best_score"].tolist()
     return np.array(ours), np.array(theirs)
 
@@ -149,3 +158,18 @@ def test_beam_search_finds_no_worse_hypotheses(variant):
     settings = load(f"decode_{variant}")[1]
     assert len(ours) == settings["num_sentences"] * len(settings["settings"]) > 0
     assert (ours >= theirs - 1e-3).mean() >= 0.95
+
+
+@pytest.mark.parametrize("early_stop", ["exact", "never"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_search_of_the_original(variant, early_stop):
+    """With --count-ended all recorded texts are the same, for every beam, penalty, minimum length and n-gram rule."""
+    arrays, settings = load(f"decode_{variant}")
+    compared = 0
+    for name, found in best_hypotheses(variant, early_stop=early_stop, count_ended=True):
+        for hypothesis, tokens, length in zip(found, arrays[f"{name}/pred"], arrays[f"{name}/pred_len"], strict=True):
+            assert hypothesis["tokens"].tolist() == tokens[:length].tolist(), name
+            compared += 1
+        scores = torch.stack([hypothesis["score"] for hypothesis in found]).numpy()
+        np.testing.assert_allclose(scores, arrays[f"{name}/best_score"], atol=1e-4, rtol=0)
+    assert compared == settings["num_sentences"] * len(settings["settings"]) > 0

@@ -26,6 +26,7 @@ def build(task=None, form=None, **options):
         "keep_unfinished": False,
         "no_repeat_ngram_ignore": None,
         "rank_each_step": False,
+        "count_ended": False,
         "draft_placeholders": 0,
         "draft_source": 0,
         "draft_blocks": 0,
@@ -183,6 +184,17 @@ def test_ranking_each_step():
     assert raised.value.problems[-2:] == [
         "--rank-each-step and --sampling exclude each other",
         "--rank-each-step and --draft-source exclude each other",
+    ]
+
+
+def test_counting_ended_hypotheses():
+    assert build({"count_ended": True}).count_ended
+    with pytest.raises(UserError) as raised:
+        build({"rank_each_step": True, "count_ended": True, "draft_source": 3}, beam=1)
+    assert raised.value.problems[-3:] == [
+        "--rank-each-step and --draft-source exclude each other",
+        "--count-ended and --draft-source exclude each other",
+        "--count-ended and --rank-each-step exclude each other",
     ]
 
 

@@ -66,7 +66,8 @@ def random_case(seed):
         [rng.integers(FIRST_WORD, VOCAB_SIZE, size=rng.integers(8)) for _ in range(SENTENCES)],
         [rng.integers(FIRST_WORD, VOCAB_SIZE, size=rng.integers(longest_prefix)) for _ in range(SENTENCES)],
     )
-    return case._replace(options=replace(options, no_repeat_ngram_size=one_of(0, 0, 1, 2)))
+    options = replace(options, no_repeat_ngram_size=one_of(0, 0, 1, 2))
+    return case._replace(options=replace(options, count_ended=not options.rank_each_step and one_of(False, True)))
 
 
 def search(case, **changes):

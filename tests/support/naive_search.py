@@ -115,6 +115,8 @@ def naive_search(
             if tokens[-1] == form.sep or (options.keep_unfinished and step == max_len):
                 finished.append(Finished(total / normalizer(step + 1, options), tokens, log_probs))
         finished = best(sorted(finished, reverse=True), options.beam, gaps)
+        if options.count_ended:
+            candidates = candidates[: options.beam]
         live = best([candidate for candidate in candidates if candidate.tokens[-1] != form.sep], options.beam, gaps)
         if not live or (stops_early(options) and len(finished) >= options.beam):
             break

@@ -16,6 +16,7 @@ SEARCHES = {
     "early stop of fairseq": {"beam": 3, "early_stop": "fairseq"},
     "exact early stop": {"beam": 3, "early_stop": "exact"},
     "rank each step": {"beam": 3, "rank_each_step": True},
+    "count ended": {"beam": 3, "count_ended": True},
     "keep unfinished": {"beam": 3, "keep_unfinished": True, "min_len": 8},
     "no repeated n-grams": {"beam": 3, "no_repeat_ngram_size": 2, "min_len": 6},
     "lengths and temperature": {"beam": 2, "min_len": 3, "max_len_a": 0.2, "temperature": 0.7, "lenpen": 0.5},
