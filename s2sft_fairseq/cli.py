@@ -27,6 +27,7 @@ COMMANDS = {
     "average": ("average checkpoints of a training", "average"),
     "validate": ("compute the loss of a checkpoint on binarized data", "fairseq_command:validate"),
     "generate": ("generate from raw text or binarized data", "generate"),
+    "rerank": ("rank recorded hypotheses again with another length penalty", "rerank"),
     "interactive": ("generate from tokenized lines as they come", "fairseq_command:interactive"),
     "serve": ("answer requests over HTTP, with a page to try a model", "serve"),
     "predict": ("write classes, numbers or answers for binarized texts", "predict"),

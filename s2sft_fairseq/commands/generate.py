@@ -105,6 +105,8 @@ def main(arguments: list[str]) -> None:
     given = {argument.partition("=")[0] for argument in arguments}
     wants_help = bool({"-h", "--help"} & given)
     if not wants_help and not {"--input", "--output"} & given:
+        if "--all-ended" in given:
+            raise UserError("--all-ended needs --input, raw text, and an --output that ends in .jsonl")
         if not_found:
             raise UserError.of(not_found)
         _generate_from_binarized(
@@ -224,6 +226,8 @@ def _file_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[st
         yield f"--output must be another file than --input, but both are {raw.output}"
     if raw.output.suffix == ".gz":
         yield f"--output must not end in .gz, for it is not compressed, but is {raw.output}"
+    if args.get("all_ended") and raw.output.suffix != ".jsonl":
+        yield f"--all-ended needs an --output that ends in .jsonl, but it is {raw.output}"
     if args["nbest"] > 1 and raw.output.suffix != ".jsonl":
         yield f"--nbest {args['nbest']} needs an --output that ends in .jsonl, but it is {raw.output}"
 
@@ -233,6 +237,8 @@ def _shard_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[s
     suffix = raw.output_format or FORMATS[0]
     if raw.actors is not None and raw.actors < 1:
         yield f"--actors must be at least 1, but is {raw.actors}"
+    if args.get("all_ended") and suffix != "jsonl":
+        yield f"--all-ended needs --output-format jsonl, but it is {suffix}"
     if args["nbest"] > 1 and suffix != "jsonl":
         yield f"--nbest {args['nbest']} needs --output-format jsonl, but it is {suffix}"
     if raw.overwrite:

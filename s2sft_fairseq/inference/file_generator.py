@@ -94,7 +94,7 @@ class FileGenerator:
             partial(self.task.inference_step, self.generator, self.models),
             self.task.form,
             batch_planner(self.cfg, self.models, self.task),
-            nbest=self.cfg.generation.nbest,
+            nbest=None if getattr(self.cfg.task, "all_ended", False) else self.cfg.generation.nbest,
             device=self.device,
         )
         lines = HypothesisLines(self.tokenizer, self.generator.symbols_to_strip_from_output, json_lines)

@@ -125,8 +125,8 @@ class TextGenerator:
     form: SequenceForm | EncoderDecoderForm
     plan_batches: Callable[[np.ndarray], list[np.ndarray]]
     """Maps the lengths of laid-out sources to the indices of each batch."""
-    nbest: int = 1
-    """Number of hypotheses of each sentence to keep."""
+    nbest: int | None = 1
+    """Number of hypotheses of each sentence to keep; None: all."""
     device: torch.device | str = "cpu"
     """The device of the batches."""
     sentences: int = 0

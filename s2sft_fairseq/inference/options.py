@@ -88,6 +88,13 @@ class UnilmSearchConfig(SearchConfig):
             "fewer go on from there (default: --beam open ones go on)"
         },
     )
+    all_ended: bool = field(
+        default=False,
+        metadata={
+            "help": "record the search: write all hypotheses that end in it to a .jsonl --output, for s2sft rerank. It "
+            "then runs to the maximum length"
+        },
+    )
     draft_placeholders: int = field(
         default=0,
         metadata={
@@ -293,6 +300,13 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
         if getattr(task, name):
             found += [f"{as_option(name)} and {other} exclude each other" for other in others]
             others = [*others, as_option(name)]
+    if task.all_ended:
+        others = [as_option(name) for name in ("rank_each_step",) if getattr(task, name)]
+        others += ["--early-stop fairseq"] * (early_stop(args, task) == "fairseq")
+        others += ["--sampling"] * args.sampling + given
+        found += [f"--all-ended and {other} exclude each other" for other in others]
+        if args.nbest != 1:
+            found.append(f"--all-ended writes all hypotheses: leave out --nbest, which is {args.nbest}")
     if task.cuda_graphs == "on":
         found += [f"--cuda-graphs on and {option} exclude each other: the shapes of steps change" for option in given]
     if not form.has_placeholders:

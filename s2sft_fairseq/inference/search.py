@@ -175,8 +175,10 @@ class BeamSearch(Search):
         self.tokens = source.new_zeros(len(source), 1, 0)
         self.log_probs = torch.zeros(len(source), 1, 0, device=source.device)
         self.scores = torch.zeros(len(source), 1, device=source.device)
-        self.finished = FinishedHypotheses(len(source), self.options.beam, self.max_tokens, source.device)
-        self.wanted = self.options.nbest or self.options.beam
+        # In each step at most `beam` hypotheses end.
+        kept = self.options.beam * self.max_tokens if self.options.all_ended else self.options.beam
+        self.finished = FinishedHypotheses(len(source), kept, self.max_tokens, source.device)
+        self.wanted = kept if self.options.all_ended else self.options.nbest or kept
         # Indexed by the number of tokens; one more entry than the longest hypothesis needs.
         self.normalizers = self.options.normalizer(torch.arange(self.max_tokens + 2, device=source.device))
 

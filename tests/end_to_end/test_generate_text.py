@@ -77,6 +77,19 @@ def test_equals_generation_from_binarized_data(generate, call_command, options, 
     assert generate("--overwrite")[:3] == ["d c b a", "g f e d", ""]
 
 
+def test_a_recorded_search_is_ranked_again(generate, call_command, tmp_path):
+    """One search with all that ended has the texts of searches with other penalties."""
+    beam = ("--beam", "4")
+    recorded = generate(*beam, "--all-ended", output="search.jsonl")
+    assert max(len(line["hypotheses"]) for line in recorded) > 4
+    chosen = []
+    for penalty in (("--length-penalty", "gnmt", "--lenpen", "0"), ("--length-penalty", "length", "--lenpen", "3")):
+        call_command("rerank", "--input", "search.jsonl", "--output", "again.txt", "--overwrite", *penalty)
+        chosen.append(read(tmp_path / "again.txt"))
+        assert chosen[-1] == generate(*beam, *penalty, "--overwrite")
+    assert chosen[0] != chosen[1]
+
+
 def test_reports_its_work(generate, call_command, options, tmp_path):
     generate()
     words = ("generate", *options, "--input", "in.txt", "--output", "again/out.txt")

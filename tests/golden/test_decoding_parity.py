@@ -1,7 +1,7 @@
 """Greedy and beam decoding compared with the original s2s-ft program."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from s2sft_fairseq.inference.decoder import IncrementalDecoder
 from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.options import SearchOptions
+from s2sft_fairseq.inference.reranking import Ranking
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
@@ -120,10 +121,13 @@ def test_scores_along_the_recorded_beams(variant):
         assert compared >= frames.sum()  # each valid frame has a live hypothesis
 
 
-def best_hypotheses(variant: str, **changes: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the name of each recorded case, and our best hypotheses under s2s-ft's length penalty."""
-    settings = load(f"decode_{variant}")[1]
-    for name, setting in settings["settings"].items():
+def best_hypotheses(
+    variant: str, names: Sequence[str] | None = None, **changes: Any
+) -> Iterator[tuple[str, list[list[dict[str, Any]]]]]:
+    """Yield the name of each recorded case, by default of all, and our hypotheses under s2s-ft's length penalty."""
+    settings = load(f"decode_{variant}")[1]["settings"]
+    for name in names or settings:
+        setting = settings[name]
         mode = setting["mode"]
         form = decoding_form(variant, mode)
         options = SearchOptions(
@@ -138,7 +142,7 @@ def best_hypotheses(variant: str, **changes: Any) -> Iterator[tuple[str, list[di
         )
         generator = SequenceGenerator([decoding_model(variant)], form, options)
         results = generator.generate([], {"net_input": {"src_tokens": sources(variant, form)}})
-        yield name, [hypotheses[0] for hypotheses in results]
+        yield name, results
 
 
 def best_scores(variant: str, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +150,7 @@ def best_scores(variant: str, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     arrays, _ = load(f"decode_{variant}")
     ours, theirs = [], []
     for name, found in best_hypotheses(variant, **changes):
-        ours += [hypothesis["score"].item() for hypothesis in found]
+        ours += [best["score"].item() for best, *_ in found]
         theirs += arrays[f"{name}/best_score"].tolist()
     return np.array(ours), np.array(theirs)
 
@@ -167,9 +171,26 @@ def test_the_search_of_the_original(variant, early_stop):
     arrays, settings = load(f"decode_{variant}")
     compared = 0
     for name, found in best_hypotheses(variant, early_stop=early_stop, count_ended=True):
-        for hypothesis, tokens, length in zip(found, arrays[f"{name}/pred"], arrays[f"{name}/pred_len"], strict=True):
-            assert hypothesis["tokens"].tolist() == tokens[:length].tolist(), name
+        for (best, *_), tokens, length in zip(found, arrays[f"{name}/pred"], arrays[f"{name}/pred_len"], strict=True):
+            assert best["tokens"].tolist() == tokens[:length].tolist(), name
             compared += 1
-        scores = torch.stack([hypothesis["score"] for hypothesis in found]).numpy()
+        scores = torch.stack([best["score"] for best, *_ in found]).numpy()
         np.testing.assert_allclose(scores, arrays[f"{name}/best_score"], atol=1e-4, rtol=0)
     assert compared == settings["num_sentences"] * len(settings["settings"]) > 0
+
+
+def test_a_recorded_search_is_ranked_again():
+    """What the program's own script does with a trace: one search has the texts of all its length penalties."""
+    variant, by_search = "rel", {}
+    arrays, settings = load(f"decode_{variant}")
+    for name, setting in settings["settings"].items():
+        by_search.setdefault(name.rsplit("/", 1)[0], []).append((name, setting["length_penalty"]))
+    names = [of_one[0][0] for of_one in by_search.values()]
+    for name, found in best_hypotheses(variant, names, count_ended=True, all_ended=True):
+        for other, lenpen in by_search[name.rsplit("/", 1)[0]]:
+            lines = zip(found, arrays[f"{other}/pred"], arrays[f"{other}/pred_len"], strict=True)
+            for hypotheses, tokens, length in lines:
+                written = [{"tokens": one["tokens"].tolist(), "positional_scores": one["positional_scores"].tolist()}
+                           for one in hypotheses]  # fmt: skip
+                best, *_ = Ranking("gnmt", lenpen).rank(written)
+                assert best["tokens"] == tokens[:length].tolist(), other

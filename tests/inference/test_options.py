@@ -27,6 +27,7 @@ def build(task=None, form=None, **options):
         "no_repeat_ngram_ignore": None,
         "rank_each_step": False,
         "count_ended": False,
+        "all_ended": False,
         "draft_placeholders": 0,
         "draft_source": 0,
         "draft_blocks": 0,
@@ -195,6 +196,17 @@ def test_counting_ended_hypotheses():
         "--rank-each-step and --draft-source exclude each other",
         "--count-ended and --draft-source exclude each other",
         "--count-ended and --rank-each-step exclude each other",
+    ]
+
+
+def test_recording_a_search():
+    assert build({"all_ended": True}).all_ended
+    with pytest.raises(UserError) as raised:
+        build({"all_ended": True, "rank_each_step": True, "early_stop": "fairseq"}, beam=3, nbest=2)
+    assert raised.value.problems == [
+        "--all-ended and --rank-each-step exclude each other",
+        "--all-ended and --early-stop fairseq exclude each other",
+        "--all-ended writes all hypotheses: leave out --nbest, which is 2",
     ]
 
 
