@@ -125,6 +125,7 @@ def _problems(recipe: Recipe, name: str, values: Sequence[str], text: str) -> li
             recipe.settings.declared[name].read(name, value)
         except UserError as error:
             problems.append(f"--grid {text}: {error}")
+            continue
         if not _VALUE.fullmatch(value):
             problems.append(f"--grid {text}: a value must be a word or a number, but is {value!r:.60}")
     return problems

@@ -55,13 +55,13 @@ def test_cells():
 def test_mistakes():
     recipe = open_recipe("e2e", ["--updates", "9"])
     with pytest.raises(UserError) as error:
-        read_ranges(recipe, ["seed=1,2", "lr=../x", "epochs=0,2", "batch"], ["--lr=3"])
+        read_ranges(recipe, ["seed=1,2", "lr=x", "noise_symbol=../x", "epochs=0,2", "dropout"], ["--lr=3"])
     assert [problem.split(", but")[0] for problem in error.value.problems] == [
         f"--grid must be NAME=VALUE,VALUE with one of {', '.join(recipe.searched)}",
-        "--grid lr=../x: a value must be a word or a number",
+        "--grid lr=x: --lr must be a number of at least 0",
+        "--grid noise_symbol=../x: a value must be a word or a number",
         "--grid epochs=0,2: --epochs must be a whole number of at least 1",
-        "--grid batch: --batch must be a whole number of at least 1",
-        "--grid batch: a value must be a word or a number",
+        "--grid dropout: a value must be a word or a number",
         "--grid has lr, and so it must not be given by --lr",
         "--grid has epochs, which have no effect with --updates",
     ]
