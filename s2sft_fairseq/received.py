@@ -2,7 +2,8 @@
 
 A folder that was received may hold a pipe, which blocks whoever opens it, a device without end, or a link to a file of
 this machine, which an export would copy. So each part of such a folder passes `part` before it is opened: it must be a
-regular file within its folder. Files that the user names, such as a corpus, need not be in any folder, and may be pipes
+regular file within its folder. A pointer of git-LFS, which stands in the place of a large file that was not fetched, is
+named as what it is. Files that the user names, such as a corpus, need not be in any folder, and may be pipes
 (`s2sft_fairseq.data.bounded_files.readable`).
 """
 
@@ -20,6 +21,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+_POINTER, _LARGEST_POINTER = b"version https://git-lfs.github.com/spec/", 1024
 # A cache of Hugging Face is models--OWNER--NAME/snapshots/REVISION, whose files are links to models--OWNER--NAME/blobs.
 _CACHES, _SNAPSHOTS = ("models--", "datasets--"), "snapshots"
 
@@ -28,9 +30,9 @@ def regular_file(path: Path) -> Path:
     """Return the path of a file that the user names, after a check that it is a regular file or a link to one.
 
     Raises:
-        UserError: it does not exist, or is a pipe, a device, a socket or a folder.
+        UserError: it does not exist, is a pipe, a device, a socket or a folder, or holds a pointer of git-LFS.
     """
-    if problem := _kind_problem(path):
+    if problem := _kind_problem(path) or pointer_problem(path):
         raise UserError(problem)
     return path
 
@@ -43,8 +45,8 @@ def part(path: Path, folder: Path | None = None) -> Path:
         folder: the folder; None: the parent of the file.
 
     Raises:
-        UserError: it does not exist, is no regular file, or is a link that leads out of the folder. Links within one
-            model of Hugging Face's cache are allowed.
+        UserError: it does not exist, is no regular file, holds a pointer of git-LFS, or is a link that leads out of the
+            folder. Links within one model of Hugging Face's cache are allowed.
     """
     if problem := _part_problem(path, folder or path.parent):
         raise UserError(problem)
@@ -70,6 +72,16 @@ def check_parts(paths: Iterable[Path], folder: Path | None = None) -> None:
         raise UserError.of(problems)
 
 
+def check_regular(paths: Iterable[Path]) -> None:
+    """Check files that may be links to files of other folders, as the user's own may.
+
+    Raises:
+        UserError: naming every one that `regular_file` refuses.
+    """
+    if problems := list(filter(None, (_kind_problem(path) or pointer_problem(path) for path in paths))):
+        raise UserError.of(problems)
+
+
 def part_problems(paths: Iterable[Path], folder: Path | None = None) -> Iterator[str]:
     """Yield why `part` refuses paths; those that do not exist are left out."""
     for path in filter(os.path.lexists, paths):
@@ -82,11 +94,25 @@ def _part_problem(path: Path, folder: Path) -> str | None:
         return problem
     root = _root(Path(os.path.realpath(folder)))
     if Path(os.path.realpath(path)).is_relative_to(root):
-        return None
+        return pointer_problem(path)
     return (
         f"{path} must be a file of its folder, but is a link that leads out of it{_target(path)}: if you trust the "
         "folder, copy the file to its place"
     )
+
+
+def pointer_problem(path: Path) -> str | None:
+    """Return the message for a regular file that holds a pointer of git-LFS; None for any other."""
+    try:
+        if path.stat().st_size > _LARGEST_POINTER:
+            return None
+        with path.open("rb") as file:
+            is_pointer = file.read(len(_POINTER)) == _POINTER
+    except OSError:  # reading the file gives a better message
+        return None
+    if not is_pointer:
+        return None
+    return f"{path} is a pointer of git-LFS: the file itself was not fetched (git lfs pull fetches it)"
 
 
 def _kind_problem(path: Path) -> str | None:

@@ -283,8 +283,8 @@ def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, 
     matrices: Weights = {}
     unused, problems = [], []
     ours_of = {name: names.get(today) or names.get(family.base + today) for name, today in spelled.items()}
-    # The second name of the bias comes last, so that it takes the place of the first.
-    for name, today in sorted(spelled.items(), key=lambda pair: pair[1] == family.second_bias):
+    # Current names come after older ones, and the second name of the bias last: the last of several names counts.
+    for name, today in sorted(spelled.items(), key=lambda pair: (pair[1] == family.second_bias, pair[0] == pair[1])):
         value, ours = source.pop(name).detach(), ours_of[name]
         if today in family.tied:
             unused.append(name)

@@ -6,12 +6,14 @@ weights: a folder, or a file in it        files beside the weights
 ``model.safetensors``, or its index       ``config.json``
 ``pytorch_model.bin``, or its index       ``config.json``
 ``NAME.bin`` of UniLM                     ``NAME-config.json``, ``NAME-vocab.txt``
+``NAME.ckpt``, ``NAME.pth``, ``NAME.pt``    ``config.json``; the weights may be under ``state_dict`` or ``model``
 ``model.pt`` of fairseq                   ``dict.txt``; the configuration is in the file
 ``deltalm-base.pt`` of DeltaLM              ``dict.txt``, ``spm.model``
 ``NAME.pdparams`` of Baidu's ERNIE        ``ernie_config.json`` or ``model_config.json``
 ========================================  ==========================================================================
 """
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +38,11 @@ WEIGHTS = (
     "model.pt",
 )
 _LONGEST_NAME = 120
+# Keys under which programs of training save the weights, beside the state of the optimizer: Lightning's comes first.
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
+# torch.compile, FSDP, activation checkpointing and DeepSpeed put modules of these names around those of the model.
+_AROUND = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")
+_PARALLEL = "module."  # DistributedDataParallel
 CONFIGS = ("config.json", "ernie_config.json", "model_config.json")
 
 
@@ -106,7 +113,8 @@ def _weights_of(folder: Path) -> list[Path]:
     """Return the files of weights in a folder, of the first kind in order of preference that it has."""
     named = [file for file in sorted(folder.glob("*.bin")) if has_part(file.with_name(_config_names(file)[0]))]
     usual = [folder / name for name in WEIGHTS if has_part(folder / name)]
-    found = usual[:1] or named or sorted(folder.glob("*.pdparams")) or sorted(folder.glob("*.pt"))
+    others = (sorted(folder.glob(pattern)) for pattern in ("*.pdparams", "*.pt", "*.ckpt", "*.pth"))
+    found = usual[:1] or named or next(filter(None, others), [])
     check_parts(found)
     return found
 
@@ -148,17 +156,29 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
     if options is not None and isinstance(state.get("model"), dict):
         inner = checked_kinds(file, _fairseq_options(file, options))
         state = state["model"]
-    elif isinstance(state.get("state_dict"), dict):
-        state = state["state_dict"]
+    elif wrapper := next((name for name in _WRAPPERS if isinstance(state.get(name), dict)), None):
+        state = state[wrapper]
     elif isinstance(state.get("weights"), dict):  # official DeltaLM: its sizes follow from the shapes
         state, inner = state["weights"], {"_name": "deltalm"}
     if strange := [
         f"{_plain(name)} is a {type(value).__name__}" for name, value in state.items() if not isinstance(value, Tensor)
     ]:
         raise UserError(f"{file} must hold tensors by name, but {', '.join(strange[:5])}")
-    if state and all(name.startswith("module.") for name in state):  # saved from within DistributedDataParallel
-        state = {name.removeprefix("module."): value for name, value in state.items()}
-    return state, inner
+    return _unwrapped(file, state), inner
+
+
+def _unwrapped(file: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by the names of the model itself, without those of the modules that training put around it.
+
+    Raises:
+        UserError: two tensors would have the same name.
+    """
+    names = {name: _AROUND.sub("", name) for name in state}
+    if all(name.startswith(_PARALLEL) for name in names.values()):
+        names = {name: inner.removeprefix(_PARALLEL) for name, inner in names.items()}
+    if len(set(names.values())) < len(names):
+        raise UserError(f"{file} must hold each tensor once, but has some with and without _orig_mod. in their names")
+    return {names[name]: value for name, value in state.items()}
 
 
 def _fairseq_options(file: Path, options: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.received import pointer_problem
 
 LONGEST_LINE = 2**26
 """Maximum number of bytes of a line; texts for models are less than a hundredth of it."""
@@ -99,10 +100,13 @@ def readable(path: Path) -> Path:
     """Return a file with the contents of `path` that can be read repeatedly: `path`, or for a pipe a copy.
 
     Raises:
-        UserError: `path` is a device such as /dev/zero, or a pipe holds more than can be copied.
+        UserError: `path` is a device such as /dev/zero, a pipe holds more than can be copied, or the file is a
+            pointer of git-LFS.
     """
     is_stream = path.exists() and not path.is_file() and not path.is_dir()
     if not is_stream:
+        if problem := pointer_problem(path):
+            raise UserError(problem)
         return path
     copy = _copy_of_stream(path.absolute(), path.stat().st_ino)
     return Path(f"/proc/self/fd/{copy.fileno()}")

@@ -97,7 +97,7 @@ def read_model(checkpoint: Path, tokenizer_dir: Path | None = None) -> DeltaLM:
     file = weights_file(checkpoint)
     state = load_checkpoint(file, lazily=True)
     check_finite(file, state["model"])
-    vocabulary = read_vocabulary(folder)
+    vocabulary = read_vocabulary(folder, to_copy=True)
     dictionary = PretrainedDictionary.of(vocabulary.symbols)
     options = section(state, "model")
     found = read_deltalm(state["model"], options, dictionary.pad())

@@ -45,7 +45,7 @@ def export_to_hugging_face(
         )
     is_converted = checkpoint.is_dir() and not is_model_folder(checkpoint)
     weights, sizes, head = read_model(weights_file(checkpoint), pretrained)
-    vocabulary = read_vocabulary(folder)
+    vocabulary = read_vocabulary(folder, to_copy=True)
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")

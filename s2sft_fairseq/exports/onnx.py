@@ -53,7 +53,7 @@ def export_to_onnx(original: Original, destination: Path, texts: Sequence[str], 
             write_graph(model, folder / ENGINES[NAME])
         training = read_config(original.folder)["training"]
         _write_config(state, training, sum(value.numel() for value in weights.values()), staging, quantize)
-        for name in {*read_vocabulary(original.folder).files, DICTIONARY}:
+        for name in {*read_vocabulary(original.folder, to_copy=True).files, DICTIONARY}:
             shutil.copyfile(original.folder / name, staging / name)
     exported = Exported(open_onnx(destination), original)
     _compare(original.model, destination, texts, original.weight_file, exported, quantize)

@@ -128,7 +128,7 @@ def write_tokenizer_of_sources(
     Raises:
         UserError: no tokenizer of transformers gives the same ids.
     """
-    vocabulary = read_vocabulary(folder)
+    vocabulary = read_vocabulary(folder, to_copy=True)
     with TemporaryDirectory() as temporary:
         if "encoder.json" in vocabulary.files:
             # Replace the ids that fairseq gives GPT-2's tokens by those of RoBERTa.

@@ -16,7 +16,7 @@ from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, read
 from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, fit_problems, is_deltalm, read_deltalm
 from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, is_bart, read_bart
 from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
-from s2sft_fairseq.checkpoints.families import recognize
+from s2sft_fairseq.checkpoints.families import recognize, within
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
 from s2sft_fairseq.checkpoints.state_checks import layout_problems
@@ -111,10 +111,18 @@ def convert_encoder(checkpoint: SourceCheckpoint) -> Conversion:
             or wrong.
     """
     weights, config = checkpoint.weights, checkpoint.config
+    prefix = within(weights, config)
+    outside = [name for name in weights if not name.startswith(prefix)]
+    if prefix:
+        weights = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name not in outside}
     try:
-        return read(recognize(weights, config), weights, config, parameter_shapes)
+        conversion = read(recognize(weights, config), weights, config, parameter_shapes)
     except UserError as error:
         raise UserError(f"{checkpoint.file}: {error}") from None
+    if prefix:
+        conversion.notes.append(f"the encoder is {prefix.removesuffix('.')} of a larger module")
+        conversion.unused += outside
+    return conversion
 
 
 def compare_ids(config: Mapping[str, Any], padding: int | None, symbols: Sequence[str]) -> list[str]:
@@ -261,11 +269,11 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
     folder = folder or beside
     if has_part(beside / DICTIONARY) and not has_part(folder / DICTIONARY):
         # The dictionary beside a fairseq checkpoint has its ids; the files of the tokenizer may be in another folder.
-        for name in find_files(folder)[1]:
+        for name in find_files(folder, to_copy=True)[1]:
             shutil.copyfile(folder / name, staging / name)
         shutil.copyfile(beside / DICTIONARY, staging / DICTIONARY)
         return read_vocabulary(staging)
-    vocabulary = read_vocabulary(folder)
+    vocabulary = read_vocabulary(folder, to_copy=True)
     for name in vocabulary.files:
         shutil.copyfile(folder / name, staging / name)
     return vocabulary

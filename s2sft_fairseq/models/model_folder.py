@@ -59,7 +59,7 @@ def export_folder(
         raise UserError(f"{checkpoint} must be a checkpoint of s2sft train or a model folder, but is neither")
     check_finite(checkpoint, state["model"])
     state = without_adapters(state, checkpoint, pretrained)
-    vocabulary = read_vocabulary(folder)
+    vocabulary = read_vocabulary(folder, to_copy=True)
     rows = len(_token_embedding(checkpoint, state["model"]))
     if len(vocabulary.symbols) != rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")

@@ -20,12 +20,13 @@ from s2sft_fairseq.data.dictionary import (
     PretrainedDictionary,
 )
 from s2sft_fairseq.errors import UserError, shown
-from s2sft_fairseq.received import check_parts, has_part
+from s2sft_fairseq.received import check_parts, check_regular
 from s2sft_fairseq.tokenization.growth import check_growth
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
 ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+_MODEL_CONFIG = "config.json"  # in the folders of models and encoders, which come from others
 XLMR_MODEL = "sentencepiece.bpe.model"
 # Of a tokenizer.json; the library's time per word grows with its square, and all real files have 100.
 LONGEST_WORD = 1_000
@@ -66,16 +67,21 @@ class Vocabulary:
         return [token for token in self.added if write_symbol(token) not in special]
 
 
-def read_vocabulary(folder: Path) -> Vocabulary:
+def read_vocabulary(folder: Path, *, to_copy: bool = False) -> Vocabulary:
     """Read the vocabulary of a tokenizer. If there is a ``dict.txt``, it determines the ids.
 
+    Args:
+        folder: the folder of the tokenizer, or of a model or encoder with its tokenizer.
+        to_copy: the files will be copied: links that lead out of the folder are refused, as in the folder of a model.
+
     Raises:
-        UserError: the folder holds no tokenizer, or its files are damaged or contradict each other.
+        UserError: the folder holds no tokenizer, or its files are damaged, contradict each other or are refused by
+            `s2sft_fairseq.received`.
     """
     if not folder.is_dir():
         raise UserError(f"tokenizer folder {folder} " + ("must be a folder" if folder.exists() else "does not exist"))
-    scheme, files = find_files(folder)
-    files = [*files, *(name for name in COMPANIONS if has_part(folder / name))]
+    scheme, files = find_files(folder, to_copy=to_copy)
+    files = [*files, *(name for name in COMPANIONS if (folder / name).is_file())]
     check_files(*(folder / name for name in (DICTIONARY, *files)))
     symbols = _symbols(folder, scheme, files)
     added = _read_added_tokens(folder / ADDED_TOKENS)
@@ -95,14 +101,19 @@ def is_tokenizer_file(name: str) -> bool:
     return name in names or name.endswith(".model") or _is_codes(name)
 
 
-def find_files(folder: Path) -> tuple[str | None, list[str]]:
+def find_files(folder: Path, *, to_copy: bool = False) -> tuple[str | None, list[str]]:
     """Return the scheme of the tokenizer in a folder, and the names of its files.
 
+    Args:
+        folder: the folder.
+        to_copy: the files will be copied; see `read_vocabulary`.
+
     Raises:
-        UserError: there is no tokenizer, or there are several files to choose from.
+        UserError: there is no tokenizer, there are several files to choose from, or some are refused.
     """
     names = sorted(path.name for path in folder.iterdir() if not path.is_dir())
-    check_parts(folder / name for name in names if is_tokenizer_file(name) or name == DICTIONARY)
+    check = check_parts if to_copy or (folder / _MODEL_CONFIG).exists() else check_regular
+    check(folder / name for name in names if is_tokenizer_file(name) or name == DICTIONARY)
     models = [XLMR_MODEL] if XLMR_MODEL in names else [name for name in names if name.endswith(".model")]
     codes = list(filter(_is_codes, names))
     for what, found in (("SentencePiece models", models), ("files of fastBPE codes", codes)):
@@ -132,7 +143,7 @@ def _is_codes(name: str) -> bool:
 
 
 def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str]:
-    if has_part(folder / DICTIONARY):
+    if (folder / DICTIONARY).is_file():
         return list(PretrainedDictionary.load(str(folder / DICTIONARY)).symbols)
     if scheme == "fastbpe" or "encoder.json" in files:
         raise UserError(f"{folder} must hold dict.txt beside {', '.join(files)}, which do not have the model's ids")
@@ -191,7 +202,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: the file is not a JSON object, or a setting of `_SWITCHES` is not true, false or null.
     """
     path = folder / TOKENIZER_CONFIG
-    config = read_json_object(path) if has_part(path) else {}
+    config = read_json_object(path) if path.is_file() else {}
     if problems := [
         f"{path}: {name} must be true, false or null, but is {shown(config[name])}"
         for name in _SWITCHES
@@ -316,7 +327,7 @@ def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:
-    return dict(sorted(read_ids(path).items(), key=lambda item: item[1])) if has_part(path) else {}
+    return dict(sorted(read_ids(path).items(), key=lambda item: item[1])) if path.is_file() else {}
 
 
 def _extend(symbols: list[str], added: Mapping[str, int], path: Path) -> None:
@@ -326,7 +337,12 @@ def _extend(symbols: list[str], added: Mapping[str, int], path: Path) -> None:
         if number == len(symbols):
             symbols.append(symbol)
         elif number > len(symbols):
-            problems.append(f"{path}: {symbol} must have the next free id, {len(symbols)}, but has {number}")
+            free = str(len(symbols)) if number == len(symbols) + 1 else f"{len(symbols)} to {number - 1}"
+            problems.append(
+                f"{path}: {symbol} must have the next free id, {len(symbols)}, but has {number}, and no "
+                f'token has {free}: if the model has these rows, name their tokens, such as "[unused]": {len(symbols)}'
+            )
+            break
         elif symbols[number] != symbol:
             problems.append(f"{path}: {symbol} has the id {number}, which is that of {symbols[number]}")
     if problems:

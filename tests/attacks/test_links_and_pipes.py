@@ -110,6 +110,19 @@ def test_a_tokenizer(sources, tmp_path, replace, name):
     refused(folder, name, replace, open_tokenizer)
 
 
+def test_a_tokenizer_of_the_user(sources, tmp_path):
+    """Its files may be links to files elsewhere, but are not copied."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "vocab.txt").symlink_to(sources / "bert" / "vocab.txt")
+    assert open_tokenizer(folder).encode("w5") == "w5"
+    with pytest.raises(UserError, match=rf"{folder}/vocab\.txt must be a file of its folder"):
+        export_folder(sources / "model", tmp_path / "made", folder)
+    os.mkfifo(folder / "tokenizer.json")
+    with pytest.raises(UserError, match=rf"{folder}/tokenizer\.json must be a file, but is a pipe"):
+        open_tokenizer(folder)
+
+
 def test_checksums(sources, tmp_path, replace):
     folder = shutil.copytree(sources / "encoder", tmp_path / "encoder")
     assert list(check_folder(folder)) == []

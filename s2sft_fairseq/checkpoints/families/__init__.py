@@ -1,10 +1,11 @@
 """The families of encoders that can be converted, each described in one module."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, Family, Sizes
+from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, TOKENS, Family, Sizes
 from s2sft_fairseq.checkpoints.families.bert import BERT
 from s2sft_fairseq.checkpoints.families.deberta import DEBERTA, DEBERTA_DISCRIMINATOR
 from s2sft_fairseq.checkpoints.families.electra import ELECTRA
@@ -26,6 +27,7 @@ FAMILIES = (
 )
 _WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
 """The families in whose formats models are exported, whatever format they were read from."""
+_DEEPEST = 4  # parts of the name of an encoder in a larger module
 _SHOWN = 120  # maximum number of characters of a name in a message
 _SWITCHES = (
     *("norm", "embedding_norm", "layer_norm_position", "feed_forward", "biases", "key_value_heads", "lm_head"),
@@ -56,6 +58,38 @@ def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
         f"{', '.join(sorted(kinds))}, but is {shown(kind)}; its parameters: {shown_names}, "
         f"...{_nearest(names)}"
     )
+
+
+def within(names: Iterable[str], config: Mapping[str, Any]) -> str:
+    """Return the prefix of the names of an encoder that is part of a larger module, such as ``model.``; "" for none.
+
+    Args:
+        names: the names of all parameters.
+        config: the configuration.
+
+    Raises:
+        UserError: several parts of the module are such encoders.
+    """
+    kind = config.get("model_type")
+    families = [family for family in FAMILIES if kind is None or kind in family.model_types]
+    found = {prefix for family in families for prefix in _prefixes(family, names)}
+    if len(found) > 1 and "" not in found:
+        parts = ", ".join(sorted(prefix[:_SHOWN] for prefix in found)[:5])
+        raise UserError(f"this must be one encoder, but it has several, with the names {parts}: save one of them")
+    return "" if len(found) != 1 else found.pop()
+
+
+def _prefixes(family: Family, names: Iterable[str]) -> Iterator[str]:
+    """Yield what stands before the name of the family's token embedding."""
+    theirs = next(theirs for theirs, ours in family.parameters.items() if ours == TOKENS)
+    last = theirs.removeprefix(family.base)
+    for name in names:
+        if not family.respell(name).endswith(last):
+            continue
+        parts = name.split(".")
+        prefixes = [".".join(parts[:depth]) + "." * bool(depth) for depth in range(min(len(parts), _DEEPEST))]
+        known = (theirs, last)
+        yield from islice((each for each in prefixes if family.respell(name.removeprefix(each)) in known), 1)
 
 
 def _nearest(names: Sequence[str]) -> str:

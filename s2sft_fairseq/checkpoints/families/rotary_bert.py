@@ -181,6 +181,7 @@ GTE = Family(
         (r"\.attn_ln\.", ".post_attention_layernorm."),
         (r"\.mlp_ln\.", ".post_mlp_layernorm."),
         (r"^lm_head\.norm\.", "lm_head.layer_norm."),
+        (r"^lm_head\.bias$", "lm_head.decoder.bias"),
     ),
     unused=_UNUSED,
     tied=("lm_head.decoder.weight",),
