@@ -2,11 +2,12 @@
 
 import argparse
 import importlib
+import io
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -75,6 +76,27 @@ def run(name: str, arguments: list[str]) -> None:
             raise UserError.of(problems)
     with _forked_workers():
         importlib.import_module(f"fairseq_cli.{name}").cli_main()
+
+
+def training_problems(arguments: list[str]) -> list[str]:
+    """Return what is wrong with the options of ``s2sft train``, as its parser finds it, without a training."""
+    from fairseq import options
+
+    words, before = [*_defaults("train", arguments), *complete(arguments)], sys.argv[1:]
+    printed = io.StringIO()
+    set_arguments(words)  # fairseq's parser looks for --user-dir there
+    try:
+        other_names.refuse(arguments, other_names.TRAIN)
+        with redirect_stderr(printed), redirect_stdout(printed):
+            options.parse_args_and_arch(options.get_training_parser(DEFAULT_TASK), words)
+    except UserError as error:
+        return error.problems
+    except SystemExit:  # the parser prints its usage, and the error in the last line
+        last = printed.getvalue().rstrip().rpartition("\n")[2]
+        return [last.partition(": error: ")[2] or "--help must be left out"]
+    finally:
+        set_arguments(before)
+    return []
 
 
 def hydra_train(arguments: list[str]) -> None:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.data.bounded_files import read_json_object
@@ -113,17 +113,11 @@ class Stages:
         Raises:
             UserError: one of the files exists, but was made with other settings.
         """
-        now = {name: "" if value is None else str(value) for name, value in settings.items()}
         if not file.exists() or not any((file.parent / name).exists() for name in made):
-            text = json.dumps(now, indent=1, ensure_ascii=False)
+            text = json.dumps(as_texts(settings), indent=1, ensure_ascii=False)
             write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
-        try:
-            before = read_json_object(file)
-        except UserError:  # an earlier version of this package wrote another format
-            before = {}
-        changed = [name for name in now | before if now.get(name, "") != before.get(name, "")]
-        if changed:
-            lines = [f"  {name}: before {before.get(name, '')}, now {now.get(name, '')}" for name in changed]
+        if changed := changes(file, settings):
+            lines = [f"  {name}: before {before}, now {now}" for name, (before, now) in changed.items()]
             heading = f"{file.parent} holds files that were made with other settings; name another folder, or remove it"
             raise UserError("\n".join([heading, *lines]))
 
@@ -168,6 +162,22 @@ class Stages:
             draw([read_run(folder)], folder / "training.png")
         except (ImportError, UserError) as error:
             self.say(f"no plot of the training: {error}")
+
+
+def as_texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as texts, which are compared; None is "" as if it were not given."""
+    return {name: "" if value is None else str(value) for name, value in settings.items()}
+
+
+def changes(file: Path, settings: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+    """Return the settings that differ from those in a file of `Stages.pin`, with both values."""
+    try:
+        before = read_json_object(file)
+    except UserError:  # an earlier version of this package wrote another format
+        before = {}
+    now = as_texts(settings)
+    pairs = {name: (before.get(name, ""), now.get(name, "")) for name in now | before}
+    return {name: (one, other) for name, (one, other) in pairs.items() if one != other}
 
 
 def _remove(partial: Path) -> None:

@@ -5,23 +5,25 @@ the model generates from a part of the validation set. The scores determine the 
 """
 
 import contextlib
+import copy
 import json
 import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from s2sft_fairseq import __version__
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
-from s2sft_fairseq.data.bounded_files import read_json_object
+from s2sft_fairseq.data.bounded_files import read_json_object, whole_number
 from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.files import locked
+from s2sft_fairseq.files import locked, write_whole
 from s2sft_fairseq.hub import is_hub_name, tokenizer_path
 from s2sft_fairseq.recipes import finetune_plan
-from s2sft_fairseq.recipes.engine import Call, options
+from s2sft_fairseq.recipes.engine import Call, as_texts, changes, like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
 from s2sft_fairseq.recipes.finetune_data import PINNED, fingerprint, output_problems, to_files
 from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
@@ -39,6 +41,22 @@ if TYPE_CHECKING:
 STAGES = ("corpus", "encoder", "tokens", "plan.json", "binarized", "scored.txt", "model")
 """What the stages make in the output, one after the other."""
 DEFAULT, GIVEN, UNSET = "default", "given", (None, "", "auto")
+OF_TRAINING = frozenset(("further", *SETTINGS)).difference(
+    ("chosen_on", "scored_on", "held_out", "max_source", "max_target"), RUN_OPTIONS
+)
+"""Settings that only the training and what follows depend on."""
+OWN_OPTIONS = ("--save-dir", "--log-file", "--log-format", "--no-save")
+"""Options of ``s2sft train`` on whose values the stages depend."""
+LEAST_TRAINING: dict[str, Any] = {
+    "updates": 1,
+    "warmup": 1,
+    "batch": 1,
+    "lr": "1e-4",
+    "amp": "off",
+    "max_source": 64,
+    "max_target": 64,
+}
+"""Settings that the plan chooses later, for a check of the other options of the training."""
 TARGET_MASK_PROB = {"masked": "0.5", "pseudo_masked": "0"}
 HEAD = {"fit_head": ("lm_head.dense.weight", "src"), "output_prior": ("lm_head.bias", "tgt")}
 """For options of ``s2sft convert``, the parameter that the option computes, and the side of the texts for that."""
@@ -49,6 +67,8 @@ class Finetuning(Trials):
 
     run_options: ClassVar = RUN_OPTIONS
     declared: ClassVar = SETTINGS
+    earlier: Mapping[str, Any] = MappingProxyType({})
+    """Of a training that goes on: the updates of the model that it began from, and its path."""
 
     def __init__(
         self,
@@ -57,6 +77,7 @@ class Finetuning(Trials):
         given: Mapping[str, Any],
         further: Sequence[str],
         call: Call,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         """Check files and settings.
 
@@ -67,6 +88,7 @@ class Finetuning(Trials):
             given: values of settings.
             further: options of ``s2sft train``, which have precedence.
             call: runs a command.
+            data: in place of files the sets of a program, see `to_files`; they are written when all else is checked.
 
         Raises:
             UserError: lists all problems of files and settings.
@@ -89,7 +111,12 @@ class Finetuning(Trials):
         vars(settings).update(not_here, separator="")
         super().__init__("finetune", _PAIRS, settings, further, call)
         self.files, self.fields = {name: paths for name, paths in files.items() if paths}, fields
-        if problems := list(self.problems()):
+        problems = list(self.problems(needs_files=data is None)) or list(self.training_problems())
+        if data is not None and not problems:
+            leaves_out = bool(given.get("skip_malformed"))
+            self.files = to_files(data, self.output / "pairs", fields, skip_malformed=leaves_out)
+            problems = list(self.problems())
+        if problems:
             raise UserError.of(problems)
         self.find_encoder()
         self.model, self.record = self.output / "model", {"seconds": {}}
@@ -98,7 +125,7 @@ class Finetuning(Trials):
         """Return "": a training has no folder of its own within the output."""
         return ""
 
-    def problems(self) -> Iterator[str]:
+    def problems(self, *, needs_files: bool = True) -> Iterator[str]:
         """Yield the problems of files and settings."""
         s = self.settings
         if not s.output:
@@ -112,11 +139,25 @@ class Finetuning(Trials):
             )
         elif Path(s.encoder).is_file() and not s.tokenizer_dir:
             yield f"--tokenizer-dir is needed for {s.encoder}: the folder of the encoder that it was trained from"
-        if "train" not in self.files:
+        if needs_files and "train" not in self.files:
             yield "--train is needed: a .jsonl, .tsv or .csv file, or two line-aligned files"
         for name, paths in self.files.items():
             yield from file_problems(f"--{name}", paths)
         yield from metric_problems(s.metric)
+
+    def training_problems(self) -> Iterator[str]:
+        """Yield the problems of the options of ``s2sft train``; numbers that are not known yet have a value."""
+        given = {word.partition("=")[0] for word in self.further}
+        yield from (f"{option} is set by s2sft finetune: leave it out" for option in OWN_OPTIONS if option in given)
+        from s2sft_fairseq import plugin  # noqa: F401  (imports PyTorch, and patches fairseq)
+        from s2sft_fairseq.commands import fairseq_command
+
+        trial = copy.copy(self)
+        trial.settings = Settings(self.settings.declared)
+        unknown = {name: value for name, value in LEAST_TRAINING.items() if getattr(self.settings, name) in UNSET}
+        vars(trial.settings).update(vars(self.settings) | unknown)
+        with like_a_process():
+            yield from fairseq_command.training_problems(trial.training())
 
     def find_encoder(self) -> None:
         """Replace the names of encoder and tokenizer on the hub by the folders of their files."""
@@ -139,7 +180,16 @@ class Finetuning(Trials):
 
     def run(self) -> None:
         """Run all stages that are not done yet, and print a report."""
-        with locked(self.output), self.interruptions():
+        with locked(self.output):
+            if further := self.going_on():
+                further.run()
+                self.model = further.model
+                return
+            self.run_stages()
+
+    def run_stages(self) -> None:
+        """Run all stages of a training that are not done yet, and print a report."""
+        with self.interruptions():
             self.pin_everything()
             with contextlib.suppress(UserError):
                 self.record |= read_json_object(self.output / "finetune.json")
@@ -153,7 +203,7 @@ class Finetuning(Trials):
             self.stage(self.binarized, "binarize", self.binarize)
             if not self.model.exists():
                 self.train_and_choose()
-                self.note(warnings=list(self.warnings(self.output / "scored.txt")))
+                self.note(warnings=list(self.warnings(self.output / "scored.txt")), earlier=dict(self.earlier))
             self.stage(self.model, "export", self.export)
             for no_longer_needed in (self.output / "checkpoints", self.trials):
                 shutil.rmtree(no_longer_needed, ignore_errors=True)
@@ -182,19 +232,71 @@ class Finetuning(Trials):
         return f"interrupted: {', '.join(parts)}, in {self.output}; the same command, or call, goes on from there"
 
     def pin_everything(self) -> None:
-        """Record all settings and fingerprints of the pairs.
+        """Record all settings and fingerprints of the pairs. Until something is trained, its settings may change.
 
         Raises:
             UserError: the output holds files that were made with other settings or pairs.
         """
+        file, named = self.output / PINNED, self.pinned()
+        changed = changes(file, named) if file.exists() else {}
+        trained = [*self.trials.glob("*.pt"), *self.output.glob("checkpoints/*.pt"), *self.output.glob("scored.txt")]
+        if changed and OF_TRAINING.issuperset(changed) and not trained and not self.model.exists():
+            (self.output / "plan.json").unlink(missing_ok=True)
+            write_whole(file, lambda path: path.write_text(json.dumps(as_texts(named), indent=1), encoding="utf-8"))
+        self.pin(file, (*STAGES, "fitted", "candidates"), **named)
+
+    def pinned(self) -> dict[str, Any]:
+        """Return all settings and fingerprints of the pairs."""
         s = self.settings
         named: dict[str, Any] = {name: getattr(s, name) for name in self.declared}
         named |= {name: Path(value).resolve() for name in ("encoder", "tokenizer_dir") if (value := getattr(s, name))}
         for name in ("train", "valid", "test"):
             named[name] = ", ".join(f"{path.resolve()} ({fingerprint(path)})" for path in self.files.get(name, ()))
         named |= {"source": ", ".join(self.fields.source), "target": self.fields.target}
-        named |= {"limit": s.limit, "skip_malformed": s.skip_malformed, "further": shlex.join(self.further)}
-        self.pin(self.output / PINNED, (*STAGES, "fitted", "candidates"), **named)
+        return named | {"limit": s.limit, "skip_malformed": s.skip_malformed, "further": shlex.join(self.further)}
+
+    def going_on(self) -> "Finetuning | None":
+        """Return the stages that train the finished model for more updates; None if that is not what is asked for.
+
+        Raises:
+            UserError: it has as many updates already.
+        """
+        changed = changes(self.output / PINNED, self.pinned())
+        if not self.model.exists() or not changed or not {"updates", "epochs"}.issuperset(changed):
+            return None
+        try:
+            record = read_json_object(self.output / "finetune.json")
+            found = {name: each["value"] for name, each in record["settings"].items()}
+            an_epoch = -(-record["data"]["lines"]["train"] // found["batch"])
+            done = {self.model: int(found["updates"])}
+        except (UserError, KeyError, TypeError, AttributeError):
+            return None  # of another version
+        s = self.settings
+        total = s.updates or (s.epochs or 0) * an_epoch
+        if total <= done[self.model]:
+            raise UserError(
+                f"{self.output} holds a model of {done[self.model]} updates: to train it further, --updates or "
+                f"--epochs must make more, but make {total}"
+            )
+        for folder in self.output.glob("updates-*"):
+            number = whole_number(folder.name.partition("-")[2])
+            if number and number < total and (folder / "model").exists():
+                done[folder / "model"] = number
+        output = self.output / f"updates-{total}"
+        with contextlib.suppress(UserError):  # where it began before, it goes on from there
+            begun = Path(str(read_json_object(output / PINNED).get("encoder")))
+            done = {begun: done[begun]} if begun in done else done
+        model = max(done, key=lambda each: done[each])
+        given = {name: getattr(s, name) for name in s.given if name not in ("epochs", "tokenizer_dir")}
+        given |= {name: found[name] for name in ("max_source", "max_target")}
+        given |= {"encoder": model, "output": output, "updates": total - done[model]}
+        further = Finetuning(self.files, self.fields, read_given(given), self.further, self._call)
+        further.earlier = {"updates": done[model], "model": str(model)}
+        self.say(
+            f"going on: a restart, with warm-up, from the model of {done[model]} updates for {total - done[model]} "
+            f"more. {model} stays as it is, and the new model is {further.model}"
+        )
+        return further
 
     def prepare_corpus(self, made: Path) -> None:
         """Write the pairs as line-aligned files, and the parts of them to choose by and to score."""
@@ -330,6 +432,7 @@ def finetune(
     """Fine-tune an encoder to write targets for sources: ``s2sft finetune`` in Python.
 
     If it was interrupted, a call with the same arguments continues the work. When all is done, it only loads the model.
+    A call with more ``updates`` or ``epochs`` goes on from that model.
 
     Args:
         encoder: a folder or a checkpoint; see ``s2sft finetune --help``.
@@ -357,8 +460,7 @@ def finetune(
     given = read_given({"encoder": encoder, "output": output, **settings})
     fields = Fields.of(source, target)
     sets = {"train": train, "valid": valid, "test": test}
-    files = to_files(sets, Path(output) / "pairs", fields, skip_malformed=bool(given.get("skip_malformed")))
-    finetuning = Finetuning(files, fields, given, further, call)
+    finetuning = Finetuning({}, fields, given, further, call, sets)
     try:
         finetuning.run()
     except SystemExit as error:

@@ -37,6 +37,8 @@ class Trials(Generation):
     """Options of ``s2sft evaluate``."""
     least: int
     """Number of tokens that nearly all targets have."""
+    earlier: Mapping[str, Any]
+    """Of a training that goes on: the updates of the model that it began from, and its path."""
     record: dict[str, Any]
     """The contents of ``finetune.json``."""
 
@@ -160,6 +162,12 @@ class Trials(Generation):
         assert metric is not None
         kinds = ("scores", "baseline")
         ours, leads = ({each["name"]: each["value"] for each in self.record[kind]} for kind in kinds)
+        if self.earlier:
+            of_earlier = read_json_object(Path(self.earlier["model"]).parent / "finetune.json")["scores"]
+            before = metric.of({each["name"]: each["value"] for each in of_earlier})
+            if metric.of(ours) <= before:
+                updates = self.earlier["updates"]
+                yield f"{metric.score} {metric.of(ours):.1f} is no better than after {updates} updates ({before:.1f})"
         if leads and metric.of(ours) <= metric.of(leads):
             yield (
                 f"{metric.score} {metric.of(ours):.1f} is no better than the first {self.lead_words()} words of the "
@@ -201,7 +209,8 @@ class Trials(Generation):
         s, record = self.settings, self.record
         return {
             "encoder": name_of_encoder(Path(s.encoder)),
-            **{name: getattr(s, name) for name in ("updates", "batch")},
+            "updates": s.updates + self.earlier.get("updates", 0),
+            "batch": s.batch,
             "pairs": read_json_object(self.corpus / "stats.json")["lines"],
             "seconds": round(sum(record["seconds"].values())),
             "hardware": read_json_object(self.output / "plan.json")["device"],

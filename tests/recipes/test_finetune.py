@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -319,3 +320,142 @@ def test_float32_of_the_user(folder, tmp_path, further, amp):
     stages = started(folder, tmp_path, amp="on")
     stages.further = further
     assert ("--amp" in stages.training()) == amp
+
+
+@pytest.fixture
+def finished(whole, tmp_path):
+    """A copy of a finished output, and what its files are."""
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output, symlinks=True)
+    return output
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_more_updates_go_on_from_the_model(folder, finished, capsys):
+    """The model stays, and its weights are where the further training begins; the same command finds it done."""
+    before = contents(finished)
+    stages = started(folder, finished, updates=8)
+    stages.run()
+    made = finished / "updates-8"
+    assert stages.model == made / "model"
+    printed = capsys.readouterr().out
+    assert (
+        f"going on: a restart, with warm-up, from the model of 6 updates for 2 more. {finished}/model stays" in printed
+    )
+    assert (made / "encoder").resolve() == finished / "model"
+    record = json.loads((made / "finetune.json").read_text())
+    assert record["settings"]["updates"]["value"] == 2
+    assert record["earlier"] == {"updates": 6, "model": str(finished / "model")}
+    assert json.loads((made / "model" / "config.json").read_text())["training"]["updates"] == 8
+    one, other = (weights(each / "model") for each in (finished, made))
+    assert one.keys() == other.keys() and not all(torch.equal(value, other[name]) for name, value in one.items())
+    assert {name: text for name, text in contents(finished).items() if name.parts[0] != "updates-8"} == before
+
+    def refuse(name, words):
+        raise AssertionError(name)
+
+    again = started(folder, finished, refuse, updates=8)
+    again.run()
+    assert again.model == stages.model
+    started(folder, finished, refuse).run()  # the earlier one is still done, too
+
+
+@pytest.fixture
+def next_stages(monkeypatch, folder):
+    """Return the stages that would run for these settings of an output, without running them."""
+    ran = []
+    monkeypatch.setattr(Finetuning, "run_stages", lambda self: ran.append(self))
+
+    def stages(output, **settings):
+        started(folder, output, **settings).run()
+        return ran[-1]
+
+    return stages
+
+
+def test_which_model_is_trained_further(finished, next_stages):
+    """The longest that is shorter, and that with which it began before; epochs count, too."""
+    given = next_stages(finished, updates=20).settings
+    assert (given.encoder, given.updates) == (str(finished / "model"), 14)
+    assert (given.max_source, given.max_target, given.lr) == (8, 7, "1e-3")
+    (finished / "updates-10" / "model").mkdir(parents=True)
+    given = next_stages(finished, updates=20).settings
+    assert (given.encoder, given.updates) == (str(finished / "updates-10" / "model"), 10)
+    pins = {"encoder": str(finished / "model")}
+    (finished / "updates-20").mkdir()
+    (finished / "updates-20" / "finetune.settings").write_text(json.dumps(pins))
+    assert next_stages(finished, updates=20).settings.updates == 14
+    given = next_stages(finished, updates=None, epochs=2).settings  # 48 pairs, 8 an update
+    assert (given.updates, given.epochs, given.output) == (2, None, finished / "updates-12")
+
+
+@pytest.mark.parametrize("settings", [{"updates": 5}, {"updates": None, "epochs": 1}])
+def test_fewer_updates_are_refused(folder, finished, settings):
+    before = contents(finished)
+    with pytest.raises(UserError, match=r"holds a model of 6 updates: .* must make more, but make [56]$"):
+        started(folder, finished, **settings).run()
+    assert contents(finished) == before
+
+
+def test_other_settings_are_refused_as_before(folder, finished):
+    with pytest.raises(UserError, match=r"other settings.*\n  updates: before 6, now 8\n  lr: before 1e-3, now 2e-3$"):
+        started(folder, finished, updates=8, lr="2e-3").run()
+    (finished / "finetune.json").write_text("{}")
+    with pytest.raises(UserError, match=r"other settings.*\n  updates: before 6, now 8$"):
+        started(folder, finished, updates=8).run()
+
+
+def test_settings_of_the_training_may_change_until_it_begins(folder, finished):
+    """Such as a value that only the training finds wrong. Settings of finished stages may not."""
+    for name in ("model", "scored.txt"):
+        (finished / name).rename(finished / f"no-{name}")
+    started(folder, finished, lr="2e-3", noise_symbol="w5").pin_everything()
+    pins = json.loads((finished / "finetune.settings").read_text())
+    assert (pins["lr"], pins["noise_symbol"]) == ("2e-3", "w5") and not (finished / "plan.json").exists()
+    with pytest.raises(UserError, match=r"other settings.*\n  held_out: before 200, now 3$"):
+        started(folder, finished, lr="2e-3", noise_symbol="w5", held_out=3).pin_everything()
+    (finished / "checkpoints").mkdir()
+    (finished / "checkpoints" / "checkpoint_last.pt").touch()
+    with pytest.raises(
+        UserError, match=r"other settings.*\n  lr: before 2e-3, now 1e-3\n  noise_symbol: before w5, now $"
+    ):
+        started(folder, finished).pin_everything()
+
+
+@pytest.mark.parametrize(
+    ("named", "further", "problem"),
+    [
+        ({"lr": "fast"}, [], "--lr must be a number of at least 0, but is fast"),
+        ({"lr": -1}, [], "--lr must be a number of at least 0, but is -1"),
+        ({"dropout": "2"}, [], "--dropout must be a number from 0 to 1, but is 2"),
+        ({"layout": "--num-roles x"}, [], "argument --num-roles: invalid int value: 'x'"),
+        ({}, ["--clip-norm", "x"], "argument --clip-norm: invalid float value: 'x'"),
+        ({}, ["--clip-nrm", "2"], "unrecognized arguments: --clip-nrm 2"),
+        ({}, ["--clip-norm", "-2"], "--clip-norm must be a number from 0 on, but is -2.0"),
+        ({}, ["--learning-rte=1"], "unrecognized arguments: --learning-rte=1"),
+        ({}, ["--num-train-epochs", "3"], "there is no option --num-train-epochs (--max-epoch is its name here)"),
+        ({}, ["--save-dir", "x"], "--save-dir is set by s2sft finetune: leave it out"),
+        ({}, ["--help"], "--help must be left out"),
+        ({}, ["--user-dir", "/none"], "--user-dir /none: no such folder"),
+    ],
+)
+def test_a_wrong_value_leaves_no_trace(folder, tmp_path, named, further, problem):
+    """All options are checked before the first stage, in Python and on the command line."""
+    with pytest.raises(UserError) as error:
+        finetune(folder / "encoder", [("a", "b")], output=tmp_path / "out", further=further, **named)
+    assert problem in str(error.value)
+    options = [f"--{name}={value}" for name, value in named.items()]
+    words = ("--encoder", folder / "encoder", "--train", folder / "pairs.tsv", "--output", "out", *options)
+    done = call(tmp_path, "finetune", *words, "--", *further)
+    assert done.returncode == 2 and problem in done.stderr and "usage" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_the_training_are_accepted(folder, tmp_path):
+    for further in (["--lr-scheduler", "inverse_sqrt"], ["--float32"], ["--update-freq", "2"], []):
+        stages = started(folder, tmp_path)
+        stages.further = further
+        assert list(stages.training_problems()) == []
