@@ -23,7 +23,7 @@ from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.corpora.docstrings import CorpusSettings, build_corpus
-from s2sft_fairseq.corpora.line_aligned import _draw
+from s2sft_fairseq.corpora.line_aligned import draw_small
 from s2sft_fairseq.corpora.pairs import write_pairs
 from s2sft_fairseq.corpora.reading import Example, Malformed
 from s2sft_fairseq.corpora.squad import SquadQuestion
@@ -283,7 +283,7 @@ def test_corpora(shown, tmp_path):
     def work(folder):
         write_corpus({"train": three}, folder / "corpus", Malformed())
         write_labelled({"test": three}, folder / "classes", Malformed(), classes=["b"])
-        assert list(_draw(three, Malformed(), 1)) == three
+        assert list(draw_small(three, Malformed(), 1)) == three
         (tmp_path / "pairs.tsv").write_text("".join(f"a{number}\tb\n" for number in range(10)))
         write_pairs({"train": [tmp_path / "pairs.tsv"]}, folder / "pairs")
 

@@ -237,7 +237,7 @@ def test_sentinels(source, tmp_path, capsys):
 
 
 def test_added_tokens(source, tmp_path, theirs, capsys):
-    """They have the next ids and the stated rows, are not split in text, and survive an export."""
+    """They have the next ids and the stated rows, are not split in text, except placeholders, and survive an export."""
     tokens = (source / "vocab.txt").read_text().split()
     (source / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens[:48]))
     out = tmp_path / "out"
@@ -252,7 +252,9 @@ def test_added_tokens(source, tmp_path, theirs, capsys):
     assert torch.equal(table[:50], original) and torch.equal(table[50], original[tokens.index("[MASK]")])
     torch.testing.assert_close(table[51], original.mean(dim=0))
     for folder in (out, tmp_path / "exported"):
-        assert open_tokenizer(folder if folder.exists() else out).encode("w5 <turn>w6 [ATTN]") == "w5 <turn> w6 [ATTN]"
+        tokenizer = open_tokenizer(folder if folder.exists() else out)
+        assert tokenizer.encode("w5 <turn>w6") == "w5 <turn> w6"
+        assert "[ATTN]" not in tokenizer.encode("w5 [ATTN]")  # a placeholder is no text
         if folder == out:
             export([str(out), "--format", "hugging_face", "--to", str(tmp_path / "exported")])
     convert(tmp_path / "exported", tmp_path / "again")

@@ -23,7 +23,7 @@ def test_help_shows_the_options_of_both(call_command):
 
 
 VERBS = ("generate", "interactive", "validate")
-COMPLETE = ("--path", "x.pt", "--tokenizer-dir", "encoder", "--input", "in.txt", "--output", "out.txt")
+COMPLETE = ("--path", "x.pt", "--tokenizer-dir", "./encoder", "--input", "in.txt", "--output", "out.txt")
 
 
 @pytest.mark.parametrize(

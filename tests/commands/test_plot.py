@@ -55,6 +55,6 @@ def test_attention(call_command, tiny_parts, tmp_path):
 
 def test_attention_mistakes(call_command):
     said = call_command(
-        "plot", "attention", "x", "--source", " ", "--target", "b", "--output", "a.txt", status=2
+        "plot", "attention", "./x", "--source", " ", "--target", "b", "--output", "a.txt", status=2
     ).stderr
     assert "--source has no words" in said and "a.txt" in said
