@@ -57,6 +57,7 @@ with _as_it_was():
 
     from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder
     from s2sft_fairseq.checkpoints.safe_loading import load_options
+    from s2sft_fairseq.data.source_names import recorded_names
     from s2sft_fairseq.files import as_argument
     from s2sft_fairseq.hub import local_path, tokenizer_path
     from s2sft_fairseq.inference.generator import load_models
@@ -80,6 +81,8 @@ class Loaded:
     device: str
     state: Mapping[str, Any]
     """The ``task_state`` of the checkpoint."""
+    source_names: tuple[str, ...] = ()
+    """The names of the fields of a source that a model folder records; (): none."""
 
     def ids(self, text: str) -> np.ndarray:
         """Return the ids of a text without special symbols (S,)."""
@@ -131,7 +134,7 @@ def load(
         task = TASK_REGISTRY[name](cfg.task, opened.dictionary)
         models = load_models(cfg, task, device)
     kept = dict(state.get("task_state") or {})
-    return Loaded(models, task, opened, cfg, state.get("search") or {}, device, kept)
+    return Loaded(models, task, opened, cfg, state.get("search") or {}, device, kept, recorded_names(state))
 
 
 def find_files(path: Any, tokenizer: Any) -> tuple[Any, Any]:

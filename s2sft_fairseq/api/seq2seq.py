@@ -315,8 +315,9 @@ class Seq2Seq(LoadedByPath):
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
         """Return the ids of each text; the only special symbols are the separators between the fields of a source."""
-        fields = fields_of(texts, argument)
-        if argument.startswith("source"):
+        is_source = argument.startswith("source")
+        fields = fields_of(texts, argument, self._loaded.source_names if is_source else ())
+        if is_source:
             fields = _divided(texts, fields)
         encoded = iter(self._tokenizer.encode([part for parts in fields for part in parts]))
         index = self._loaded.tokenizer.dictionary.index
@@ -370,9 +371,9 @@ class Seq2Seq(LoadedByPath):
 
 
 def _divided(sources: Sequence[Any], fields: Sequence[list[str]]) -> list[list[str]]:
-    """Return the fields of sources; those of a line of text are divided by separators."""
+    """Return the fields of sources; a text, also the only one of a dict, is divided by separators as a line is."""
     found = [
-        split_fields(source) if isinstance(source, str) else parts
+        split_fields(*parts) if isinstance(source, str) or (isinstance(source, Mapping) and len(parts) == 1) else parts
         for source, parts in zip(sources, fields, strict=True)
     ]
     if divided := sum(len(parts) > len(given) for parts, given in zip(found, fields, strict=True)):

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from s2sft_fairseq.corpora.frames import column_names, rows_of
+from s2sft_fairseq.data.source_names import fields_by_name, fields_in_order
 from s2sft_fairseq.errors import UserError
 
 Text = str | Mapping[str, str] | Sequence[str]
-"""A text, or its fields such as passage and answer: as a dict, as a tuple, or, within a list of texts, as a list."""
+"""A text, or its fields such as passage and answer: as a dict by the names that a model folder has, as a tuple in the
+order of the model, or, within a list of texts, as a list."""
 _SHOWN = 10  # problems that an error lists
 
 
@@ -49,21 +51,25 @@ def _of_frame(frame: Any, columns: Sequence[Any], argument: str) -> list[Any]:
     return [row[column] for row in rows_of(frame, [column])]
 
 
-def fields_of(texts: Sequence[Any], argument: str) -> list[list[str]]:
+def fields_of(texts: Sequence[Any], argument: str, names: Sequence[str] = ()) -> list[list[str]]:
     """Return the fields of each text.
 
     Args:
         texts: the result of `listed`.
         argument: the name of the argument, for messages.
+        names: the names of the fields of a source in the order of the model; (): it has none, and takes no dicts.
 
     Raises:
-        UserError: naming the first ten items that are not texts.
+        UserError: naming the first ten items that are not texts, or whose fields are not those of the model.
     """
     found, problems = [], []
     for number, text in enumerate(texts):
-        parts = [text] if isinstance(text, str) else list(text.values()) if isinstance(text, Mapping) else text
-        parts = list(parts) if isinstance(parts, Iterable) else []
         what = f"{argument}[{number}]" if len(texts) > 1 else argument
+        try:
+            parts = _parts(text, names, divided=argument.startswith("source"))
+        except ValueError as error:
+            problems.append(f"{what} {error}")
+            continue
         if not parts or not all(isinstance(part, str) for part in parts):
             problems.append(f"{what} must be a text, or a dict, a tuple or a list of texts, but is {text!r:.60}")
         elif not all(map(is_unicode, parts)):
@@ -73,6 +79,17 @@ def fields_of(texts: Sequence[Any], argument: str) -> list[list[str]]:
         rest = [f"{len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise UserError.of([*problems[:_SHOWN], *rest])
     return found
+
+
+def _parts(text: Any, names: Sequence[str], *, divided: bool) -> list[Any]:
+    """Return the fields of a text in the order of the model; [] if it is none.
+
+    Raises:
+        ValueError: they are not the fields of the model.
+    """
+    if isinstance(text, Mapping):
+        return fields_by_name(text, names) if text else []
+    return fields_in_order(text, names, divided=divided) if isinstance(text, Iterable) else []
 
 
 def is_unicode(text: str) -> bool:

@@ -18,6 +18,7 @@ from s2sft_fairseq.api.texts import fields_of, is_one, is_unicode, listed
 from fairseq.data import ListDataset
 
 from s2sft_fairseq.checkpoints.finite_weights import check_half_precision
+from s2sft_fairseq.checkpoints.model_folder import source_names_of
 from s2sft_fairseq.corpora.squad import SquadQuestion
 from s2sft_fairseq.data.text_datasets import LabelledDataset
 from s2sft_fairseq.errors import UserError
@@ -68,6 +69,7 @@ class _Model(LoadedByPath):
         """Use `from_pretrained`."""
         self._model, self._task, self._tokenizer = model, task, open_tokenizer(folder)
         self._lock = threading.RLock()
+        self._source_names: tuple[str, ...] = ()
 
     @classmethod
     def from_pretrained(
@@ -95,7 +97,9 @@ class _Model(LoadedByPath):
         if dtype != "float32":
             model.to(getattr(torch, dtype))
             check_half_precision(model)
-        return cls(model.to(device).eval(), task, folder).loaded_from(**arguments)
+        loaded = cls(model.to(device).eval(), task, folder).loaded_from(**arguments)
+        loaded._source_names = source_names_of(path)
+        return loaded
 
     def _logits(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the logits for texts, each given as a line of symbols."""
@@ -128,7 +132,8 @@ class Classifier(_Model):
         """Return the prediction for each text.
 
         Args:
-            texts: one text or a list; a text may be a tuple or a dict of its fields, such as premise and hypothesis.
+            texts: one text or a list; a text may be a tuple of its fields, such as premise and hypothesis, or a dict
+                of them if the model folder records their names.
 
         Returns:
             A `Prediction`, or for a list of texts a list of them.
@@ -136,7 +141,7 @@ class Classifier(_Model):
         Raises:
             UserError: if an item is not a text.
         """
-        fields = fields_of(listed(texts, "texts"), "texts")
+        fields = fields_of(listed(texts, "texts"), "texts", self._source_names)
         if not fields:
             return []
         tokenizer = TextTokenizer(self._tokenizer)

@@ -27,6 +27,7 @@ from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_s
 from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
+from s2sft_fairseq.data.source_names import NAMES, names_problem, recorded_names
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.inference.search_bounds import SEARCH
 from s2sft_fairseq.received import check_parts, has_part
@@ -60,6 +61,20 @@ def engine_of(path: str | os.PathLike[str]) -> str | None:
     if engine is not None and not (isinstance(engine, str) and engine in ENGINES):
         raise UserError(f"{Path(path) / CONFIG}: engine must be one of {', '.join(ENGINES)}, but is {shown(engine)}")
     return engine
+
+
+def source_names_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the names of the fields of a source that the model of ``--path`` records; () if it is no model folder.
+
+    Args:
+        path: a model folder or its file of weights, or a checkpoint; of an ensemble the first one counts.
+
+    Raises:
+        UserError: something is wrong with the folder.
+    """
+    first = Path(str(path).split(os.pathsep)[0])
+    folder = first.parent if first.name in (WEIGHTS, *ENGINES.values()) else first
+    return recorded_names(read_config(folder)) if is_model_folder(folder) else ()
 
 
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:
@@ -139,6 +154,7 @@ def configuration(
         **({"engine": engine} if engine else {}),
         "cfg": cfg,
         "task_state": dict(state.get("task_state") or {}),
+        **({NAMES: list(names)} if (names := recorded_names(state)) else {}),
         "search": dict(search),
         "training": dict(training),
     }
@@ -186,6 +202,7 @@ def as_checkpoint(config: Mapping[str, Any], model: Mapping[str, Tensor]) -> dic
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
         "search": config["search"],
+        NAMES: config.get(NAMES),
     }
 
 
@@ -206,6 +223,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{VERSION}: update it"
         )
     config = {"search": {}, "training": {}, "copies": {}, **config}
+    if NAMES in config and (what := names_problem(config[NAMES])):
+        raise UserError(f"{path}: {NAMES} {what}")
     names = ("cfg", "task_state", "search", "training", "copies")
     wrong = [name for name in names if not isinstance(config.get(name), dict)]
     if "cfg" not in wrong:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from s2sft_fairseq.data.source_names import names_problem
 from s2sft_fairseq.errors import UserError, package
 from s2sft_fairseq.files import check_replaceable
 from s2sft_fairseq.hub import local_path, tokenizer_path
@@ -45,6 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="the encoder of a checkpoint with adapters (--lora-rank), if it has been moved",
     )
     parser.add_argument(
+        "--source",
+        nargs="+",
+        metavar="FIELD",
+        help="for --format model: the names of the fields of a source in their order, such as passage answer; objects "
+        "then give their fields by name, in Python, in requests and in JSON lines",
+    )
+    parser.add_argument(
         "--quantize",
         choices=QUANTIZATIONS[CTRANSLATE2],
         help="for ctranslate2, and int8 for onnx: the format of the weights (default: float32)",
@@ -68,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from s2sft_fairseq.models.model_folder import export_folder
 
         _check(options, is_encoder_decoder=False)
-        export_folder(options.checkpoint, options.to, options.tokenizer_dir, pretrained=options.pretrained)
+        named = {"pretrained": options.pretrained, "source_names": options.source or ()}
+        export_folder(options.checkpoint, options.to, options.tokenizer_dir, **named)
         print(f"wrote {options.to}: a model folder; its README.md is a model card to complete")
         return
     from s2sft_fairseq.exports.deltalm import is_deltalm_checkpoint
@@ -98,6 +107,10 @@ def _check(options: argparse.Namespace, *, is_encoder_decoder: bool) -> None:
 def _problems(options: argparse.Namespace, is_encoder_decoder: bool) -> Iterator[str]:
     if options.format == CTRANSLATE2 and not is_encoder_decoder:
         yield f"--format {CTRANSLATE2} is for encoder-decoders (deltalm), but {options.checkpoint} is none"
+    if options.source and options.format != MODEL_FOLDER:
+        yield f"--source is for --format {MODEL_FOLDER} (other exports keep the names), but is {options.source}"
+    if options.source and (what := names_problem(options.source)):
+        yield f"--source {what}"
     if options.self_contained and options.format != HUGGING_FACE:
         yield f"--self-contained is for --format {HUGGING_FACE}, but --format is {options.format}"
     if options.self_contained and is_encoder_decoder:

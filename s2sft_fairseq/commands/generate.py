@@ -11,8 +11,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 
 from s2sft_fairseq import other_names
-from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_config
+from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_config, source_names_of
 from s2sft_fairseq.commands import fairseq_command
+from s2sft_fairseq.data.source_names import order_problem
 from s2sft_fairseq.data.text_files import has_fields
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import added_files
@@ -48,7 +49,7 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
         "nargs": "+",
         "metavar": "FIELD",
         "help": "keys of JSON objects, or columns of Parquet, that make up the source, joined by the separator symbol "
-        "(default: src)",
+        "(default: the names of the model folder, or src)",
     },
     "engine": {
         "choices": ("pytorch", *ENGINES, "ray"),
@@ -193,6 +194,8 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any], not_found: Sequence
     found = engine_of(args["path"] or "") or "pytorch"
     if raw.engine not in (None, found, "ray"):
         yield f"--engine {raw.engine} needs a model for it, but --path {args['path']} is one for {found}"
+    if raw.source and (what := order_problem(raw.source, source_names_of(args["path"] or ""))):
+        yield f"--source {what}"
     if raw.separator == "":
         yield "--separator must be a text, but is empty"
     if not 1 <= raw.buffer_size <= MOST:

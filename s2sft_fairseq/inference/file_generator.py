@@ -16,9 +16,9 @@ from fairseq import utils
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
-from s2sft_fairseq.checkpoints.model_folder import checkpoint_file
-from s2sft_fairseq.data.text_files import has_fields
-from s2sft_fairseq.errors import as_option
+from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, source_names_of
+from s2sft_fairseq.data.text_files import has_fields, line_problems, read_lines, split_fields
+from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.engines import build_generator
 from s2sft_fairseq.inference.files import (
     HypothesisLines,
@@ -136,10 +136,27 @@ def open_text(path: Path, raw: argparse.Namespace, cfg: DictConfig, tokenizer: T
     Raises:
         UserError: naming all mistakes of the file.
     """
-    keys = tuple(raw.source or ["src"]) if has_fields(path) else ()
+    names = source_names_of(cfg.common_eval.path)
+    keys = tuple(raw.source or names or ["src"]) if has_fields(path) else ()
     numbers = tuple(range(len(keys) or 1))
     job = Job((path,), keys, {raw.output: numbers}, numbers if raw.separator is not None else None)
-    return RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
+    text = RawText.open(job, TextTokenizer(tokenizer, raw.separator), cfg.dataset.num_shards, cfg.dataset.shard_id)
+    if len(names) > 1 and not keys:
+        _check_number_of_fields(path, names, raw.separator)
+    return text
+
+
+def _check_number_of_fields(path: Path, names: Sequence[str], separator: str | None) -> None:
+    """Check that each line of a text that is not empty has as many fields as the model.
+
+    Raises:
+        UserError: naming the lines that have not.
+    """
+    lines = enumerate(read_lines(path), 1)
+    wrong = [number for number, line in lines if line.strip() and len(split_fields(line, separator)) != len(names)]
+    if wrong:
+        what = f"have not the {len(names)} fields of the model ({', '.join(names)}), divided by {separator or '[SEP]'}"
+        raise UserError.of(line_problems(path, {what: wrong}))
 
 
 def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
@@ -192,7 +209,8 @@ def settings_of_lines(raw: argparse.Namespace, cfg: DictConfig) -> dict[str, Any
         **{name: cfg.common[name] for name in ("seed", "fp16", "bf16")},
         **{name: cfg.dataset[name] for name in ("num_shards", "shard_id")},
         "model_overrides": cfg.common_eval.model_overrides,
-        **{name: getattr(raw, name) for name in ("source", "separator", "buffer_size")},
+        "source": raw.source or list(source_names_of(cfg.common_eval.path)) or None,
+        **{name: getattr(raw, name) for name in ("separator", "buffer_size")},
     }
     # No line depends on these; float32 is bf16 = False.
     left_out = {"_name", "data", "max_batch_memory", "float32", "skip_nonfinite_updates"}

@@ -3,7 +3,7 @@
 import logging
 import math
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.dictionary import DICTIONARY, symbols_fingerprint
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
+from s2sft_fairseq.data.source_names import NAMES
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import DiskError, new_folder
 from s2sft_fairseq.models.model_card import model_card
@@ -32,6 +33,7 @@ def export_folder(
     pretrained: Path | None = None,
     search: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
+    source_names: Sequence[str] = (),
     replaceable: Collection[str] = (),
 ) -> None:
     """Write a model folder.
@@ -44,6 +46,7 @@ def export_folder(
         pretrained: the folder of the encoder of a checkpoint with adapters, if it has moved.
         search: recommended options of ``s2sft generate``, by name.
         facts: facts of the training that the checkpoint does not have, by name, such as ``encoder`` and ``scores``.
+        source_names: the names of the fields of a source in their order; none: those that a model folder has.
         replaceable: names of files in `destination` that may be replaced.
 
     Raises:
@@ -59,6 +62,8 @@ def export_folder(
         raise UserError(f"{checkpoint} must be a checkpoint of s2sft train or a model folder, but is neither")
     check_finite(checkpoint, state["model"])
     state = without_adapters(state, checkpoint, pretrained)
+    if source_names:
+        state[NAMES] = list(source_names)
     vocabulary = read_vocabulary(folder, to_copy=True)
     rows = len(_token_embedding(checkpoint, state["model"]))
     if len(vocabulary.symbols) != rows:

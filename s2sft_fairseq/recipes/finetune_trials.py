@@ -202,7 +202,8 @@ class Trials(Generation):
 
         checkpoint = self.trials / f"{self.record['chosen']}.pt"
         with like_a_process():
-            export_folder(checkpoint, made, self.encoder, search=self.record["search"], facts=self.facts())
+            known = {"search": self.record["search"], "facts": self.facts(), "source_names": self.fields.source}
+            export_folder(checkpoint, made, self.encoder, **known)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the model card."""

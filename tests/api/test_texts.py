@@ -10,10 +10,9 @@ from s2sft_fairseq.errors import UserError
     ("texts", "one", "fields"),
     [
         ("a", True, [["a"]]),
-        ({"passage": "a", "answer": "b"}, True, [["a", "b"]]),
         (("a", "b"), True, [["a", "b"]]),
         (["a", "b"], False, [["a"], ["b"]]),
-        ([["a", "b"], ("c",), {"x": "d"}, "e"], False, [["a", "b"], ["c"], ["d"], ["e"]]),
+        ([["a", "b"], ("c",), "e"], False, [["a", "b"], ["c"], ["e"]]),
         ((text for text in "ab"), False, [["a"], ["b"]]),
         ([], False, []),
         ("", True, [[""]]),
@@ -27,7 +26,32 @@ def test_texts(texts, one, fields):
 @pytest.mark.parametrize("nothing", [None, 7, {}, (), {"a": 7}])
 def test_no_text(nothing):
     with pytest.raises(UserError, match="source must be a text, or a dict"):
-        fields_of(listed(nothing), "source")
+        fields_of(listed(nothing), "source", ("a",))
+
+
+def test_dicts_are_taken_by_their_names():
+    names = ("passage", "answer")
+    for fields in ({"passage": "a", "answer": "b"}, {"answer": "b", "passage": "a"}):
+        assert is_one(fields) and fields_of([fields, ("c", "d")], "sources", names) == [["a", "b"], ["c", "d"]]
+    assert fields_of(["a [SEP] b"], "sources", names) == [["a [SEP] b"]]
+    assert fields_of([{"article": "a"}, "b", ["c", "d"]], "sources", ("article",)) == [["a"], ["b"], ["c", "d"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "argument", "words"),
+    [
+        ({"passage": "a"}, ("passage", "answer"), "sources", "lacks answer"),
+        ({"passage": "a", "answer": "b", "x": "c"}, ("passage", "answer"), "sources", "has x"),
+        ({"src": "a"}, ("article",), "sources", "lacks article and has src"),
+        ({"src": "a"}, (), "sources", r"is an object \(src\), but the model has no names .*s2sft export --source"),
+        ("a", ("passage", "answer"), "sources", "must have the 2 fields passage, answer, but has 1"),
+        ("a [SEP] b", ("premise", "hypothesis"), "texts", "must have the 2 fields .* but has 1"),
+        (["a", "b", "c"], ("passage", "answer"), "sources", "but has 3"),
+    ],
+)
+def test_other_fields_than_those_of_the_model(text, names, argument, words):
+    with pytest.raises(UserError, match=words):
+        fields_of([text], argument, names)
 
 
 def test_all_problems_are_named():

@@ -122,7 +122,8 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     log = call_command("validate", data, *path, "--task", "unilm_classification", "--batch-size", 3)
     assert last_value(log.stdout, "accuracy") == 100
 
-    call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", letters.folder, "--to", "model")
+    named = ("--source", "premise", "hypothesis")
+    call_command("export", "tuned/checkpoint_best.pt", "--tokenizer-dir", letters.folder, "--to", "model", *named)
     call_command("predict", data, "--path", "model", "--cpu", "--output", "folder.tsv")
     assert (tmp_path / "folder.tsv").read_text() == (tmp_path / "whole.tsv").read_text()
     assert "| classes | no, yes |" in (tmp_path / "model" / "README.md").read_text()
@@ -132,7 +133,7 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     assert [each.label for each in classifier(pairs)] == CLASSES
     one = classifier(pairs[0])
     assert one.label == "yes" and sum(one.probabilities.values()) == pytest.approx(1) and one.probabilities["yes"] > 0.5
-    assert classifier({"premise": pairs[0][0], "hypothesis": pairs[0][1]}) == one
+    assert classifier({"hypothesis": pairs[0][1], "premise": pairs[0][0]}) == one
     run_examples(Classifier, classifier=classifier)
     assert classifier([]) == []
     with pytest.raises(UserError, match=r"texts\[1\] must be a text, or a dict, a tuple or a list of texts"):

@@ -95,7 +95,7 @@ def test_examples(trained, toy):
 
 
 def test_fields(model, trained, toy, method, call_command, tmp_path):
-    """A dict and a list of fields give the same as JSON lines with --source."""
+    """A list of fields gives the same as JSON lines with --source; a dict needs the names of a model folder."""
     (tmp_path / "in.jsonl").write_text('{"one": "a b", "two": "c d"}\n{"one": "e", "two": ""}\n')
     files = (
         "--path",
@@ -110,9 +110,35 @@ def test_fields(model, trained, toy, method, call_command, tmp_path):
     call_command("generate", *files, "--source", "one", "two", "--cpu")
     expected = (tmp_path / "out.txt").read_text().splitlines()
     dicts = [{"one": "a b", "two": "c d"}, {"one": "e", "two": ""}]
-    assert model.generate(dicts) == expected
     assert model.generate([list(fields.values()) for fields in dicts]) == expected
-    assert model.generate(dicts[0]) == expected[0]
+    with pytest.raises(UserError, match=r"sources\[0\] is an object \(one, two\), but the model has no names"):
+        model.generate(dicts)
+
+    pytest.importorskip("safetensors")
+    export = ("export", trained(method).best, "--tokenizer-dir", toy.folder, "--to", "model")
+    call_command(*export, "--source", "one", "two")
+    named = Seq2Seq.from_pretrained(tmp_path / "model", device="cpu", dtype="float32")
+    assert named.generate(dicts) == named.generate([dict(reversed(each.items())) for each in dicts]) == expected
+    assert named.generate(tuple(dicts[0].values())) == named.generate("a b [SEP] c d") == expected[0]
+    for wrong, words in (
+        ({"one": "a"}, "lacks two"),
+        ({"one": "a", "two": "b", "three": "c"}, "has three"),
+        ({"one": "a", "to": "b"}, "lacks two and has to"),
+        (("a", "b", "c"), "but has 3"),
+        ("a", "but has 1"),
+    ):
+        with pytest.raises(UserError, match=f"sources must have the .*fields one, two, .*{words}"):
+            named.generate(wrong)
+
+    folder = ("generate", "--path", "model", "--input", "in.jsonl", "--cpu")
+    call_command(*folder, "--output", "named.txt")
+    assert (tmp_path / "named.txt").read_text().splitlines() == expected
+    failed = call_command(*folder, "--output", "no.txt", "--source", "two", "one", status=2)
+    assert "--source must name the 2 fields of the model in their order (one two), but is two one" in failed.stderr
+    (tmp_path / "lines.txt").write_text("a b [SEP] c d\n\na\n")
+    failed = call_command(*folder[:3], "--input", "lines.txt", "--output", "no.txt", "--cpu", status=2)
+    assert "lines.txt: 1 line(s) have not the 2 fields of the model (one, two)" in failed.stderr
+    assert "line 3" in failed.stderr
 
 
 def test_a_model_folder(trained, toy, method, call_command, tmp_path):

@@ -36,7 +36,7 @@ def opened(tmp_path, tokenizer):
 def symbols(tokenizer, windows):
     """Return the number of the first line and the symbols of all lines of each window."""
     names = tokenizer.dictionary.symbols
-    return [(first, [" ".join(names[i] for i in source) for source in sources]) for first, sources in windows]
+    return [(first, [" ".join(names[i] for i in source) for source in sources]) for first, sources, _ in windows]
 
 
 def test_windows_of_all_lines(opened, tokenizer):
