@@ -53,6 +53,18 @@ def tokenizer_path(name: str | os.PathLike[str]) -> Path:
     return local_path(name, weights=False)
 
 
+def name_of(folder: Path) -> str:
+    """Return the name of a model: that on the hub for a folder of the cache, otherwise the name of the folder.
+
+    The folder of a model in the cache is ``models--OWNER--NAME/snapshots/COMMIT``.
+    """
+    folder = folder.resolve()
+    model = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and model.startswith("models--"):
+        return model.removeprefix("models--").replace("--", "/")
+    return folder.name
+
+
 def is_hub_name(name: str | os.PathLike[str]) -> bool:
     """Return whether `name` is no path of this machine, but may be a name on the hub."""
     return not Path(name).exists() and _as_name(str(name)) is not None

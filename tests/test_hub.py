@@ -7,7 +7,8 @@ from hub_server import commit, serving
 from huggingface_hub import constants
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.hub import is_hub_name, local_path, tokenizer_path
+from s2sft_fairseq.hub import is_hub_name, local_path, name_of, tokenizer_path
+from s2sft_fairseq.recipes.finetune_trials import name_of_encoder
 
 ENCODER = {
     "config.json": "{}",
@@ -130,3 +131,9 @@ def test_encoders_of_finetune_and_recipe(parts_on_hub, tmp_path, call_command):
     failed = call_command("recipe", "e2e", "--encoder", "me/none", "--raw", tmp_path, status=2)
     assert "me/none" in failed.stderr and "127.0.0.1" in failed.stderr
     call_command("recipe", "e2e", "--encoder", "me/none", "--raw", tmp_path, "--dry-run", "--updates", 9)
+
+
+def test_names_of_folders(hub, tmp_path):
+    assert name_of(local_path("tiny-bert")) == "tiny-bert"
+    assert name_of_encoder(local_path("someone/older")) == "someone/older"
+    assert name_of(tmp_path / "encoder") == "encoder"

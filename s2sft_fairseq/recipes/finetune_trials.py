@@ -13,6 +13,7 @@ from typing import Any
 from s2sft_fairseq.data.bounded_files import parse_json, read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.hub import name_of
 from s2sft_fairseq.progress import step
 from s2sft_fairseq.recipes.engine import like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, held_out_losses, search_choices
@@ -238,6 +239,8 @@ def name_of_encoder(encoder: Path) -> str:
     the encoder that it was trained from.
     """
     folder = encoder.resolve() if encoder.is_dir() else encoder.resolve().parent
+    if name_of(folder) != folder.name:  # it was downloaded by this name
+        return name_of(folder)
     try:
         config = read_json_object(folder / "config.json")
     except UserError:
