@@ -32,7 +32,14 @@ class UserError(Exception):
         lines = list(problems)
         if len(lines) == 1 and not heading:
             return cls(lines[0])
-        return cls("\n".join([heading or f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]), lines)
+        return cls(
+            "\n".join([heading or f"{len(lines)} problems:", *(f"  - {_indented(line)}" for line in lines)]), lines
+        )
+
+
+def _indented(problem: str) -> str:
+    """Return a problem of several lines as an item of a list."""
+    return problem.replace("\n", "\n    ")
 
 
 @contextmanager

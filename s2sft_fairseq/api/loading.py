@@ -56,6 +56,7 @@ with _as_it_was():
     from omegaconf import DictConfig
 
     from s2sft_fairseq.checkpoints.model_folder import engine_of, is_model_folder
+    from s2sft_fairseq.checkpoints.paddle_files import paddle_model
     from s2sft_fairseq.checkpoints.safe_loading import load_options
     from s2sft_fairseq.data.source_names import recorded_names
     from s2sft_fairseq.files import as_argument
@@ -182,6 +183,8 @@ def _problems(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize: Any)
         yield f"path must not contain '{os.pathsep}', which separates models in fairseq's options, but is {path}"
     elif not Path(path).exists():
         yield f"path must be a model folder, the file of a checkpoint, or a name on the hub, but {path} does not exist"
+    elif Path(path).is_dir() and (what := paddle_model(Path(path))):
+        yield f"path must be a model folder or the file of a checkpoint, but {path} holds {what}"
     elif tokenizer is None and not is_model_folder(path):
         yield f"tokenizer is needed, for {path} is no model folder: the folder of the encoder that it was trained from"
     if not isinstance(tokenizer, str | os.PathLike | None):

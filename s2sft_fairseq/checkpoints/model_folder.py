@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq import __version__
+from s2sft_fairseq.checkpoints.paddle_files import paddle_model
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors, write_safetensors
 from s2sft_fairseq.checkpoints.state_checks import check_sizes, layout_problems
 from s2sft_fairseq.checksums import check_files
@@ -93,6 +94,8 @@ def checkpoint_file(path: str | os.PathLike[str]) -> Path:
 
 def what_it_is(folder: Path) -> str:
     """Return a description, for messages, of a folder that is not a model folder, and what to do with it."""
+    if what := paddle_model(folder):
+        return f"a folder with {what}"
     if (folder / CONFIG).is_file() and (folder / "model.pt").is_file():
         return "the folder of a converted encoder, which s2sft train --pretrained begins with"
     if (folder / CONFIG).is_file():

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.paddle_files import paddle_model
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.saving import save_checkpoint
 from s2sft_fairseq.checkpoints.state_checks import check_sizes, check_tensors, layout_problems
@@ -96,6 +97,8 @@ class PretrainedEncoder:
         if checked:
             check_parts(folder / name for name in (MODEL, CONFIG, DICTIONARY))
         missing = [name for name in (MODEL, CONFIG, DICTIONARY) if not (folder / name).is_file()]
+        if missing and (what := paddle_model(folder)):
+            raise UserError(f"--pretrained {folder} must be a folder written by 's2sft convert', but holds {what}")
         if missing:
             raise UserError(
                 f"--pretrained {folder} must be a folder written by 's2sft convert', but lacks {', '.join(missing)}"

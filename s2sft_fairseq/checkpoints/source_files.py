@@ -24,6 +24,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.families.settings import checked_kinds
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.paddle_files import paddle_model, paddle_nlp_problem
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
 from s2sft_fairseq.data.bounded_files import read_json_object
@@ -99,8 +100,13 @@ def find_weights(path: Path) -> Path:
     if not path.exists() and not path.is_symlink():
         raise UserError(f"{path}: no such file or folder")
     if not path.is_dir():
-        return regular_file(path)
+        regular_file(path)
+        if what := paddle_model(path):
+            raise UserError(f"{path} is {what}")
+        return path
     found = _weights_of(path)
+    if not found and (what := paddle_model(path)):
+        raise UserError(f"{path} holds {what}")
     if len(found) > 1:
         raise UserError(f"{path} must hold the weights of one model, but holds {_names(found)}: give the file itself")
     if not found:
@@ -151,6 +157,8 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
     if file.suffix == ".safetensors":
         return read_safetensors(file), None
     state = load_pickle(file) if file.suffix == ".pdparams" else load_checkpoint(file, lazily=True)
+    if file.suffix == ".pdparams" and (problem := paddle_nlp_problem(state)):
+        raise UserError(f"{file}: {problem}")
     inner = None
     options = state.get("args") or state.get("cfg")
     if options is not None and isinstance(state.get("model"), dict):

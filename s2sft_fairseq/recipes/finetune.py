@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from s2sft_fairseq import __version__
+from s2sft_fairseq.checkpoints.paddle_files import paddle_model
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
 from s2sft_fairseq.data.bounded_files import read_json_object, whole_number
 from s2sft_fairseq.data.dictionary import DICTIONARY
@@ -137,6 +138,8 @@ class Finetuning(Trials):
                 "--encoder must be a folder, a checkpoint, or a name on the Hugging Face hub, but is "
                 f"{s.encoder or 'not given'}"
             )
+        elif what := paddle_model(Path(s.encoder)):
+            yield f"--encoder {s.encoder} holds {what}"
         elif Path(s.encoder).is_file() and not s.tokenizer_dir:
             yield f"--tokenizer-dir is needed for {s.encoder}: the folder of the encoder that it was trained from"
         if needs_files and "train" not in self.files:

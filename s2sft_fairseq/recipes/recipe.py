@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from s2sft_fairseq.checkpoints.paddle_files import paddle_model
 from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.corpora.writing import write_corpus
 from s2sft_fairseq.data.bounded_files import read_text
@@ -173,6 +174,8 @@ class Recipe(Stages):
             yield f"--raw must be a folder, but {s.raw} is not one"
         if s.encoder and not (Path(s.encoder).is_dir() or is_hub_name(s.encoder)):
             yield f"--encoder must be a folder, or a name on the Hugging Face hub, but {s.encoder} is neither"
+        if s.encoder and (what := paddle_model(Path(s.encoder))):
+            yield f"--encoder {s.encoder} holds {what}"
         if hyp and not Path(hyp).is_file():
             yield f"--hyp must be a file, but {hyp} is not one"
 

@@ -10,7 +10,7 @@ from s2sft_fairseq.tokenization.fast_bpe import FastBpe
 from s2sft_fairseq.tokenization.library_tokenizer import ByteLevelBpe, TokenizerJson
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
 from s2sft_fairseq.tokenization.symbols import Pieces
-from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, Vocabulary, read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, Vocabulary, one_of, read_vocabulary
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 
@@ -49,7 +49,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     """
     vocabulary = read_vocabulary(folder)
     if vocabulary.scheme is None:
-        raise UserError.of(FILE_SETS, f"{folder} holds dict.txt, but to tokenize it needs one of these beside it:")
+        raise one_of(FILE_SETS, f"{folder} holds dict.txt, but to tokenize it needs one of these beside it:")
     try:
         dictionary = PretrainedDictionary.of(vocabulary.symbols)
     except UserError as error:

@@ -95,6 +95,11 @@ def read_vocabulary(folder: Path, *, to_copy: bool = False) -> Vocabulary:
     )
 
 
+def one_of(alternatives: Sequence[str], heading: str, *further: str) -> UserError:
+    """Return the error of a folder that has none of several alternatives: one problem, with a line for each."""
+    return UserError(str(UserError.of([*alternatives, *further], heading)))
+
+
 def is_tokenizer_file(name: str) -> bool:
     """Return whether a file of this name may be part of a tokenizer."""
     names = {"vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.json", *COMPANIONS}
@@ -133,9 +138,7 @@ def find_files(folder: Path, *, to_copy: bool = False) -> tuple[str | None, list
             return scheme, files
     if DICTIONARY in names:
         return None, []
-    raise UserError.of(
-        [*FILE_SETS, f"found {', '.join(names) or 'no file'}"], f"{folder} must hold a tokenizer, one of:"
-    )
+    raise one_of(FILE_SETS, f"{folder} must hold a tokenizer, one of:", f"found {', '.join(names) or 'no file'}")
 
 
 def _is_codes(name: str) -> bool:
