@@ -164,7 +164,10 @@ class Finetuning(Trials):
 
     def find_encoder(self) -> None:
         """Replace the names of encoder and tokenizer on the hub by the folders of their files."""
+        name = str(self.settings.encoder)
         super().find_encoder()
+        if str(self.settings.encoder) != name:
+            self.hub_name = name.partition("@")[0]  # without the revision
         if self.settings.tokenizer_dir:
             self.settings.tokenizer_dir = tokenizer_path(self.settings.tokenizer_dir)
 
@@ -352,7 +355,7 @@ class Finetuning(Trials):
 
     def fit_head(self, made: Path) -> None:
         """Convert the encoder again, and compute the head from the training texts."""
-        self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **self.lacking())
+        self.s2sft("convert", Path(self.settings.encoder), "--to", made, *self.conversion(), **self.lacking())
 
     def write_plan(self, made: Path) -> None:
         """Write the settings that depend on data, encoder and machine."""

@@ -40,6 +40,8 @@ class Trials(Generation):
     """Number of tokens that nearly all targets have."""
     earlier: Mapping[str, Any]
     """Of a training that goes on: the updates of the model that it began from, and its path."""
+    hub_name: str = ""
+    """The name of the encoder on the Hugging Face hub, if it is from there."""
     record: dict[str, Any]
     """The contents of ``finetune.json``."""
 
@@ -210,7 +212,7 @@ class Trials(Generation):
         """Return the facts for the model card."""
         s, record = self.settings, self.record
         return {
-            "encoder": name_of_encoder(Path(s.encoder)),
+            "encoder": self.hub_name or name_of_encoder(Path(s.encoder)),
             "updates": s.updates + self.earlier.get("updates", 0),
             "batch": s.batch,
             "pairs": read_json_object(self.corpus / "stats.json")["lines"],

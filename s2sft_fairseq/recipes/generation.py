@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from s2sft_fairseq.checksums import write_checksums
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.files import as_argument
 from s2sft_fairseq.recipes import deltalm
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.option_texts import scoring_options, search_options, words_of
@@ -188,7 +189,7 @@ class Generation(Recipe):
     def fit_head(self, made: Path) -> None:
         """Convert the encoder again, and compute its language model head from the training texts."""
         named = {"fit_head": self.tokens / "train.src", "output_prior": self.tokens / "train.tgt"}
-        self.s2sft("convert", self.settings.encoder, "--to", made, *self.conversion(), **named)
+        self.s2sft("convert", Path(self.settings.encoder), "--to", made, *self.conversion(), **named)
 
     def tokenize_pairs(self, made: Path) -> None:
         """Tokenize the training and validation sets, and keep `held_out` pairs for validation."""
@@ -236,10 +237,10 @@ class Generation(Recipe):
             model = options(arch=arch, random_init=True, max_positions=self.positions())
         if is_deltalm:
             words = [*options(task="deltalm_seq2seq"), *model, *options(seed=s.seed), *self.languages()]
-            return [str(self.binarized), *words, *deltalm.training(s, self.work), *self.further]
+            return [as_argument(self.binarized), *words, *deltalm.training(s, self.work), *self.further]
         masked = s.target_mask_prob if s.method in _MASKING else None
         return [
-            *(str(self.binarized), *model, *options(finetune_method=s.method, target_mask_prob=masked)),
+            *(as_argument(self.binarized), *model, *options(finetune_method=s.method, target_mask_prob=masked)),
             *options(max_source_positions=s.max_source, max_target_positions=s.max_target),
             *words_of(s.layout),
             *options(noise_prob=s.noise_prob, noise_symbol=s.noise_symbol, loss_tokens=s.loss_tokens),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from s2sft_fairseq.checksums import write_checksums
+from s2sft_fairseq.files import as_argument
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.option_texts import words_of
 from s2sft_fairseq.recipes.recipe import Recipe
@@ -71,7 +72,7 @@ class Understanding(Recipe):
         if not (s.encoder or s.dry_run):
             model = options(arch="unilm_tiny", random_init=True, max_positions=s.max_source)
         return [
-            *(str(self.binarized), *options(task=self.task), *model, *words_of(s.layout)),
+            *(as_argument(self.binarized), *options(task=self.task), *model, *words_of(s.layout)),
             *options(best_checkpoint_metric=s.metric, maximize_best_checkpoint_metric=True),
             "--ignore-unused-valid-subsets",  # MNLI has two validation sets
             *optimization(s, self.work),

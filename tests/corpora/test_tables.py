@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import time
 
 import pytest
 
@@ -157,3 +158,13 @@ def test_the_header_is_told_once(tmp_path, caplog):
 
 def test_an_empty_table(tmp_path):
     assert read(tmp_path / "a.csv", "") == ([], [])
+
+
+@pytest.mark.parametrize("line", ['"a""b,c""', 'a,"""b', '"a', 'a,"b""', '"a\t"b', '""a"",', '"",""'])
+def test_quotation_marks_take_linear_time(tmp_path, line):
+    """Also where each line opens a cell that no line closes."""
+    content = "a,b\n" + f"{line}\n" * 20_000
+    for name in ("a.csv", "a.tsv"):
+        start = time.process_time()
+        read(tmp_path / name, content)
+        assert time.process_time() - start < 5

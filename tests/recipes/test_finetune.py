@@ -162,7 +162,11 @@ def test_a_run_that_is_interrupted_many_times(folder, whole, monkeypatch):
 def test_a_run_that_is_asked_to_end(folder, whole):
     """It ends after the update, with the status that schedulers queue again; the same command makes the same model."""
     with fail_at(0, 5, "after update", signalled(signal.SIGTERM)) as had:
-        assert call(folder, *command("ended")).returncode == 75
+        ended = call(folder, *command("ended"))
+    assert ended.returncode == 75
+    assert (
+        f"the training is saved at update 5 of 6, in {folder}/ended; the same command, or call, goes on" in ended.stdout
+    )
     resumed = call(folder, *command("ended"))
     assert (had, resumed.returncode) == ([5], 0)
     assert "update 6/6" in resumed.stdout and "update 5/6" not in resumed.stdout

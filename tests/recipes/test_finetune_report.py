@@ -1,10 +1,12 @@
 """What ``s2sft finetune`` says at the end: warnings about texts, the baseline, the encoder's name, what is kept."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from s2sft_fairseq import finetune
+from s2sft_fairseq.recipes import recipe
 from s2sft_fairseq.recipes.finetune import STAGES, Finetuning
 from s2sft_fairseq.recipes.finetune_trials import name_of_encoder, text_problems
 from s2sft_fairseq.recipes.settings import Settings
@@ -141,3 +143,15 @@ def test_the_end_of_a_program_that_is_interrupted(tmp_path, monkeypatch, status,
     (tmp_path / "encoder").mkdir()
     with pytest.raises(error):
         finetune(tmp_path / "encoder", [("a", "b")], output=tmp_path / "out")
+
+
+def test_an_encoder_of_the_hub_keeps_its_name(stages, tmp_path, monkeypatch):
+    """Its folder in the cache has the name of a commit."""
+    monkeypatch.setattr(recipe, "local_path", lambda name: tmp_path / "5d2f")
+    stages.settings.encoder, stages.settings.tokenizer_dir = "owner/name@main", ""
+    stages.find_encoder()
+    assert (stages.settings.encoder, stages.hub_name) == (str(tmp_path / "5d2f"), "owner/name")
+    monkeypatch.setattr(recipe, "local_path", Path)
+    stages.hub_name, stages.settings.encoder = "", str(tmp_path)
+    stages.find_encoder()
+    assert stages.hub_name == ""

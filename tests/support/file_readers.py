@@ -185,13 +185,14 @@ def _corpus(read: Callable[[Path, Malformed], Mapping[str, Iterator[Any]]], fold
 PAIRS = {
     "pairs.jsonl": '{"src": "one text", "tgt": "a target"}\n{"src": "two", "refs": ["a", "b"]}\n' * 3,
     "table.tsv": "one text\ta target\ntwo\tb\n" * 3,
+    "table.csv": 'article,headline\n"one, text",a target\n"two ""lines\nof text",b\n' * 3,
     "text.src.gz": "one text\ntwo\n" * 3,
     "text.tgt.gz": "a target\nb\n" * 3,
 }
 
 
 def _pairs(folder: Path, malformed: Malformed) -> Mapping[str, Iterator[Example]]:
-    files = [["pairs.jsonl"], ["table.tsv"], ["text.src.gz", "text.tgt.gz"]]
+    files = [["pairs.jsonl"], ["table.tsv"], ["table.csv"], ["text.src.gz", "text.tgt.gz"]]
     return {names[0]: read_pairs([folder / name for name in names], USUAL, malformed) for names in files}
 
 
