@@ -120,9 +120,11 @@ class Connection(H11Protocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        if self._is_busy():  # with the next request, which was there already
+        """Go on with the next request, or wait for it."""
+        super().on_response_complete()  # begins with the next request, if it is there already
+        if self._phase == "refused":
+            return
+        if self._is_busy():
             self._phase = ""
             self._enter("answer")
             return
@@ -155,8 +157,12 @@ class Connection(H11Protocol):
     def _refuse(self, refused: Refused) -> None:
         """Send an answer and close the connection, but read on for a moment: a close at once may drop the answer."""
         self.transport.write(refused.as_http())
-        self.transport.write_eof()
         self._enter("refused")
+        if self._sends_no_more or self.transport.get_write_buffer_size():
+            self.transport.close()  # when all is sent
+            return
+        with contextlib.suppress(OSError):  # the client has gone
+            self.transport.write_eof()
 
     def _enter(self, phase: str) -> None:
         """Start the time limit of a phase, unless it runs."""

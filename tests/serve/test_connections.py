@@ -177,6 +177,15 @@ def test_no_valid_http(serve, sent, caplog):
     assert served.ask("/health").status == 200
 
 
+def test_a_request_in_a_row_that_is_no_valid_http(serve):
+    served = serve()
+    broken = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
+    with connect(served) as client:
+        client.sendall(raw_request() + broken)
+        assert answers(read_all(client)) == [200, 400]
+        served.wait_until(lambda: not served.server.server_state.connections)
+
+
 def test_a_body_that_breaks_after_its_answer(serve, caplog):
     with connect(serve()) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
