@@ -1,6 +1,7 @@
 """Convert a pretrained encoder or DeltaLM from the files of other programs."""
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,15 +33,20 @@ from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.received import has_part
+from s2sft_fairseq.tokenization.folder import first_difference
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
     ADDED_TOKENS,
+    COMPANIONS,
+    FAST,
     Vocabulary,
     find_files,
     is_tokenizer_file,
     read_ids,
     read_vocabulary,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -276,7 +282,30 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
     vocabulary = read_vocabulary(folder, to_copy=True)
     for name in vocabulary.files:
         shutil.copyfile(folder / name, staging / name)
+    if not has_part(folder / DICTIONARY) and has_part(folder / FAST) and FAST not in vocabulary.files:
+        return _compared(folder, vocabulary, staging)
     return vocabulary
+
+
+def _compared(folder: Path, vocabulary: Vocabulary, staging: Path) -> Vocabulary:
+    """Compare a tokenizer with the ``tokenizer.json`` beside it, and return the one that the model has.
+
+    Raises:
+        UserError: a file of them cannot be used.
+    """
+    different = first_difference(staging, vocabulary, folder / FAST)
+    if different is None:
+        return vocabulary
+    what = f"{folder}: {different.text!r} becomes {different.ours} by {', '.join(vocabulary.files[:2])}, but "
+    what += f"{different.theirs} by {FAST}"
+    if vocabulary.scheme == "sentencepiece":  # the program of the training; the other file imitates it
+        logger.warning("%s, which is not used", what)
+        return vocabulary
+    logger.warning("%s, which is used", what)
+    for name in set(vocabulary.files) - {*COMPANIONS}:
+        (staging / name).unlink()
+    shutil.copyfile(folder / FAST, staging / FAST)
+    return read_vocabulary(staging)
 
 
 def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:

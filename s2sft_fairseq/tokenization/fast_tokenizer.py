@@ -11,13 +11,11 @@ from s2sft_fairseq.tokenization.folder import open_tokenizer
 from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer, load_library_file
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.unigram import unigram_library
-from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, Vocabulary, read_config
+from s2sft_fairseq.tokenization.vocabulary import FAST, TOKENIZER_CONFIG, Vocabulary, read_config
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
-
-FAST = "tokenizer.json"
 
 
 def write_fast_tokenizer(

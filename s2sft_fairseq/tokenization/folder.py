@@ -1,15 +1,22 @@
 """Open the tokenizer of a folder, whose scheme is recognized by its files."""
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.fast_bpe import FastBpe
-from s2sft_fairseq.tokenization.library_tokenizer import ByteLevelBpe, TokenizerJson
+from s2sft_fairseq.tokenization.library_tokenizer import (
+    ByteLevelBpe,
+    LibraryTokenizer,
+    TokenizerJson,
+    load_library_file,
+)
+from s2sft_fairseq.tokenization.samples import samples
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
-from s2sft_fairseq.tokenization.symbols import Pieces
+from s2sft_fairseq.tokenization.symbols import Pieces, read_symbol
 from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, Vocabulary, one_of, read_vocabulary
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
@@ -41,13 +48,44 @@ _SCHEMES: dict[str, Callable[[Path, Vocabulary, PretrainedDictionary], Tokenizer
 }
 
 
+class Difference(NamedTuple):
+    """A text that two tokenizers split into other symbols."""
+
+    text: str
+    ours: str
+    theirs: str
+
+
+def first_difference(folder: Path, vocabulary: Vocabulary, path: Path) -> Difference | None:
+    """Compare the tokenizer of a folder with a ``tokenizer.json`` on `samples`; None: they are equal.
+
+    Texts that Unicode's NFC changes may differ: BERT's tokenizers in Python and in `tokenizers` do.
+
+    Raises:
+        UserError: one of them cannot be used.
+    """
+    ours = _opened(folder, vocabulary)
+    dictionary = ours.dictionary
+    special = set(map(read_symbol, dictionary.special_symbols()))
+    theirs = LibraryTokenizer(path, dictionary, load_library_file(path, special), vocabulary.whole_tokens(dictionary))
+    texts = samples(dictionary)
+    composed = theirs.encode_batch([unicodedata.normalize("NFC", text) for text in texts])
+    for found in map(Difference, texts, ours.encode_batch(texts), theirs.encode_batch(texts)):
+        if found.ours != found.theirs and found.ours != composed[texts.index(found.text)]:
+            return found
+    return None
+
+
 def open_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a folder.
 
     Raises:
         UserError: the folder holds no tokenizer, its files are damaged, or a library that they need is not installed.
     """
-    vocabulary = read_vocabulary(folder)
+    return _opened(folder, read_vocabulary(folder))
+
+
+def _opened(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
     if vocabulary.scheme is None:
         raise one_of(FILE_SETS, f"{folder} holds dict.txt, but to tokenize it needs one of these beside it:")
     try:

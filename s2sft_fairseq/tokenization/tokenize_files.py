@@ -26,7 +26,7 @@ from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.workers import Workers
 
 CHUNK_LINES = 1000
-FEW_UNKNOWN, MANY_UNKNOWN = 5, 0.05
+FEW_UNKNOWN, MANY_UNKNOWN = 3, 0.05
 """The number of unknown symbols, and their share of all symbols, above which a warning names them."""
 _SHOWN_MISTAKES = 10
 _LINE_END = re.compile(r"\r\n|[\r\n]")

@@ -6,7 +6,7 @@ This module imports no tokenizer library except SentencePiece, which alone can r
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import filterfalse, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from s2sft_fairseq.data.dictionary import (
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.received import check_parts, check_regular
 from s2sft_fairseq.tokenization.growth import check_growth
+from s2sft_fairseq.tokenization.stated_class import class_name, differences, refusals
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
 ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 _MODEL_CONFIG = "config.json"  # in the folders of models and encoders, which come from others
+FAST = "tokenizer.json"
 XLMR_MODEL = "sentencepiece.bpe.model"
 # Of a tokenizer.json; the library's time per word grows with its square, and all real files have 100.
 LONGEST_WORD = 1_000
@@ -133,12 +135,65 @@ def find_files(folder: Path, *, to_copy: bool = False) -> tuple[str | None, list
         ("tokenizer_json", ["tokenizer.json"]),
     ):
         if files and set(files) <= set(names):
-            if files == ["tokenizer.json"] and read_tokenizer_json(folder / files[0])["model"]["type"] == "WordPiece":
-                scheme = "wordpiece"
-            return scheme, files
+            return _settled(folder, scheme, files)
     if DICTIONARY in names:
         return None, []
     raise one_of(FILE_SETS, f"{folder} must hold a tokenizer, one of:", f"found {', '.join(names) or 'no file'}")
+
+
+def _settled(folder: Path, scheme: str, files: list[str]) -> tuple[str, list[str]]:
+    """Return the scheme of these files, or that of the ``tokenizer.json`` beside them if they say less than it.
+
+    Raises:
+        UserError: naming what the configuration says that this package does not do.
+    """
+    config, model_config = read_config(folder), _model_config(folder)
+    stated = {TOKENIZER_CONFIG: config, _MODEL_CONFIG: model_config}
+    if problems := [text for name, each in stated.items() for text in refusals(each, folder / name)]:
+        raise UserError.of(problems)
+    # A dict.txt has the ids, which those of a tokenizer.json need not be.
+    has_json = (folder / FAST).is_file() and not (folder / DICTIONARY).is_file()
+    if files != [FAST]:
+        problems = list(differences(config, scheme, folder / TOKENIZER_CONFIG))
+        if class_name(config) is None:
+            problems += differences(model_config, scheme, folder / _MODEL_CONFIG)
+        if problems and not has_json:
+            raise UserError.of(dict.fromkeys(problems), f"{folder} has another tokenizer than its files tell:")
+        if not problems and not (has_json and _says_more(folder, scheme, files, config)):
+            return scheme, files
+    is_wordpiece = read_tokenizer_json(folder / FAST)["model"]["type"] == "WordPiece"
+    return "wordpiece" if is_wordpiece else "tokenizer_json", [FAST]
+
+
+def _says_more(folder: Path, scheme: str, files: Sequence[str], config: Mapping[str, Any]) -> bool:
+    """Return whether a ``tokenizer.json`` has other ids than the files beside it, or alone tells the lower-casing."""
+    if scheme not in ("wordpiece", "byte_level_bpe") or "encoder.json" in files:
+        return False
+    if scheme == "wordpiece" and config.get("do_lower_case") is None:
+        return True
+    symbols = _symbols(folder, scheme, files)
+    added = _read_added_tokens(folder / ADDED_TOKENS)
+    ids = {**{symbol: number for number, symbol in enumerate(symbols)}, **_written(added)}
+    described = _written(_ids_of_tokenizer_json(folder / FAST))
+    different = ids.items() ^ described.items()
+    fillers = set(islice(spare_symbols(()), len(ids)))  # of empty lines and gaps
+    return any(token not in fillers for token, _ in different)
+
+
+def _written(ids: Mapping[str, int]) -> dict[str, int]:
+    return {write_symbol(token): number for token, number in ids.items()}
+
+
+def _model_config(folder: Path) -> dict[str, Any]:
+    """Return the ``tokenizer_class`` of a model's ``config.json``, if there is one; other errors in it are not ours."""
+    path = folder / _MODEL_CONFIG
+    if not path.is_file():
+        return {}
+    try:
+        config = read_json_object(path)
+    except UserError:
+        return {}
+    return {"tokenizer_class": config["tokenizer_class"]} if "tokenizer_class" in config else {}
 
 
 def _is_codes(name: str) -> bool:
@@ -216,6 +271,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _tokens_of_tokenizer_json(path: Path) -> list[str]:
+    return _in_order(_ids_of_tokenizer_json(path), path)
+
+
+def _ids_of_tokenizer_json(path: Path) -> dict[str, int]:
     document = read_tokenizer_json(path)
     vocabulary = document["model"]["vocab"]
     try:
@@ -230,7 +289,7 @@ def _tokens_of_tokenizer_json(path: Path) -> list[str]:
             raise UserError(
                 f"{path} must hold texts as tokens with ids from 0 on, but {shown(token)} has {shown(number)}"
             )
-    return _in_order(ids, path)
+    return ids
 
 
 def read_tokenizer_json(path: Path) -> dict[str, Any]:
@@ -376,13 +435,19 @@ def _without_gaps(tokens: Sequence[str]) -> list[str]:
 
 def _is_lower_case(folder: Path, files: Sequence[str], symbols: Sequence[str]) -> bool:
     """Return whether text must be lower-cased: as configured, or else if the vocabulary has no capital letters."""
-    if "tokenizer.json" in files:
+    stated: bool | None = read_config(folder).get("do_lower_case")
+    if FAST in files:
         normalizer = read_tokenizer_json(folder / "tokenizer.json").get("normalizer") or {}
         parts = normalizer.get("normalizers") or [normalizer] if isinstance(normalizer, dict) else []
         # Ignore malformed normalizers: the library refuses them when it loads the file.
         normalizers = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-        return any(part.get("lowercase") is True or part.get("type") == "Lowercase" for part in normalizers)
-    stated = read_config(folder).get("do_lower_case")
+        lower = any(part.get("lowercase") is True or part.get("type") == "Lowercase" for part in normalizers)
+        if stated is not None and stated != lower:
+            raise UserError(
+                f"{folder / TOKENIZER_CONFIG}: do_lower_case is {stated}, but the normalizer of {FAST} beside it says "
+                f"{lower}: correct the wrong one"
+            )
+        return lower
     if stated is not None:
         return stated
     tokens = filterfalse(_BRACKETED.fullmatch, map(read_symbol, symbols))
