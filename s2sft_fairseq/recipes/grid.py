@@ -15,7 +15,7 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from s2sft_fairseq.errors import UserError, about, as_option
-from s2sft_fairseq.files import write_whole
+from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.recipes.recipe import Recipe
 
 PAPER = "paper"
@@ -235,11 +235,13 @@ def _write(folder: Path, cells: Sequence[Cell], score: str, subset: str) -> None
     content: list[dict[str, Any]] = [{"values": cell.values, "runs": cell.runs} for cell in cells]
     record = json.dumps({"set": subset, "score": score, "cells": content}, indent=1, ensure_ascii=False)
     for name, text in ((f"{subset}.md", table), (f"{subset}.json", f"{record}\n")):
-        write_whole(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
+        with whole_file(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     print(table, end="", flush=True)
 
 
 def _write_settings(recipe: Recipe, path: Path) -> None:
     """Write the settings of the chosen cell for ``--config``."""
     text = recipe.settings.to_toml(f"{recipe.name}: the cell that --grid chose", [*recipe.run_options, "seed"])
-    write_whole(path, lambda made: made.write_text(f"{text}\n", encoding="utf-8"))
+    with whole_file(path) as temporary:
+        temporary.write_text(f"{text}\n", encoding="utf-8")

@@ -44,7 +44,11 @@ _BASE, _LARGE = ("--arch", "unilm_base"), ("--arch", "unilm_large")
 # UniLMv2, section 4.1: 7680 texts of 512 tokens; 15 % of the tokens appear three times, which makes 666 positions.
 _UNILMV2 = ("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--label-smoothing", "0", "--clip-norm", "0")
 # DeltaLM, section 2.3. The paper gives no learning rate for pre-training; the preset has that of fine-tuning.
-_DELTALM = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6", "--clip-norm", "1.0", "--tokens-per-sample", "512")
+# It names no sampling of languages either: mT5, which it follows, has D ** 0.3 throughout, a temperature of 1 / 0.3.
+_MT5 = ("--first-temperature", "3.3333", "--temperature", "3.3333")
+_DELTALM = (
+    *("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6", "--clip-norm", "1.0", "--tokens-per-sample", "512", *_MT5),
+)
 _RELATIVE = ("--relative-position-bins", "32", "--max-relative-position", "128")
 _ERNIE_GEN = ("--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-9", "--label-smoothing", "0", "--clip-norm", "1.0")
 # The rows of UniLMv2's Table 6: trained as BERT, with 256 texts per update (footnote 2, which does not mention decay,

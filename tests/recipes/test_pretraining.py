@@ -147,6 +147,9 @@ def test_the_preset_of_deltalm(tmp_path, monkeypatch):
         assert (given["--adam-betas"], given["--clip-norm"]) == ("(0.9, 0.999)", "1.0")
         assert (given["--tokens-per-sample"], given["--lr-scheduler"]) == ("512", "polynomial_decay")
         assert given["--max-update"] == "600000" and "--lang-pairs" not in given
+        # Languages are sampled as in mT5, by D ** 0.3 in every epoch.
+        temperatures = [float(given[name]) for name in ("--first-temperature", "--temperature")]
+        assert temperatures == pytest.approx([1 / 0.3, 1 / 0.3], rel=1e-4)
 
 
 TABLE_6 = {"ae+par-rel": True, "ae+par": False, "ae+ar": False, "ae": False, "par": False, "ar": False}
