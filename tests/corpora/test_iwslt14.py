@@ -1,5 +1,8 @@
 """The files of IWSLT'14."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from raw_corpora import iwslt14
 
@@ -61,3 +64,20 @@ def test_invalid_bytes_are_counted_once(tmp_path, malformed):
             with malformed.record(example.path, example.where):
                 example.reference_lines()
     assert malformed.records == {path: 1, test: 1}
+
+
+def test_as_the_script_prepares_it(tmp_path, malformed, pairs, monkeypatch):
+    """Tokens in lower case; pairs of unequal length are left out before every 23rd of the others is for validation."""
+    tokenizer = SimpleNamespace(tokenize=lambda text, *, return_str: text.replace("'", " ' "))
+    monkeypatch.setitem(sys.modules, "sacremoses", SimpleNamespace(MosesTokenizer=lambda lang: tokenizer))
+    iwslt14(tmp_path)
+    train = tmp_path / "train.tags.de-en.en"
+    train.write_text(train.read_text().replace("The tower 1 is there .", "tower"))
+    test = tmp_path / "IWSLT14.TED.tst2010.de-en.en.xml"
+    test.write_text(test.read_text().replace("The tower 1", "The tower\u2019s 1"))
+    splits = read_iwslt14(tmp_path, "de", "en", malformed, moses=True)
+    found = {name: pairs(split) for name, split in splits.items()}
+    assert (len(found["train"]), len(found["valid"]), len(found["test"])) == (66, 2, 10)  # of 70
+    assert found["train"][0] == ("der turm 0 steht dort .", ["the tower 0 is there ."])
+    assert found["valid"][0] == ("der turm 23 steht dort .", ["the tower 23 is there ."])
+    assert found["test"][4][1] == ["the tower ' s 1 is there ."]

@@ -24,8 +24,8 @@ class IWSLT14(Generation):
     """Recipe of IWSLT'14: German to English, or English to German."""
 
     def reader_options(self) -> list[str]:
-        """Return the direction for ``s2sft prepare``."""
-        return options(from_english=self.settings.direction == "from-english")
+        """Return the options of ``s2sft prepare``, with the direction."""
+        return [*super().reader_options(), *options(from_english=self.settings.direction == "from-english")]
 
 
 class WMT10(Generation):
@@ -99,7 +99,13 @@ def table_of_means(scores: dict[str, float]) -> str:
 
 def _read_iwslt14(options: Namespace, malformed: Malformed) -> Splits:
     source, target = ("en", "de") if options.from_english else ("de", "en")
-    return read_iwslt14(options.raw, source, target, malformed)
+    return read_iwslt14(options.raw, source, target, malformed, moses=options.moses)
+
+
+def _score_tokens(settings: Settings) -> None:
+    if settings.moses:
+        tokens = {"evaluation": "--task bleu --bleu-tokenize none"}
+        settings.take({"DeltaLM's examples/evaluate_iwslt14.sh: BLEU of tokens in lower case": tokens})
 
 
 def _read_wmt10(options: Namespace, malformed: Malformed) -> Splits:
@@ -126,6 +132,13 @@ TRANSLATION = {
             **SACREBLEU,
         },
         recipe=IWSLT14,
+        notes="Text and score are cased and not tokenized; with --moses both are as in DeltaLM's scripts.",
+        options={
+            "moses": Setting(
+                False, "tokens in lower case, cleaned, as in prepare-iwslt14.sh; needs the package sacremoses"
+            )
+        },
+        depends=_score_tokens,
         reader_options={"from_english": FROM_ENGLISH},
         recipe_options={
             "direction": Setting("to-english", "what is translated", choices=("to-english", "from-english"))
