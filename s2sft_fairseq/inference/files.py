@@ -22,7 +22,7 @@ import numpy as np
 from s2sft_fairseq.checksums import sha256
 from s2sft_fairseq.data.bounded_files import read_json_object, readable
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, printable
 from s2sft_fairseq.files import disk_errors, sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import (
@@ -251,7 +251,7 @@ class ResumableOutput:
 
 def file_state(path: Path) -> dict[str, Any]:
     """Return the path and the SHA-256 sum of a file or pipe, which identify its contents."""
-    return {"path": str(path.resolve()) if path.is_file() else "a pipe", "sha256": sha256(readable(path))}
+    return {"path": printable(path.resolve()) if path.is_file() else "a pipe", "sha256": sha256(readable(path))}
 
 
 def tokenizer_state(folder: Path) -> dict[str, Any]:

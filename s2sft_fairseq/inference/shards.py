@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.text_files import plain_name
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, printable
 from s2sft_fairseq.files import LOCK, check_replaceable, remove_temporary, write_whole
 from s2sft_fairseq.inference.files import differences, file_state
 
@@ -53,6 +53,8 @@ def find_shards(pattern: Path, folder: Path, suffix: str) -> list[Shard]:
     shards: dict[Path, Shard] = {}
     problems = []
     for path in inputs:
+        if printable(path) != str(path):  # JSON could not name it
+            problems.append(f"--input must hold names in UTF-8, but {printable(path)} is none: rename the file")
         shard = Shard(_absolute(path), _absolute(folder / f"{_stem(path)}.{suffix}"))
         other = shards.setdefault(shard.output, shard)
         if other is not shard:

@@ -100,3 +100,10 @@ def test_a_node_without_the_package_is_reported():
     error = RuntimeError("ray::MapWorker.__init__()\nModuleNotFoundError: No module named 's2sft_fairseq.inference'")
     assert "but one lacks s2sft_fairseq.inference" in ray_engine._missing_module(error)
     assert ray_engine._missing_module(RuntimeError("actor died")) is None
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a\udcff.txt").touch()
+    with pytest.raises(UserError, match="names in UTF-8"):
+        find_shards(tmp_path / "in", tmp_path / "out", "txt")

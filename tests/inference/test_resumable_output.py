@@ -1,5 +1,6 @@
 """The state of an output after an interruption at any time."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -128,3 +129,13 @@ def test_an_output_that_another_process_finishes_meanwhile(output, monkeypatch):
     with pytest.raises(UserError, match="is being written by another process"), output():
         pass
     assert output().path.read_text() == ""
+
+
+def test_a_name_that_is_not_utf8_can_be_resumed(tmp_path):
+    (tmp_path / "a\udcff").write_text("text")
+    settings = {"--input": file_state(tmp_path / "a\udcff")}
+    for done in (0, 2):
+        with contextlib.suppress(SystemExit), ResumableOutput(tmp_path / "out", settings, 2) as output:
+            assert output.done == done
+            output.append(["a", "b"])
+            raise SystemExit
