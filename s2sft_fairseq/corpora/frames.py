@@ -6,9 +6,10 @@ from typing import Any
 
 def column_names(value: Any) -> list[Any] | None:
     """Return the names of the columns of a DataFrame of pandas or polars, or of a table of Arrow; None for others."""
-    names = getattr(value, "column_names", None) if hasattr(value, "to_pylist") else getattr(value, "columns", None)
-    is_frame = names is not None and hasattr(value, "shape") and len(value.shape) == 2
-    return list(names) if is_frame else None
+    names = getattr(value, "column_names" if hasattr(value, "to_pylist") else "columns", None)
+    if names is None or not hasattr(value, "shape") or len(value.shape) != 2:
+        return None
+    return list(names)
 
 
 def rows_of(frame: Any, names: list[str]) -> Iterator[dict[str, Any]]:

@@ -115,7 +115,7 @@ class Finetuning(Trials):
         problems = list(self.problems(needs_files=data is None)) or list(self.training_problems())
         if data is not None and not problems:
             leaves_out = bool(given.get("skip_malformed"))
-            self.files = to_files(data, self.output / "pairs", fields, skip_malformed=leaves_out)
+            self.files |= to_files(data, self.output / "pairs", fields, skip_malformed=leaves_out)
             problems = list(self.problems())
         if problems:
             raise UserError.of(problems)
@@ -222,10 +222,10 @@ class Finetuning(Trials):
             yield
         except (KeyboardInterrupt, SystemExit) as error:
             if isinstance(error, KeyboardInterrupt) or error.code in (STATUS, INTERRUPTED):
-                self.say(self.kept())
+                self.say(self.interruption())
             raise
 
-    def kept(self) -> str:
+    def interruption(self) -> str:
         """Return what an interrupted run leaves, and how to go on."""
         done = len([name for name in STAGES if (self.output / name).exists()])
         parts = [f"{done} of {len(STAGES)} parts are done"]

@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path, PurePath
 from typing import Any
 
+from s2sft_fairseq.corpora.pairs import Fields
 from s2sft_fairseq.data.bounded_files import parse_json, read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import write_whole
@@ -34,6 +35,8 @@ DEFAULT_METRIC = "rouge-l"
 class Trials(Generation):
     """The stages from binarized pairs to a model, with the settings of `s2sft_fairseq.recipes.finetune`."""
 
+    fields: Fields
+    """The fields of the pairs."""
     evaluation: list[str]
     """Options of ``s2sft evaluate``."""
     least: int

@@ -276,8 +276,9 @@ def test_hypotheses_of_another_system(smoke, tmp_path):
     ("words", "problems"),
     [
         ((), ["--raw is needed: the folder of the raw files", "--encoder is needed: a folder with a pretrained"]),
-        (("--raw", "no", "--encoder", "no"),
-         ["--raw must be a folder, but no is not one", "--encoder must be a folder, but no is not one"]),
+        (("--raw", "no", "--encoder", "no/such/folder"),
+         ["--raw must be a folder, but no is not one",
+          "--encoder must be a folder, or a name on the Hugging Face hub, but no/such/folder is neither"]),
         (("--seed", "x", "--method", "infiling", "--max-target", 0),
          ["--seed must be a whole number of at least 0, but is x",
           "--method must be one of causal, masked, pseudo_masked, infilling, blocks, deltalm, but is infiling",
