@@ -148,7 +148,7 @@ class Seq2Seq(LoadedByPath):
         cfg.task.seed = seed
         cfg.dataset.batch_size = None if batch_size == "auto" else batch_size
         form = task.form if target_lang is None else task.form_for(target_lang)
-        ids = self._ids(listed(sources), "sources")
+        ids = self._ids(self._listed(sources), "sources")
         loaded = self._loaded
         generator = self._generator(task, cfg)
         with self._lock:
@@ -180,7 +180,7 @@ class Seq2Seq(LoadedByPath):
         Raises:
             UserError: if there are not as many targets as sources, or a target is longer than this model can generate.
         """
-        sources, targets = listed(sources), listed(targets, "targets")
+        sources, targets = self._listed(sources), listed(targets, "targets")
         if len(sources) != len(targets):
             raise UserError(f"there must be as many targets as sources ({len(sources)}), but there are {len(targets)}")
         one_pass = self._one_pass(target_lang)
@@ -236,7 +236,7 @@ class Seq2Seq(LoadedByPath):
             For each source a float32 tensor (S, H). S: positions of the source with its special symbols, H: width.
         """
         one_pass = self._one_pass(target_lang)
-        ids = self._source_ids(listed(sources), one_pass.form)
+        ids = self._source_ids(self._listed(sources), one_pass.form)
         with self._lock, torch.inference_mode():
             return [one_pass.states(source).float().cpu() for source in ids]
 
@@ -312,6 +312,10 @@ class Seq2Seq(LoadedByPath):
         if long := max((len(each) for each in ids if len(each) > most), default=0):
             raise UserError(f"{argument} must have at most {most} tokens, the limit of this model, but have {long}")
         return [form.target(each) for each in ids]
+
+    def _listed(self, sources: Any) -> list[Any]:
+        """Return sources as a list."""
+        return listed(sources, "sources", self._loaded.source_names)
 
     def _ids(self, texts: Sequence[Any], argument: str) -> list[np.ndarray]:
         """Return the ids of each text; the only special symbols are the separators between the fields of a source."""

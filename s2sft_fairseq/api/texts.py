@@ -18,14 +18,16 @@ def is_one(texts: Any) -> bool:
     return isinstance(texts, str | Mapping | tuple)
 
 
-def listed(texts: Any, argument: str = "sources") -> list[Any]:
+def listed(texts: Any, argument: str = "sources", names: Sequence[str] = ()) -> list[Any]:
     """Return texts as a list. A value that is not a text becomes its only item, which `fields_of` then rejects.
 
-    Of a DataFrame, these are the texts of its only column, or of the one with the usual name of the argument.
+    Of a DataFrame, these are the rows of the columns that have the names of the model's fields, or else the texts of
+    its only column, or of the one with the usual name of the argument.
 
     Args:
         texts: one text or several.
         argument: the name of the argument.
+        names: the names of the fields of a source; (): the model has none.
 
     Raises:
         UserError: it is a set, which has no order, bytes, or a DataFrame of other columns.
@@ -34,21 +36,22 @@ def listed(texts: Any, argument: str = "sources") -> list[Any]:
         why = "have an encoding" if isinstance(texts, bytes | bytearray) else "has no order"
         raise UserError(f"{argument} must be a text or a list of texts, but is a {type(texts).__name__}, which {why}")
     if (columns := column_names(texts)) is not None:
-        return _of_frame(texts, columns, argument)
+        return _of_frame(texts, columns, argument, names)
     return list(texts) if isinstance(texts, Iterable) and not is_one(texts) else [texts]
 
 
-def _of_frame(frame: Any, columns: Sequence[Any], argument: str) -> list[Any]:
+def _of_frame(frame: Any, columns: Sequence[Any], argument: str, names: Sequence[str]) -> list[Any]:
     usual = "tgt" if argument == "targets" else "src"
-    column = columns[0] if len(columns) == 1 else usual
-    if columns.count(column) != 1:
+    if not names or not set(names).issubset(columns):
+        names = [columns[0] if len(columns) == 1 else usual]
+    if any(columns.count(name) != 1 for name in names):
         found, first = ", ".join(map(str, columns[:20])), columns[0] if columns else usual
         raise UserError(
             f"{argument} must be texts, but is a DataFrame of the columns {found}: give one of them, as in "
-            f"frame[{first!r}], or one named {usual}; for sources of several fields, "
-            "the records of their columns as dicts"
+            f"frame[{first!r}], one named {usual}, or those that have the names of the model's fields"
         )
-    return [row[column] for row in rows_of(frame, [column])]
+    rows = rows_of(frame, list(names))
+    return list(rows) if len(names) > 1 else [row[names[0]] for row in rows]
 
 
 def fields_of(texts: Sequence[Any], argument: str, names: Sequence[str] = ()) -> list[list[str]]:

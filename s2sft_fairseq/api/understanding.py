@@ -141,7 +141,7 @@ class Classifier(_Model):
         Raises:
             UserError: if an item is not a text.
         """
-        fields = fields_of(listed(texts, "texts"), "texts", self._source_names)
+        fields = fields_of(listed(texts, "texts", self._source_names), "texts", self._source_names)
         if not fields:
             return []
         tokenizer = TextTokenizer(self._tokenizer)

@@ -112,3 +112,14 @@ def test_frames_of_pandas_and_arrow():
         fields_of(listed(numpy.array([1.0, 2.0])), "sources")
     with pytest.raises(UserError, match=r"targets\[1\] must be a text.* but is (None|nan)"):
         fields_of(listed(frame, "targets"), "targets")
+
+
+def test_a_frame_with_the_names_of_the_model():
+    """Columns by name, in any order, among others."""
+    frame = Frame(id=[1, 2], answer=["a", "b"], passage=["p", "q"])
+    rows = listed(frame, "sources", ("passage", "answer"))
+    assert fields_of(rows, "sources", ("passage", "answer")) == [["p", "a"], ["q", "b"]]
+    assert listed(frame, "sources", ("passage",)) == ["p", "q"]
+    assert listed(Frame(src=["s"], other=["o"]), "sources", ("passage",)) == ["s"]
+    with pytest.raises(UserError, match="is a DataFrame of the columns id, answer, passage"):
+        listed(frame, "sources", ("passage", "question"))
