@@ -20,7 +20,8 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.pretrained_checkpoint import section, weights_file, without_adapters
 from s2sft_fairseq.models.unilm_config import SIZES
-from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_ids, read_vocabulary
+from s2sft_fairseq.tokenization.library_tokenizer import copy_tokenizer_json
+from s2sft_fairseq.tokenization.vocabulary import FAST, Vocabulary, read_ids, read_vocabulary
 
 
 def export_to_hugging_face(
@@ -135,5 +136,7 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> 
             tokens = {str(number): token for token, number in read_ids(folder / name).items()}
             ids = {tokens.get(symbol, symbol): number for number, symbol in enumerate(vocabulary.symbols)}
             (destination / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        elif name == FAST:
+            copy_tokenizer_json(folder / name, destination / name)
         else:
             shutil.copyfile(folder / name, destination / {"vocab.bpe": "merges.txt"}.get(name, name))

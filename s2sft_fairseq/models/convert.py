@@ -34,6 +34,7 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.received import has_part
 from s2sft_fairseq.tokenization.folder import first_difference
+from s2sft_fairseq.tokenization.library_tokenizer import copy_tokenizer_json
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
     ADDED_TOKENS,
@@ -281,7 +282,8 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
         return read_vocabulary(staging)
     vocabulary = read_vocabulary(folder, to_copy=True)
     for name in vocabulary.files:
-        shutil.copyfile(folder / name, staging / name)
+        copy = copy_tokenizer_json if name == FAST else shutil.copyfile
+        copy(folder / name, staging / name)
     if not has_part(folder / DICTIONARY) and has_part(folder / FAST) and FAST not in vocabulary.files:
         return _compared(folder, vocabulary, staging)
     return vocabulary
@@ -304,7 +306,7 @@ def _compared(folder: Path, vocabulary: Vocabulary, staging: Path) -> Vocabulary
     logger.warning("%s, which is used", what)
     for name in set(vocabulary.files) - {*COMPANIONS}:
         (staging / name).unlink()
-    shutil.copyfile(folder / FAST, staging / FAST)
+    copy_tokenizer_json(folder / FAST, staging / FAST)
     return read_vocabulary(staging)
 
 

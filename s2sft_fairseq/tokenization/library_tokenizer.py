@@ -7,6 +7,8 @@ WordPiece.
 """
 
 import json
+import logging
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,9 @@ from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_config, read_
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+
+
+logger = logging.getLogger(__name__)
 
 
 class LibraryTokenizer:
@@ -126,8 +131,7 @@ def load_library_file(path: Path, special: Collection[str] | None = None) -> "Li
     require_library(path)
     from tokenizers import Tokenizer as Library
 
-    document = read_tokenizer_json(path)
-    document = {**document, **_LAYOUT, "model": {**document["model"], **dict.fromkeys(random_settings(document))}}
+    document = {**_settled(read_tokenizer_json(path)), **_LAYOUT}
     if special is not None:
         document = made_by_library(path, _for_texts, document, special)
     return made_by_library(path, Library.from_str, json.dumps(document))
@@ -137,10 +141,43 @@ _LAYOUT = dict.fromkeys(("truncation", "padding", "post_processor"))
 """Parts of a ``tokenizer.json`` that lay sequences out, which this package does itself."""
 
 
-def random_settings(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a ``tokenizer.json`` that give a text other pieces each time, by name."""
-    model = document["model"]
-    return {name: model[name] for name in ("dropout", "alpha", "nbest_size") if model.get(name)}
+_RANDOM = ("dropout", "alpha", "nbest_size")
+"""Settings of a model that give a text other pieces each time."""
+
+
+def copy_tokenizer_json(source: Path, destination: Path) -> None:
+    """Copy a ``tokenizer.json``, without settings that make other programs lose texts or split them at random.
+
+    Raises:
+        UserError: the library cannot read it.
+    """
+    document = read_tokenizer_json(source)
+    problems = [f"model.{name} is {document['model'][name]}" for name in _RANDOM if document["model"].get(name)]
+    if _loses_texts(document.get("post_processor")):
+        problems.append("post_processor puts no text into the sequence")
+    if not problems:
+        shutil.copyfile(source, destination)
+        return
+    logger.warning("%s: left out: %s", source, ", ".join(problems))
+    destination.write_text(json.dumps(_settled(document), ensure_ascii=False), encoding="utf-8")
+
+
+def _settled(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``tokenizer.json`` without random choices, and without a post-processor that loses texts."""
+    processor = document.get("post_processor")
+    model = {**document["model"], **{name: None for name in _RANDOM if name in document["model"]}}
+    return {**document, "model": model, "post_processor": None if _loses_texts(processor) else processor}
+
+
+def _loses_texts(processor: Any) -> bool:
+    """Return whether a post-processor, or a step of it, has a template that lacks the text."""
+    if not isinstance(processor, dict):
+        return False
+    steps = processor.get("processors")
+    if isinstance(steps, list):
+        return any(map(_loses_texts, steps))
+    template = processor.get("single")
+    return isinstance(template, list) and not any(isinstance(part, dict) and "Sequence" in part for part in template)
 
 
 def _for_texts(document: dict[str, Any], special: Collection[str]) -> dict[str, Any]:
