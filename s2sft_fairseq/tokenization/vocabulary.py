@@ -61,7 +61,7 @@ class Vocabulary:
     scheme: str | None
     files: list[str]  # names of the files that the tokenizer needs
     lower: bool | None = None  # whether text is lower-cased; WordPiece only
-    added: list[str] = field(default_factory=list)  # the tokens of added_tokens.json
+    added: list[str] = field(default_factory=list)  # tokens that were added to those of the tokenizer's own files
 
     def whole_tokens(self, dictionary: PretrainedDictionary) -> list[str]:
         """Return the added tokens that are not split in raw text: all but the special symbols, which are text there."""
@@ -87,7 +87,9 @@ def read_vocabulary(folder: Path, *, to_copy: bool = False) -> Vocabulary:
     check_files(*(folder / name for name in (DICTIONARY, *files)))
     symbols = _symbols(folder, scheme, files)
     added = _read_added_tokens(folder / ADDED_TOKENS)
-    _extend(symbols, {write_symbol(token): number for token, number in added.items()}, folder / ADDED_TOKENS)
+    _extend(symbols, _written(added), folder / ADDED_TOKENS)
+    if FAST not in files:
+        added |= _stated_tokens(read_config(folder), symbols)
     return Vocabulary(
         symbols=symbols,
         scheme=scheme,
@@ -386,6 +388,27 @@ def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
         except UnicodeDecodeError as error:
             raise UserError(f"{path} must hold pieces in UTF-8, but piece {number} is {shown(error.object)}") from None
     return pieces
+
+
+def _stated_tokens(config: Mapping[str, Any], symbols: list[str]) -> dict[str, int]:
+    """Append the tokens of ``added_tokens_decoder`` with the next ids, and return those that are not special.
+
+    Other ids than those of the symbols, or the next, belong to another dictionary than the model's.
+    """
+    stated = config.get("added_tokens_decoder")
+    found = {}
+    for name, token in stated.items() if isinstance(stated, dict) else ():
+        number = whole_number(name)
+        content = token.get("content") if isinstance(token, dict) else None
+        if number is not None and isinstance(content, str) and content:
+            found[number] = (content, token.get("special") is True)
+    whole = {}
+    for number, (content, is_special) in sorted(found.items()):
+        if number == len(symbols) and write_symbol(content) not in symbols:
+            symbols.append(write_symbol(content))
+        if number < len(symbols) and symbols[number] == write_symbol(content) and not is_special:
+            whole[content] = number
+    return whole
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:

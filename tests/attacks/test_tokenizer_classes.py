@@ -126,6 +126,19 @@ def test_a_token_that_only_the_library_has(tmp_path):
     assert tokenizer.dictionary.index("<new>") == 8
 
 
+def test_a_token_that_only_the_configuration_has(tmp_path):
+    tokens = {"3": {"content": "[SEP]", "special": True}, "4": {"content": "other"}, "x": {}, "9": 7}
+    number = len((write_wordpiece(tmp_path) / "vocab.txt").read_text().splitlines())
+    tokens[str(number)] = {"content": "<first>", "special": True}
+    tokens[str(number + 1)] = {"content": "<new>", "special": False}
+    tokens[str(number + 3)] = {"content": "<beyond>"}
+    configure(tmp_path, added_tokens_decoder=tokens)
+    tokenizer = open_tokenizer(tmp_path)
+    assert tokenizer.encode("the<new>quick") == "the <new> quick"
+    assert tokenizer.dictionary.symbols[number:] == ["<first>", "<new>"]
+    assert "[SEP]" not in tokenizer.encode("[SEP]").split()
+
+
 @pytest.mark.parametrize("lower", [True, False])
 def test_lower_casing_is_not_guessed(tmp_path, lower):
     """The vocabulary has a capital letter, so a guess would be that text keeps its case."""
