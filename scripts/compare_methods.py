@@ -8,7 +8,6 @@ OUT/comparison.md.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +15,9 @@ from statistics import mean
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.recipes.benchmarks import GENERATION
+from s2sft_fairseq.recipes.grid import read_scores
 
 METHODS = ("causal", "masked", "pseudo_masked", "infilling")
-
-
-def read_scores(path: Path) -> dict[str, float]:
-    """Return the scores of one run by name, from a file of ``s2sft evaluate --json``."""
-    system, *_ = json.loads(path.read_text(encoding="utf-8"))["systems"].values()  # a baseline may follow
-    return {score["name"]: score["value"] for score in system["scores"]}
 
 
 def newest_scores(folder: Path, pattern: str = "*.json") -> dict[str, float]:

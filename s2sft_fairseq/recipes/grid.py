@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
+from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, about, as_option
 from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.recipes.recipe import Recipe
@@ -195,9 +196,8 @@ def scores_of(recipe: Recipe) -> dict[str, float]:
 
 def read_scores(path: Path) -> dict[str, float]:
     """Return the scores of the first system by name, from a file of ``s2sft evaluate --json``."""
-    system, *_ = json.loads(path.read_text(encoding="utf-8"))[
-        "systems"
-    ].values()  # the beginnings of sources may follow
+    # A baseline, or the beginnings of the sources, may follow.
+    system, *_ = read_json_object(path)["systems"].values()
     return {score["name"]: score["value"] for score in system["scores"]}
 
 

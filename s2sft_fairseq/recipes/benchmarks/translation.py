@@ -7,10 +7,10 @@ from statistics import mean
 from s2sft_fairseq.corpora.iwslt14 import read_iwslt14
 from s2sft_fairseq.corpora.line_aligned import multi30k, read_line_aligned, wmt10
 from s2sft_fairseq.corpora.reading import Malformed
-from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.grid import read_scores
 from s2sft_fairseq.recipes.recipe import Benchmark, Splits
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
@@ -84,8 +84,7 @@ class WMT10(Generation):
 
 def read_bleu(path: Path) -> float:
     """Return BLEU from a file of ``s2sft evaluate --task bleu --json``."""
-    (system,) = read_json_object(path)["systems"].values()
-    return next(score["value"] for score in system["scores"] if score["name"] == "BLEU")
+    return read_scores(path)["BLEU"]
 
 
 def table_of_means(scores: dict[str, float]) -> str:
