@@ -179,7 +179,7 @@ def absent_models(paths: str) -> Iterator[str]:
     """Yield an error for each path of ``--path`` that does not exist."""
     for path in paths.split(os.pathsep):
         if not os.path.exists(path):
-            yield f"--path must be a checkpoint, a model folder or a name on the hub, but {path} does not exist"
+            yield f"Model file not found: {path} (--path); a checkpoint, a model folder or a name on the hub is needed"
 
 
 def default_task(arguments: list[str]) -> str:

@@ -89,5 +89,4 @@ def test_an_empty_file_has_an_empty_output(call_command, tmp_path, name, output)
 def test_a_model_that_is_not_there_is_said_first(call_command, path):
     for words in (("generate", "--input", "a.txt", "--output", "b"), *((name, "data") for name in VERBS)):
         line = call_command(*words, "--path", path, status=2).stderr.splitlines()[-1]
-        assert line.startswith("error: --path must be a checkpoint, a model folder or")
-        assert line.endswith(f"but {path} does not exist")
+        assert line.startswith(f"error: Model file not found: {path} (--path)")
