@@ -314,7 +314,7 @@ def _place_matrices(weights: Weights, matrices: Weights, sizes: Sizes, config: M
     for name, matrix in matrices.items():
         if TOKENS not in weights:
             weights[TOKENS] = matrix
-        elif config.get("tie_word_embeddings") is False:
+        elif config.get("tie_word_embeddings") is False or config.get("untie_weights_roberta"):
             weights[OUTPUT_MATRIX] = matrix
             sizes["output_matrix"] = "own"
         elif not _equal(matrix, weights[TOKENS]):

@@ -52,8 +52,10 @@ _NAMES = {part: ("_name", "arch" if part == "model" else part) for part in FROM_
 # Names of files and folders may look like code, such as runs(1), but are never evaluated.
 _PATHS = frozenset(("data", "pretrained", "save_dir", "restore_file", "finetune_from_model", "user_dir", "log_file"))
 # Names of files and folders in fairseq's classes and this plugin's, and by their form in a user's plugin.
-_NAMED = ("continue_once", "span_vocab", "tensorboard_logdir", "pretrained_checkpoint", "load_pretrained_.*")
-_NAMED += ("sentencepiece_model", "bpe_codes", "bpe_merges", "bpe_vocab", "gpt2_encoder_json", "gpt2_vocab_bpe")
+_NAMED = (
+    *("continue_once", "span_vocab", "tensorboard_logdir", "pretrained_checkpoint", "load_pretrained_.*"),
+    *("sentencepiece_model", "bpe_codes", "bpe_merges", "bpe_vocab", "gpt2_encoder_json", "gpt2_vocab_bpe"),
+)
 _CLEARED = re.compile("|".join([*(_PATHS - {"data"}), *_NAMED, "(.*_)?(path|file|dir|folder)s?"]))
 _ABSENT = ("pretrained", "span_vocab", "user_dir")  # None means that there is none; fairseq's own must be texts
 _PLAIN = (type(None), bool, int, float)

@@ -14,6 +14,7 @@ from fairseq.data.indexed_dataset import IndexedCachedDataset, IndexedDataset, M
 from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.received import check_regular
 
 _DAMAGED = (ValueError, OSError, AssertionError, KeyError, MemoryError, OverflowError, struct.error)
 """What fairseq raises for a damaged index."""
@@ -223,6 +224,7 @@ def _load_part(
 
 
 def _load(prefix: str, dictionary: FairseqDictionary, impl: str | None) -> Any | None:
+    check_regular(path for end in (".idx", ".bin") if os.path.lexists(path := Path(prefix + end)))
     check_files(*(Path(prefix + end) for end in (".idx", ".bin")))
     try:
         dataset = data_utils.load_indexed_dataset(prefix, dictionary, impl)

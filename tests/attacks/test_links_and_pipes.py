@@ -13,6 +13,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.source_files import open_source
 from s2sft_fairseq.checksums import check_files, check_folder
 from s2sft_fairseq.commands.convert import main as convert
+from s2sft_fairseq.data.binarized_text import load_dictionary, load_split
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.exports.hugging_face import export_to_hugging_face
 from s2sft_fairseq.models.model_folder import export_folder
@@ -144,6 +145,21 @@ def test_a_checkpoint_that_the_user_names(tmp_path):
     for load_named in (load_checkpoint, open_source):
         with pytest.raises(UserError, match=r"checkpoint\.pt\b.* is a pipe"):
             load_named(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("end", ["idx", "bin"])
+def test_binarized_data(tmp_path, tiny_data, end):
+    """Its files may be links to files elsewhere, but no pipes."""
+    folder = shutil.copytree(tiny_data, tmp_path / "data")
+    file = next(folder.glob(f"train.*.src.{end}"))
+    shutil.move(file, tmp_path / "elsewhere")
+    file.symlink_to("../elsewhere")
+    arguments = (folder, "train", "src", "tgt", load_dictionary(folder, "src", "tgt"), None, False)
+    assert len(load_split(*arguments)[0]) > 0
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(UserError, match=rf"{file} must be a file, but is a pipe"):
+        load_split(*arguments)
 
 
 def test_a_cache_of_hugging_face(sources, tmp_path):

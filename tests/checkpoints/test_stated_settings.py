@@ -119,6 +119,10 @@ REFUSED = [
     ("nomic-bert", {"rotary_scaling_factor": 2.0}),
     ("nomic-bert", {"causal": True}),
     ("jina", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 20000.0}}),
+    *((name, {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}) for name in ("modernbert", "eurobert", "gte")),
+    ("ultrabert", {"rope_scaling": {"type": "ntk", "factor": 2.0}}),
+    ("jina", {"rope_scaling": {"rope_type": "default", "rope_theta": 50.0}}),
+    ("modernbert", {"sliding_window": 1}),
     ("eurobert", {"rope_parameters": None}),  # programs have other defaults
     ("eurobert", {"tie_word_embeddings": True}),
 ]
@@ -130,7 +134,7 @@ def test_refused_settings(tmp_path, name, changes):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
     (setting,) = changes
-    setting = "rope_t" if setting == "rope_parameters" else setting  # rope_type or rope_theta
+    setting = "rope_" if setting.startswith("rope_") else setting  # rope_type or rope_theta
     with pytest.raises(UserError, match=rf"configuration(\'s| must have) {setting}"):
         converted(folder, tmp_path / "made")
 

@@ -71,12 +71,15 @@ def within(names: Iterable[str], config: Mapping[str, Any]) -> str:
         UserError: several parts of the module are such encoders.
     """
     kind = config.get("model_type")
+    names = list(names)
     families = [family for family in FAMILIES if kind is None or kind in family.model_types]
+    if any("" in _prefixes(family, names) for family in FAMILIES):
+        return ""
     found = {prefix for family in families for prefix in _prefixes(family, names)}
-    if len(found) > 1 and "" not in found:
+    if len(found) > 1:
         parts = ", ".join(sorted(prefix[:_SHOWN] for prefix in found)[:5])
         raise UserError(f"this must be one encoder, but it has several, with the names {parts}: save one of them")
-    return "" if len(found) != 1 else found.pop()
+    return next(iter(found), "")
 
 
 def _prefixes(family: Family, names: Iterable[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ FULL, LOCAL = "full_attention", "sliding_attention"
 def _sizes(config: Mapping[str, Any]) -> Sizes:
     sizes = required(config, **HUGGING_FACE_SIZES, local_attention_window="local_attention")
     must_be(config, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
+    must_be(config, sliding_window=sizes["local_attention_window"] // 2)
     function, of_head = (activation(config, name) for name in ("hidden_activation", "classifier_activation"))
     return {
         **sizes,

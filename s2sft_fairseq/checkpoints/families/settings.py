@@ -163,13 +163,18 @@ def rotary_base(
         parameters = parameters.get(kind) or {}
         if not isinstance(parameters, dict):
             raise UserError(f"the configuration's rope_parameters.{kind} must be an object, but is {shown(parameters)}")
-    scaling = parameters.get("rope_type", "default") if parameters else config.get("rope_scaling") or "default"
+    # The name before transformers 5, which still reads it, whatever rope_parameters says.
+    named = config.get("rope_scaling") or {}
+    older = named.get("rope_type", named.get("type", "default")) if isinstance(named, dict) else named
+    scaling = older if older != "default" else parameters.get("rope_type", "default")
     if scaling != "default":
         of_kind = "" if kind is None else f" for {kind}"
         raise UserError(
             f"the configuration's rope_type must be 'default' for this model, but is {shown(scaling)}{of_kind}"
         )
     found = parameters.get("rope_theta", config.get(old_name))
+    if isinstance(named, dict) and named.get("rope_theta", found) != found:
+        raise UserError(f"the configuration's rope_scaling.rope_theta must be rope_theta, {found}, but is another")
     if type(found) not in (int, float, type(None)):
         raise UserError(f"the configuration's rope_theta must be a number, but is {shown(found)}")
     if (base := default if found is None else found) is None:
