@@ -109,7 +109,7 @@ def read_ranges(recipe: Recipe, texts: Iterable[str], words: Sequence[str]) -> d
         option = as_option(name)
         if any(word == option or word.startswith(f"{option}=") for word in words):
             problems.append(f"--grid has {name}, and so it must not be given by {option}")
-    if "epochs" in found and recipe.settings.updates:
+    if "epochs" in found and "updates" in recipe.settings.given:
         problems.append("--grid has epochs, which have no effect with --updates")
     if problems:
         raise UserError.of(problems)
