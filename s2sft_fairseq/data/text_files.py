@@ -216,25 +216,32 @@ def streamed_lines(name: str) -> Iterator[tuple[str, str]]:
     the beginning is skipped.
 
     Args:
-        name: the path of a file, or ``-``, the standard input.
+        name: the path of a file, decompressed if it ends in ``.gz``, or ``-``, the standard input.
 
     Raises:
-        UserError: if a line has more than `LONGEST_LINE` characters.
+        UserError: if a line has more than `LONGEST_LINE` characters, or a ``.gz`` file is damaged.
     """
-    with _opened_stream(name) as stream:
-        number = 0
-        while line := stream.readline(LONGEST_LINE + 1):
-            number += 1
-            if len(line) > LONGEST_LINE:
-                raise UserError(too_long(Path(name), number))
-            yield _with_problem(line.removesuffix("\n"))
+    try:
+        with _opened_stream(name) as stream:
+            number = 0
+            while line := stream.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise UserError(too_long(Path(name), number))
+                yield _with_problem(line.removesuffix("\n"))
+    except READING_ERRORS as error:
+        if getattr(error, "filename", None):  # it cannot be opened
+            raise
+        raise UserError(reading_problem(Path(name), error)) from None
 
 
 @contextmanager
 def _opened_stream(name: str) -> Iterator[TextIO]:
     how: Any = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
     if name != "-":
-        with open(name, **how) as file:
+        path = Path(name)
+        opened = open_bytes(path) if path.is_file() else path.open("rb")  # lines of a pipe are answered as they come
+        with io.TextIOWrapper(opened, **how) as file:
             yield file
         return
     if isinstance(sys.stdin, io.TextIOWrapper):  # a program that calls this one may have replaced it

@@ -73,11 +73,14 @@ class Batcher:
         return self._thread.is_alive() and not self._failed
 
     def close(self) -> None:
-        """Refuse new jobs, finish the waiting ones, and end the thread."""
+        """Refuse new jobs, finish the waiting ones, and end the thread.
+
+        Wait no longer than a request may take: later nobody waits for the rest.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(self._limits.timeout)
 
     def _count(self) -> int:
         self._waiting = [job for job in self._waiting if not job.future.cancelled()]

@@ -4,6 +4,7 @@ Their place within an epoch is the examples that were read.
 """
 
 import gc
+import gzip
 import io
 import multiprocessing
 import os
@@ -382,3 +383,13 @@ def test_a_line_without_end(tmp_path, monkeypatch):
     (tmp_path / "lines.txt").write_text("a\n" + "b" * 101)
     with pytest.raises(UserError, match=r"lines\.txt, line 2: "):
         read(tmp_path / "lines.txt")
+
+
+def test_a_compressed_file(tmp_path):
+    content = gzip.compress("a\nü\n".encode())
+    (tmp_path / "lines.gz").write_bytes(content)
+    assert read(tmp_path / "lines.gz") == [["a", "ü"]]
+    for damaged in (content[:-9], b"no gzip"):
+        (tmp_path / "lines.gz").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"lines\.gz: cannot be read: "):
+            read(tmp_path / "lines.gz")

@@ -167,3 +167,10 @@ def test_if_the_thread_ends_all_requests_fail_at_once(make, work, monkeypatch):
     with pytest.raises(Refused, match="thread has ended") as refused:
         batcher.submit("a", work, [1])
     assert refused.value.status == 503
+
+
+def test_closing_does_not_wait_for_a_model_that_hangs(make, work):
+    batcher = make(timeout=0.5)
+    busy(batcher, work)
+    batcher.close()
+    assert batcher.is_alive()
