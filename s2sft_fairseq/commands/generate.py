@@ -14,7 +14,7 @@ from s2sft_fairseq import other_names
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, engine_of, read_config, source_names_of
 from s2sft_fairseq.commands import fairseq_command
 from s2sft_fairseq.data.source_names import order_problem
-from s2sft_fairseq.data.text_files import has_fields
+from s2sft_fairseq.data.text_files import has_fields, is_json_lines
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import added_files
 from s2sft_fairseq.inference.file_generator import generate_file
@@ -31,7 +31,7 @@ RAW_TEXT_OPTIONS: dict[str, dict[str, Any]] = {
     "input": {
         "type": Path,
         "metavar": "FILE",
-        "help": "raw text, one source a line (also .gz); .jsonl, one JSON object a line (also .gz); or .parquet; "
+        "help": "raw text, one source a line; .jsonl or .json, one JSON object a line (both also .gz); or .parquet; "
         "with --engine ray a folder of such files, or a pattern (in quotation marks)",
     },
     "output": {
@@ -139,6 +139,15 @@ def _generate_from_binarized(arguments: list[str], results: str | None) -> None:
         return
     with added_files(Path(results)) as made:
         fairseq_command.run("generate", [*arguments, "--results-path", str(made)])  # the last one counts
+        _name_shard(arguments, made)
+
+
+def _name_shard(arguments: list[str], made: Path) -> None:
+    """Add the number of the shard to the names of the files in a folder, so that shards may share their folder."""
+    count = fairseq_command.value_of(arguments, "--num-shards") or "1"
+    shard = fairseq_command.value_of(arguments, "--shard-id") or "0"
+    for path in list(made.iterdir()) if int(count) > 1 else ():
+        path.rename(path.with_name(f"{path.stem}-{shard}-of-{count}{path.suffix}"))
 
 
 def _of_model_folder(arguments: list[str]) -> list[str]:
@@ -229,9 +238,9 @@ def _file_problems(raw: argparse.Namespace, args: dict[str, Any]) -> Iterator[st
         yield f"--output must be another file than --input, but both are {raw.output}"
     if raw.output.suffix == ".gz":
         yield f"--output must not end in .gz, for it is not compressed, but is {raw.output}"
-    if args.get("all_ended") and raw.output.suffix != ".jsonl":
+    if args.get("all_ended") and not is_json_lines(raw.output):
         yield f"--all-ended needs an --output that ends in .jsonl, but it is {raw.output}"
-    if args["nbest"] > 1 and raw.output.suffix != ".jsonl":
+    if args["nbest"] > 1 and not is_json_lines(raw.output):
         yield f"--nbest {args['nbest']} needs an --output that ends in .jsonl, but it is {raw.output}"
 
 

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ranking = Ranking(options.length_penalty, options.lenpen, options.min_len, options.expected_length)
     if problems := [*_problems(options), *ranking.problems()]:
         raise UserError.of(problems)
-    check_text(options.input, allow_crlf=True)
+    check_text(options.input, allow_crlf=True, allow_json=True)
     count = write_lines(options.output, _lines(options, ranking))
     print(f"{options.output}: {count:,} lines")
 

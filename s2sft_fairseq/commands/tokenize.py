@@ -100,8 +100,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         required=True,
         metavar="FILE",
-        help="raw text, one example a line, or .jsonl, one JSON object a line; either may end in .gz. Text files that "
-        "differ in their last suffix only (train.src, train.tgt) are line-aligned and must have equally many lines",
+        help="raw text, one example a line, or .jsonl or .json, one JSON object a line; each may end in .gz. Text "
+        "files that differ in their last suffix only (train.src, train.tgt) are line-aligned: they must have equally "
+        "many lines",
     )
     parser.add_argument(
         "--output-dir", type=Path, required=True, metavar="DIR", help="folder to write to, under the same names"
@@ -164,7 +165,7 @@ def _json_jobs(options: argparse.Namespace) -> Iterator[Job]:
     target = options.target or (None if options.source else "tgt")
     keys = (*sources, *([target] if target else []))
     for path in filter(is_json_lines, options.input):
-        stem = plain_name(path).removesuffix(".jsonl")
+        stem = Path(plain_name(path)).stem
         outputs = _outputs(options.output_dir, stem, len(sources), target is not None)
         yield Job((path,), keys, outputs, _divided(options, len(sources)))
 

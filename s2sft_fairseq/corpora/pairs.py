@@ -68,7 +68,7 @@ def file_problems(option: str, paths: Sequence[Path]) -> Iterator[str]:
     """Yield errors in the file names of an option."""
     yield from (f"{option} {path}: no such file" for path in paths if not path.exists())
     if len(paths) == 1 and not (is_json_lines(paths[0]) or is_table(paths[0])):
-        yield f"{option} must be a .jsonl, .tsv or .csv file, or two line-aligned files, but is {paths[0]} alone"
+        yield f"{option} must be a .jsonl, .json, .tsv or .csv file, or two line-aligned files, but is {paths[0]} alone"
     if len(paths) > 2:
         yield f"{option} must be one file or two, but names {len(paths)}"
 

@@ -48,9 +48,9 @@ class TextStats:
     empty_lines: int
 
 
-def check_text(path: Path, *, allow_crlf: bool = False, allow_empty: bool = False) -> TextStats:
-    """Check one file; see `check_texts`."""
-    return check_texts([[path]], allow_crlf=allow_crlf, allow_empty=allow_empty)[0]
+def check_text(path: Path, **allowed: bool) -> TextStats:
+    """Check one file; see `check_texts`, also for what may be ``allowed``."""
+    return check_texts([[path]], **allowed)[0]
 
 
 def check_parallel(source: Path, target: Path, *, allow_crlf: bool = False) -> tuple[TextStats, TextStats]:
@@ -60,7 +60,11 @@ def check_parallel(source: Path, target: Path, *, allow_crlf: bool = False) -> t
 
 
 def check_texts(
-    groups: Iterable[Sequence[Path]], *, allow_crlf: bool = False, allow_empty: bool = False
+    groups: Iterable[Sequence[Path]],
+    *,
+    allow_crlf: bool = False,
+    allow_empty: bool = False,
+    allow_json: bool = False,
 ) -> list[TextStats]:
     r"""Check all files of groups of line-aligned files, and that the files of a group have equally many lines.
 
@@ -70,6 +74,7 @@ def check_texts(
         groups: groups of files that correspond line by line.
         allow_crlf: accept ``\r\n`` as a line end: only for readers that write ``\n``, not for fairseq-preprocess.
         allow_empty: accept files without lines, such as an empty shard of a corpus.
+        allow_json: accept files whose names are those of JSON lines, for callers that read them as such.
 
     Returns:
         A `TextStats` for each file, in the given order.
@@ -85,6 +90,8 @@ def check_texts(
         for group in groups:
             found = []
             for path in group:
+                if is_json_lines(path) and not allow_json:
+                    problems.append(f"{path} must be plain text, but its name is that of JSON lines")
                 try:
                     found.append(_inspect(path, allow_crlf, allow_empty, problems, shown.update))
                 except READING_ERRORS as error:
@@ -171,9 +178,13 @@ def plain_name(path: Path) -> str:
     return path.stem if path.suffix == ".gz" else path.name
 
 
+JSON_SUFFIXES = (".jsonl", ".json")
+"""The ends of the names of files with a JSON object on each line; the s2s-ft program names them ``.json``."""
+
+
 def is_json_lines(path: Path) -> bool:
     """Return whether a file has JSON objects, one per line, judging by its name."""
-    return plain_name(path).endswith(".jsonl")
+    return plain_name(path).endswith(JSON_SUFFIXES)
 
 
 def is_parquet(path: Path) -> bool:

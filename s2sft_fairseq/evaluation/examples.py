@@ -6,7 +6,7 @@ baseline of summarization: the first three sentences for CNN/DailyMail (See et a
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,8 @@ def read_examples(
     Args:
         hypotheses: a file with one hypothesis per line, or the lead of each source.
         references: line-aligned files, one for each reference. A line may be empty if the example has fewer references.
-            ``.jsonl`` files have objects with a list of texts as "refs", or one text as "tgt".
+            ``.jsonl`` and ``.json`` files have objects with a list of texts as "refs", or one text as "tgt"; those of
+            hypotheses are what ``s2sft generate`` writes, and those of sources have a text as "src".
         source: the line-aligned file of sources, or None.
         settings: how to normalize the texts, and whether to group examples by source.
 
@@ -108,10 +109,10 @@ def read_examples(
         UserError: a file is missing, empty or malformed, line counts differ, or an example has no reference.
     """
     read = [hypotheses] if isinstance(hypotheses, Path) else []
-    check_texts([[*read, *references, *([source] if source else [])]], allow_crlf=True)
-    sources = _lines(source) if source else None
+    check_texts([[*read, *references, *([source] if source else [])]], allow_crlf=True, allow_json=True)
+    sources = [text for (text,) in _texts(source, _source, 'with a text as "src"')] if source else None
     if isinstance(hypotheses, Path):
-        lines = _lines(hypotheses)
+        lines = [text for (text,) in _texts(hypotheses, _best, 'of s2sft generate, with "hypotheses"')]
     else:
         lines = [hypotheses.of(text, settings.hyp_separator) for text in sources or []]
     sources = sources or [""] * len(lines)
@@ -150,29 +151,46 @@ def _lines(path: Path) -> list[str]:
 
 def _references(path: Path) -> list[tuple[str, ...]]:
     """Return the references of each line."""
+    return _texts(path, _json_references, 'with a list of texts as "refs" or a text as "tgt"')
+
+
+def _texts(path: Path, read: Callable[[Mapping[str, Any]], tuple[str, ...] | None], what: str) -> list[tuple[str, ...]]:
+    """Return the texts of each line: of plain text the line itself, of a JSON object what `read` finds.
+
+    Raises:
+        UserError: naming the lines that are no objects, or in which `read` finds nothing; `what` says what is needed.
+    """
     if not is_json_lines(path):
         return [(line,) for line in _lines(path)]
-    found: list[tuple[str, ...]] = []
-    wrong: dict[str, list[int]] = {}
-    for number, line in enumerate(_lines(path), 1):
-        texts = _json_references(line)
-        if texts is None:
-            what = 'are not a JSON object with a list of texts as "refs" or a text as "tgt"'
-            wrong.setdefault(what, []).append(number)
-        else:
-            found.append(texts)
-    if wrong:
-        raise UserError.of(line_problems(path, wrong))
-    return found
+    found = [read(value) if isinstance(value := _json(line), dict) else None for line in _lines(path)]
+    if wrong := [number for number, texts in enumerate(found, 1) if texts is None]:
+        raise UserError.of(line_problems(path, {f"are not a JSON object {what}": wrong}))
+    return [texts for texts in found if texts is not None]
 
 
-def _json_references(line: str) -> tuple[str, ...] | None:
+def _json(line: str) -> Any:
     try:
-        value = parse_json(line)
+        return parse_json(line)
     except ValueError:
         return None
-    if not isinstance(value, dict):
+
+
+def _source(value: Mapping[str, Any]) -> tuple[str] | None:
+    text = value.get("src")
+    return (text,) if isinstance(text, str) else None
+
+
+def _best(value: Mapping[str, Any]) -> tuple[str] | None:
+    """Return the text of the best hypothesis; "" if there is none."""
+    found = value.get("hypotheses")
+    if not isinstance(found, list):
         return None
+    best = found[0] if found else {"text": ""}
+    text = best.get("text") if isinstance(best, dict) else None
+    return (text,) if isinstance(text, str) else None
+
+
+def _json_references(value: Mapping[str, Any]) -> tuple[str, ...] | None:
     texts = value.get("refs", [value.get("tgt")])
     return tuple(texts) if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else None
 

@@ -17,7 +17,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, source_names_of
-from s2sft_fairseq.data.text_files import has_fields, line_problems, read_lines, split_fields
+from s2sft_fairseq.data.text_files import has_fields, is_json_lines, line_problems, read_lines, split_fields
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.engines import build_generator
 from s2sft_fairseq.inference.files import (
@@ -179,7 +179,7 @@ def generate_file(raw: argparse.Namespace, cfg: DictConfig) -> None:
             text,
             output.append,
             window=output.window,
-            json_lines=raw.output.suffix == ".jsonl",
+            json_lines=is_json_lines(raw.output),
             done=output.done,
             bar=not cfg.common.no_progress_bar,
         )

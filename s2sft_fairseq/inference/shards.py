@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from s2sft_fairseq.data.bounded_files import read_json_object
-from s2sft_fairseq.data.text_files import plain_name
+from s2sft_fairseq.data.text_files import JSON_SUFFIXES, plain_name
 from s2sft_fairseq.errors import UserError, printable
 from s2sft_fairseq.files import LOCK, check_replaceable, remove_temporary, write_whole
 from s2sft_fairseq.inference.files import differences, file_state
 
 MANIFEST = "manifest.json"
 FORMATS = ("txt", "jsonl")
-_SUFFIXES = {".txt", ".jsonl", ".parquet"}  # any other suffix, such as .0001 in part.0001, may distinguish shards
+_SUFFIXES = {".txt", *JSON_SUFFIXES, ".parquet"}  # any other suffix, such as .0001 in part.0001, may distinguish shards
 
 
 class Shard(NamedTuple):

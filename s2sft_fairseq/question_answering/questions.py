@@ -99,7 +99,7 @@ def read_questions(path: Path, count: int) -> list[Question]:
     Raises:
         UserError: the file is missing or damaged, or does not have `count` windows.
     """
-    check_text(path)
+    check_text(path, allow_json=True)
     questions, wrong = [], []
     for number, line in enumerate(read_lines(path), 1):
         try:

@@ -95,6 +95,8 @@ def _check_numbers(namespace: argparse.Namespace) -> None:
             problems.append(f"{as_option(name)} must be {between}, but is {', '.join(map(shown, wrong))}")
     if getattr(namespace, "lr_scheduler", None) == "inverse_sqrt" and namespace.warmup_updates == 0:
         problems.append("--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, but is 0")
+    if hasattr(namespace, "max_update") and getattr(namespace, "num_shards", 1) != 1:  # a training
+        problems.append(f"--num-shards is for s2sft generate and must be left out here, but is {namespace.num_shards}")
     if hasattr(namespace, "nbest"):  # a command that searches
         problems += number_problems(namespace)
     if problems:

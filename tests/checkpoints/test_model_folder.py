@@ -113,6 +113,7 @@ def test_a_folder_may_set_every_option_of_a_search():
         "never_blocked",
         "cuda_graphs",
         "seed",
+        "all_ended",
     }
     assert SEARCH.keys() == given | {"unnormalized", "no_early_stop"}
 

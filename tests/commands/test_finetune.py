@@ -63,7 +63,7 @@ def test_usual_fields(call_command, made):
                 "--output is needed: the folder to write",
                 "--encoder must be a folder, a checkpoint, or a name on the Hugging Face hub, but is not given",
                 "--train a.txt: no such file",
-                "--train must be a .jsonl, .tsv or .csv file, or two line-aligned files, but is a.txt alone",
+                "--train must be a .jsonl, .json, .tsv or .csv file, or two line-aligned files, but is a.txt alone",
                 "--test b.tsv: no such file",
             ],
         ),

@@ -74,6 +74,15 @@ def test_json_lines_of_text_and_tokens(tokenize, tmp_path):
     assert not (tmp_path / "out" / "test.tgt").exists()
 
 
+@pytest.mark.parametrize("name", ["pairs.json", "pairs.json.gz"])
+def test_json_lines_with_the_names_of_the_s2s_ft_program(tokenize, tmp_path, name):
+    content = json.dumps({"src": "the token", "tgt": "a"}) + "\n"
+    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    tokenize("--input", name)
+    assert read(tmp_path / "out" / "pairs.src") == ["the token"]
+    assert read(tmp_path / "out" / "pairs.tgt") == ["a"]
+
+
 def test_fields_are_joined(tokenize, tmp_path):
     fields = {"passage": ["the a", "b", ""], "answer": ["a", "", ""], "question": ["what", "x", "y"]}
     for name, lines in fields.items():

@@ -29,10 +29,11 @@ def read(paths, fields=Fields()):  # noqa: B008
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("ending", ["jsonl", "tsv", "two files"])
+@pytest.mark.parametrize("ending", ["jsonl", "json", "tsv", "two files"])
 def test_formats(tmp_path, ending, compressed):
     texts = {
         "jsonl": {"a.jsonl": json_lines(*({"src": source, "tgt": target, "id": 1} for source, target in PAIRS))},
+        "json": {"a.json": json_lines(*({"src": source, "tgt": target, "id": 1} for source, target in PAIRS))},
         "tsv": {"a.tsv": lines(*map("\t".join, PAIRS))},
         "two files": {"a.de": lines(*(pair[0] for pair in PAIRS)), "a.en": lines(*(pair[1] for pair in PAIRS))},
     }[ending]
@@ -59,7 +60,7 @@ def test_names_of_files(tmp_path):
     (tmp_path / "a.txt").touch()
     problems = [*file_problems("--train", [tmp_path / "a.txt"]), *file_problems("--valid", [tmp_path / "b"] * 3)]
     assert problems == [
-        f"--train must be a .jsonl, .tsv or .csv file, or two line-aligned files, but is {tmp_path}/a.txt alone",
+        f"--train must be a .jsonl, .json, .tsv or .csv file, or two line-aligned files, but is {tmp_path}/a.txt alone",
         *[f"--valid {tmp_path}/b: no such file"] * 3,
         "--valid must be one file or two, but names 3",
     ]

@@ -22,6 +22,7 @@ from s2sft_fairseq.data.text_files import (
     check_parallel,
     check_text,
     check_texts,
+    is_json_lines,
     plain_name,
     read_lines,
     write_lines,
@@ -258,3 +259,15 @@ def test_files_without_lines(tmp_path):
 def test_names_without_gz():
     names = {"a.gz": "a", "a.gz.gz": "a.gz", ".gz": ".gz", " .gz": " ", "a": "a"}
     assert {name: plain_name(Path(name)) for name in names} == names
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_json_lines_are_no_plain_text(tmp_path, name):
+    """A reader of plain text would take each object for a text."""
+    path = tmp_path / name
+    path.write_text('{"src": "a"}\n')
+    assert is_json_lines(path) and is_json_lines(path.with_name(f"{name}.gz"))
+    with pytest.raises(UserError, match=f"{name} must be plain text, but its name is that of JSON lines"):
+        check_text(path)
+    assert check_text(path, allow_json=True).lines == 1
+    assert not is_json_lines(Path("json")) and not is_json_lines(Path("a.json.txt"))

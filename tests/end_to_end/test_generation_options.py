@@ -82,6 +82,30 @@ def test_sampling(generate):
     assert generated(generate("--sampling", "--sampling-topp", "0.01", "--beam", "1")) == generated(greedy)
 
 
+def test_shards_of_binarized_data(generate, toy, call_command, trained, tmp_path):
+    """Each takes every third batch; together they are the whole, and samples are the same."""
+    sample = ("--sampling", "--temperature", "3", "--beam", "2", "--nbest", "2", "--batch-size", "2")
+    whole, found = generated(generate(*sample)), {}
+    for shard in range(3):
+        part = generated(generate(*sample, "--num-shards", "3", "--shard-id", shard))
+        assert 0 < len(part) < len(whole) and not part.keys() & found.keys()
+        found |= part
+    assert found == whole
+    assert generated(generate("--beam", "1", "--num-shards", "1000", "--shard-id", "999")) == {}
+
+    words = ("generate", toy.data, "--path", trained("pseudo_masked").best, "--cpu", "--beam", "1", "--num-shards", "2")
+    for shard in range(2):
+        call_command(*words, "--shard-id", shard, "--results-path", "results")
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names >= {"generate-test-0-of-2.txt", "generate-test-1-of-2.txt"}
+
+    failed = call_command(*words, "--shard-id", "2", status=2)
+    assert "--shard-id must be at least 0 and below --num-shards (2), but is 2" in failed.stderr
+    for command in (("interactive", toy.data), ("validate", toy.data, "--valid-subset", "test")):
+        failed = call_command(*command, *words[2:], status=2)
+        assert "--num-shards" in failed.stderr
+
+
 def test_prefix_size(toy, generate):
     output = generate("--prefix-size", "2", subset="test1")
     sources, references = lines(toy, "mixed.src"), lines(toy, "mixed.tgt")

@@ -133,6 +133,10 @@ def test_fields(model, trained, toy, method, call_command, tmp_path):
     folder = ("generate", "--path", "model", "--input", "in.jsonl", "--cpu")
     call_command(*folder, "--output", "named.txt")
     assert (tmp_path / "named.txt").read_text().splitlines() == expected
+    (tmp_path / "in.json").write_text((tmp_path / "in.jsonl").read_text())
+    call_command(*folder[:3], "--input", "in.json", "--output", "out.json", "--cpu")
+    written = [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()]
+    assert [each["hypotheses"][0]["text"] for each in written] == expected
     failed = call_command(*folder, "--output", "no.txt", "--source", "two", "one", status=2)
     assert "--source must name the 2 fields of the model in their order (one two), but is two one" in failed.stderr
     (tmp_path / "lines.txt").write_text("a b [SEP] c d\n\na\n")

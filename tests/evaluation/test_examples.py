@@ -43,6 +43,25 @@ def test_several_references(write):
     assert found == [Example("a", ("b", "d"), "S"), Example("x", ("c",), "T")]
 
 
+def test_json_lines_for_every_file(write):
+    """Names that end in .json, too; hypotheses are what s2sft generate writes."""
+    hypotheses = write("hyp.jsonl", '{"index": 0, "hypotheses": [{"text": "a"}, {"text": "b"}]}', '{"hypotheses": []}')
+    references = write("ref.json", '{"tgt": "a"}', '{"refs": ["c", "d"]}')
+    found = read_examples(hypotheses, [references], write("src.json", '{"src": "S"}', '{"src": "T"}'), Settings())
+    assert found == [Example("a", ("a",), "S", equality="exact"), Example("", ("c", "d"), "T")]
+    for name, line, words in (
+        ("hyp.jsonl", '{"hypotheses": [{}]}', '"hypotheses"'),
+        ("hyp.jsonl", '{"text": "a"}', '"hypotheses"'),
+        ("hyp.jsonl", '"a"', '"hypotheses"'),
+        ("src.json", '{"source": "a"}', '"src"'),
+        ("src.json", "a", '"src"'),
+    ):
+        files = {"hyp.jsonl": '{"hypotheses": []}', "src.json": '{"src": "S"}', name: line}
+        paths = [write(each, text) for each, text in files.items()]
+        with pytest.raises(UserError, match=rf"{name}: 1 line\(s\) are not a JSON object .*{words}.*: line 1"):
+            read_examples(paths[0], [write("ref", "b")], paths[1], Settings())
+
+
 def test_references_of_json_lines(write):
     references = write("ref.jsonl", json.dumps({"src": "s", "refs": ["b", "c"]}), json.dumps({"tgt": "d"}))
     found = read_examples(write("hyp", "a", "x"), [references], None, Settings())
