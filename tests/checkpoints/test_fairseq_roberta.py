@@ -88,6 +88,25 @@ def test_same_logits(source, theirs, tmp_path, dictionary):
     assert (made.bos(), made.pad(), made.eos(), made.unk(), made.mask()) == (0, 1, 2, 3, 49)
 
 
+def test_an_untied_output_matrix(source, theirs, tmp_path):
+    model, options = theirs
+    untied = Namespace(**{**vars(options), "untie_weights_roberta": True})
+    other = RobertaModel.build_model(untied, Task(model.encoder.dictionary)).eval()
+    own = 0.3 * torch.randn(50, 16)
+    other.load_state_dict({**model.state_dict(), "encoder.lm_head.weight": own})
+    torch.save({"args": untied, "model": other.state_dict()}, source / "model.pt")
+    convert([str(source), "--to", str(tmp_path / "out")])
+    assert_same_logits((other, untied), tmp_path / "out")
+
+
+@pytest.mark.parametrize("changes", [{"no_scale_embedding": False}, {"encoder_learned_pos": False}])
+def test_options_of_other_models(source, theirs, tmp_path, changes):
+    model, options = theirs
+    torch.save({"args": Namespace(**{**vars(options), **changes}), "model": model.state_dict()}, source / "model.pt")
+    with pytest.raises(UserError, match=f"configuration's {next(iter(changes))} must be "):
+        convert([str(source), "--to", str(tmp_path / "out")])
+
+
 def test_a_tokenizer_that_is_elsewhere(source, theirs, dictionary, tmp_path, capsys):
     """Ids remain those of the dictionary next to the weights; encoders without a tokenizer are converted too."""
     convert([str(source), "--to", str(tmp_path / "bare")])
