@@ -98,7 +98,7 @@ def test_texts_of_a_classifier(tmp_path):
 
     class Recorder(Classifier):
         def __init__(self, folder: Path) -> None:
-            self._tokenizer, self.lines = open_tokenizer(folder), []
+            self._tokenizer, self._source_names, self.lines = open_tokenizer(folder), (), []
 
         def _logits(self, lines):
             self.lines += lines

@@ -76,11 +76,13 @@ def test_spellings_sort_like_their_ids():
     assert [ids_of(spelling) for spelling in sorted(spellings)] == [[token] for token in sorted(tokens.tolist())]
 
 
-def decoded_words(folder, text: str) -> list[str]:
-    """Return the words of a text, each decoded."""
+def decoded_words(folder, *parts: str) -> list[str]:
+    """Return the words of texts and of the special symbols between them, each decoded."""
     tokenizer = open_tokenizer(folder)
     dictionary = tokenizer.dictionary
-    ids = np.array([dictionary.index(symbol) for symbol in tokenizer.encode(text).split()])
+    special = dictionary.special_symbols()
+    line = " ".join(part if part in special else tokenizer.encode(part) for part in parts)
+    ids = np.array([dictionary.index(symbol) for symbol in line.split()])
     spellings = word_rule(tokenizer).split(ids, np.zeros(1, np.int64)).spellings()
     return [
         tokenizer.decode(" ".join(dictionary.symbols[i] for i in ids_of(spelling))).strip() for spelling in spellings
@@ -99,13 +101,13 @@ def test_bpe_with_byte_fallback(tmp_path):
 
 def test_punctuation_is_a_word_of_wordpiece(tmp_path):
     folder = write_wordpiece(tmp_path)
-    assert decoded_words(folder, "The quick tokenization, isn't it?[SEP]a") == [
+    assert decoded_words(folder, "The quick tokenization, isn't it?", "[SEP]", "a") == [
         *("the", "quick", "tokenization", ",", "isn", "'", "t", "it", "[UNK]", "[SEP]", "a")
     ]
 
 
 def test_special_symbols_between_pieces(tmp_path):
-    assert decoded_words(WRITERS["byte_level"](tmp_path), "quick</s>er</s>er dog") == [
+    assert decoded_words(WRITERS["byte_level"](tmp_path), "quick", "</s>", "er", "</s>", "er dog") == [
         "quick",
         "</s>",
         "er",
