@@ -2,9 +2,10 @@
 
 import math
 
+from s2sft_fairseq.inference.search_bounds import MOST_HYPOTHESES
 from s2sft_fairseq.recipes.finetune_choice import METRICS
 from s2sft_fairseq.recipes.generation import METHODS, Generation
-from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting
+from s2sft_fairseq.recipes.settings import MOST_POSITIONS, RUN, TRAINING, Setting
 
 RUN_OPTIONS: dict[str, Setting] = {
     "encoder": Setting(
@@ -26,17 +27,23 @@ SETTINGS: dict[str, Setting] = {
         "metric that chooses checkpoint and search; loss: the held-out loss, without generating",
         choices=list(METRICS),
     ),
-    "candidates": Setting(5, "checkpoints to choose from, evenly spread over the training", least=1),
+    "candidates": Setting(5, "checkpoints to choose from, evenly spread over the training", least=1, most=1000),
     "chosen_on": Setting(200, "validation sources that each of these generates from, greedily", least=1),
     "scored_on": Setting(1000, "sources of --test, or else --valid, that the model generates from", least=1),
     "held_out": Setting(200, "validation pairs that the held-out loss is computed on", least=1),
-    "beam": Setting(5, "of the search", least=1),
+    "beam": Setting(5, "of the search", least=1, most=MOST_HYPOTHESES),
     # The defaults of these depend on data, encoder and machine, see `finetune_plan`.
     "max_source": Setting(
-        None, "positions of a source, special symbols included (default: fits 99 %% of them)", least=3
+        None,
+        "positions of a source, special symbols included (default: fits 99 %% of them)",
+        least=3,
+        most=MOST_POSITIONS,
     ),
     "max_target": Setting(
-        None, "positions of a target, special symbols included (default: fits 99 %% of them)", least=2
+        None,
+        "positions of a target, special symbols included (default: fits 99 %% of them)",
+        least=2,
+        most=MOST_POSITIONS,
     ),
     "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
     "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),
@@ -50,7 +57,7 @@ SETTINGS: dict[str, Setting] = {
     "device_batch": TRAINING["device_batch"]._replace(
         help=f"{TRAINING['device_batch'].help}; chosen by lengths and the encoder's width on a GPU"
     ),
-    "lora_rank": Setting(None, "train adapters of this rank in place of all weights", least=1),
+    "lora_rank": Setting(None, "train adapters of this rank in place of all weights", least=1, most=8192),
     "label_smoothing": Setting("0.1", "share of the probability that goes to other tokens", "X", most=1),
     "dropout": TRAINING["dropout"],
     "weight_decay": Setting("0.01", "of the optimizer", "X", most=math.inf),

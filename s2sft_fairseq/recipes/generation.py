@@ -12,7 +12,7 @@ from s2sft_fairseq.recipes import deltalm
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.option_texts import scoring_options, search_options, words_of
 from s2sft_fairseq.recipes.recipe import Benchmark, Recipe
-from s2sft_fairseq.recipes.settings import RUN, TRAINING, Setting, Settings, use_preset
+from s2sft_fairseq.recipes.settings import MOST_POSITIONS, RUN, TRAINING, Setting, Settings, use_preset
 from s2sft_fairseq.recipes.training import optimization
 
 METHODS = ("causal", "masked", "pseudo_masked", "infilling", "blocks", "deltalm")
@@ -38,7 +38,7 @@ class Generation(Recipe):
         "set": Setting("test", "which set to generate from and to score; dev is the validation set", "NAME"),
         "separator": Setting("", "between the fields of a source", "TEXT"),
         "added_token": Setting("", "that encoders lack", "TOKEN"),
-        "max_target": Setting(32, "positions of a target, special symbols included", least=1),
+        "max_target": Setting(32, "positions of a target, special symbols included", least=1, most=MOST_POSITIONS),
         **TRAINING,
         "label_smoothing": Setting("", "share of the probability that goes to other tokens", "X", most=1),
         "target_mask_prob": Setting(

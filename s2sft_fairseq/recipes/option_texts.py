@@ -24,6 +24,8 @@ LAYOUT = (
 """Options of ``s2sft train`` about the model and the layout of sequences."""
 _SEVERAL = ("metrics",)
 """Options that take several values."""
+MOST = 1_000_000
+"""The largest whole number that an option may have, for sizes need memory."""
 _NUMBER = re.compile(r"-[\d.][\d.eE+-]*")
 
 
@@ -63,7 +65,11 @@ def option_problems(text: str, known: Collection[str]) -> Iterator[str]:
         known: names of the options that it may have; an option must have its full name.
     """
     option, values = "", 0
-    for word in words_of(text):
+    words = words_of(text)
+    for value in (word.rpartition("=")[2] for word in words):
+        if value.isascii() and value.isdigit() and (len(value) > 18 or int(value) > MOST):
+            yield f"must have numbers of at most {MOST:,}, but has {value:.40}"
+    for word in words:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
             option, joined, _ = word.partition("=")
             values = len(joined)

@@ -34,7 +34,7 @@ class Setting(NamedTuple):
     choices: Sequence[str] = ()
     is_required: bool = False
     most: float | None = None
-    """If not None, the value is a number from 0 to this; it stays a text, as it was written."""
+    """If not None, the maximum of a number. One that is not whole is from 0 on, and stays a text as it was written."""
     options: Callable[[], Collection[str]] | None = None
     """If not None, the value is a text of options, and this returns those that it may have if it is not trusted."""
     is_list: bool = False
@@ -66,7 +66,9 @@ class Setting(NamedTuple):
         number = whole_number(text)
         if self.least is not None and (number is None or number < self.least):
             return [f"must be a whole number of at least {self.least}, but is {text}"]
-        if self.most is not None and text and not _is_number(text, self.most):
+        if number is not None and self.least is not None and self.most is not None and number > self.most:
+            return [f"must be a whole number from {self.least} to {self.most:.10g}, but is {text}"]
+        if self.least is None and self.most is not None and text and not _is_number(text, self.most):
             limits = f"from 0 to {self.most:g}" if math.isfinite(self.most) else "of at least 0"
             return [f"must be a number {limits}, but is {text}"]
         if self.choices and not set(text.split(",") if self.is_list else [text]).issubset(self.choices):
@@ -195,6 +197,8 @@ def read_values(
 
 
 SMOKE_LINES, SMOKE_UPDATES = 200, 4
+MOST_POSITIONS = 2**17
+"""Maximum number of positions of a source or a target. Encoders with more are not known, and each needs memory."""
 
 RUN = {
     "raw": Setting("", "the data set as it is published: docs/recipes.md tells where, and which files", "DIR"),
@@ -202,7 +206,7 @@ RUN = {
     "output": Setting("", "where to write (default: recipes-out/NAME)", "DIR"),
     "run": Setting("", "folder in it of this training; the trainings of an output share the data", "NAME"),
     "limit": Setting(None, "the first N examples of each set only", least=1),
-    "workers": Setting(None, "processes for tokenizing and binarizing (default: all cores)", least=1),
+    "workers": Setting(None, "processes for tokenizing and binarizing (default: all cores)", least=1, most=1024),
     "smoke": Setting(False, f"everything once on {SMOKE_LINES} examples of each set, in minutes on a CPU"),
     "skip_malformed": Setting(False, "leave malformed records of the raw files out; otherwise they are an error"),
     "cpu": Setting(False, "use no GPU, though there is one"),
@@ -212,11 +216,11 @@ RUN = {
 """Options of a run; `--dump-config` leaves them out."""
 
 TRAINING = {
-    "max_source": Setting(384, "positions of a source, special symbols included", least=1),
+    "max_source": Setting(384, "positions of a source, special symbols included", least=1, most=MOST_POSITIONS),
     "layout": Setting(
         "", "options of s2sft train about the model and the layout of sequences", "WORDS", options=layout_options
     ),
-    "seed": Setting(1, "of a training", least=0),
+    "seed": Setting(1, "of a training", least=0, most=2**32 - 1),
     "lr": Setting("", "learning rate", "X", most=math.inf),
     "epochs": Setting(10, "passes over the training set", least=1),
     "updates": Setting(None, "updates, in place of epochs", least=1),

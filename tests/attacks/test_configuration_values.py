@@ -104,6 +104,11 @@ def test_what_a_recipe_may_set(tmp_path):
         ("lr = 'fast'", "--lr must be a number of at least 0, but is fast"),
         ("dropout = 2", "--dropout must be a number from 0 to 1, but is 2"),
         ("updates = 1979-05-27", "--updates must be a whole number, but is "),
+        ("max_source = 1000000000", "--max-source must be a whole number from 1 to 131072, but is 1000000000"),
+        ("max_target = 131073", "--max-target must be a whole number from 1 to 131072, but is 131073"),
+        ("seed = 4294967296", "--seed must be a whole number from 0 to 4294967295, but is 4294967296"),
+        ("layout = '--num-turns 1000000000'", "--layout must have numbers of at most 1,000,000, but has 1000000000"),
+        ("layout = '--num-turns=9999999999999999999'", "--layout must have numbers of at most 1,000,000, but has 9999"),
         ("user_dir = 'x'", "there is no setting user_dir"),
         ("further = '--user-dir x'", "there is no setting further"),
         ("train = '--user-dir x'", "there is no setting train"),
@@ -144,6 +149,9 @@ def test_words_of_a_command():
 
 def test_the_fine_tuning_of_a_program(tmp_path, evil):
     """Settings that a program passes on; options of the training that it trusts are in `further`."""
+    for named in ({"max_source": 10**9}, {"candidates": 10**9}, {"lora_rank": 10**9}, {"workers": 10**9}):
+        with pytest.raises(UserError, match=r"must be a whole number from \d to \d+, but is 1000000000"):
+            finetune("none", [("a", "b")], output=tmp_path / "out", **named)
     for named in ({"layout": f"--user-dir {evil}"}, {"lr": f"--user-dir={evil}"}, {"user_dir": evil}, {"cpu": "no"}):
         with pytest.raises(
             UserError, match=r"--layout must not have --user-dir|--lr must|no setting user_dir|--cpu must"
