@@ -123,6 +123,7 @@ class Conversion:
     """The id that counts for no position in the source; None if all ids count."""
 
 
+_SHOWN = 120  # maximum number of characters of a name in a message
 # Far above any real encoder. Without a limit, the names of a billion layers alone would take gigabytes.
 MOST_LAYERS = 1_000
 _MOST = {
@@ -179,8 +180,13 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     sizes = family.sizes(config)
     check_sizes(sizes)
     num_layers = sizes["encoder_layers"]
+    names = [name[:_SHOWN] for name in source]
     weights, unused, problems, matrices = _rename(family, source, num_layers)
     untied = _place_matrices(weights, matrices, sizes, config)
+    del matrices
+    if not weights:
+        examples = ", ".join(sorted(names)[:5])
+        raise UserError(f"none of the {len(names):,} parameters is one of {family.name}, such as {examples}")
     theirs_of = _theirs_of(family, num_layers)
     heading = f"this is not the {family.name} checkpoint that its configuration describes:"
     try:

@@ -81,6 +81,17 @@ def test_modules_within_the_names(converted, tmp_path):
         open_source(copied(folder, tmp_path / "twice", twice))
 
 
+def test_another_model(converted, tmp_path):
+    """One sentence in place of all parameters that are missing."""
+    folder, _, _ = converted("bert")
+    other = {f"transformer.h.{layer}.attn.c_attn.weight": torch.zeros(2) for layer in range(12)}
+    with pytest.raises(
+        UserError, match=r"none of the 12 parameters is one of BERT, such as transformer\.h\.0"
+    ) as raised:
+        conversion_of(copied(folder, tmp_path / "other", other), tmp_path / "made")
+    assert len(raised.value.problems) == 1
+
+
 def test_several_encoders(converted, tmp_path):
     folder, weights, _ = converted("bert")
     both = {f"{part}.{name}": value for name, value in weights.items() for part in ("query", "passage")}

@@ -118,4 +118,5 @@ DEBERTA_DISCRIMINATOR = replace(
     signature=r"mask_predictions\.",
     modules=with_base(_BASE, _MODULES),
     parameters=with_base(_BASE, _PARAMETERS),
+    second_bias="",
 )
