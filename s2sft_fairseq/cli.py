@@ -1,14 +1,18 @@
 """The console command `s2sft`: fairseq's command lines with this plugin imported first, and commands of its own."""
 
+import argparse
+import contextlib
 import importlib
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NoReturn
 
-from s2sft_fairseq.errors import stated_by_fairseq, user_error_text
+from s2sft_fairseq import __version__
+from s2sft_fairseq.errors import nearest_name, stated_by_fairseq, user_error_text
 from s2sft_fairseq.signals import INTERRUPTED
 
 # For each subcommand, its help, and its module in `commands` with the function, by default `main`. A module is imported
@@ -60,6 +64,7 @@ def usage() -> str:
         f"usage: s2sft COMMAND [OPTIONS]\n\ncommands:\n{commands}\n\n"
         "s2sft COMMAND --help lists the options of a command; those of train, generate and so on are fairseq's,\n"
         "together with those of the --task, --arch and --criterion that are given beside --help.\n"
+        "s2sft --version prints the version of the package.\n"
         "S2SFT_DEBUG=1 in the environment shows where an error came from."
     )
 
@@ -70,8 +75,13 @@ def main(arguments: list[str] | None = None) -> int:
     if name in ("-h", "--help", "help"):
         print(usage())
         return 0
+    if name in ("-V", "--version", "version"):
+        print(f"s2sft_fairseq {__version__}")
+        return 0
     if name not in COMMANDS:
-        print(f"error: s2sft has no command {name}: {', '.join(COMMANDS)}", file=sys.stderr)
+        nearest = nearest_name(name, COMMANDS)
+        hint = f" (did you mean {nearest}?)" if nearest else ""
+        print(f"error: s2sft has no command {name}{hint}: {', '.join(COMMANDS)}", file=sys.stderr)
         return USER_ERROR
     if not WAITING.intersection(os.environ):  # keep the user's settings; PyTorch reads them when it is imported
         os.environ["GOMP_SPINCOUNT"] = SPINS
@@ -99,8 +109,27 @@ def call(name: str, arguments: Sequence[str]) -> None:
     from s2sft_fairseq import progress  # imports tqdm, which the list of commands does not need
 
     module, _, function = COMMANDS[name][1].partition(":")
-    with progress.of_command():
+    with progress.of_command(), _nearest_options(arguments):
         getattr(importlib.import_module(f"s2sft_fairseq.commands.{module}"), function or "main")(list(arguments))
+
+
+@contextlib.contextmanager
+def _nearest_options(words: Sequence[str]) -> Iterator[None]:
+    """Context manager in which errors of argparse also name the options that are nearest to misspelled ones."""
+    usual = argparse.ArgumentParser.error
+
+    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        known = [option for action in parser._actions for option in action.option_strings]
+        given = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
+        unknown = [word for word in given if not any(option.startswith(word) for option in known)]
+        nearest = [f"{word}: did you mean {name}?" for word in unknown if (name := nearest_name(word, known))]
+        usual(parser, "; ".join([message, *nearest]))
+
+    argparse.ArgumentParser.error = error  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser.error = usual  # type: ignore[method-assign]
 
 
 def guarded(name: str, work: Callable[[], object]) -> int:

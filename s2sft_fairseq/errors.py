@@ -1,5 +1,6 @@
 """User errors, which are reported completely and without a traceback."""
 
+import difflib
 import importlib
 import re
 import reprlib
@@ -83,6 +84,12 @@ def shown(value: object) -> str:
 def printable(path: object) -> str:
     """Return the text of a path for the output: bytes that are not UTF-8 are shown as escapes."""
     return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is nearest to a misspelled one, or None if none is near."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return found[0] if found else None
 
 
 def as_option(name: str) -> str:

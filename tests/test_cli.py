@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from s2sft_fairseq import cli
+from s2sft_fairseq import __version__, cli
 from s2sft_fairseq.errors import UserError
 
 
@@ -22,7 +22,33 @@ def test_help_lists_every_command(call_command):
 
 def test_unknown_command(call_command):
     done = call_command("trian", status=2)
-    assert done.stderr == f"error: s2sft has no command trian: {', '.join(cli.COMMANDS)}\n"
+    commands = ", ".join(cli.COMMANDS)
+    assert done.stderr == f"error: s2sft has no command trian (did you mean train?): {commands}\n"
+    done = call_command("xyzzy", status=2)
+    assert done.stderr == f"error: s2sft has no command xyzzy: {commands}\n"
+
+
+def test_the_version(call_command):
+    for word in ("--version", "-V", "version"):
+        assert call_command(word).stdout == f"s2sft_fairseq {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("average", ".", "--lst", "3", "--output", "x"), "--lst: did you mean --last?"),
+        (("average", ".", "--last", "3", "--ouput=x"), "--ouput: did you mean --output?"),
+        (("train", "data", "--max-tokenz", "3"), "--max-tokenz: did you mean --max-tokens?"),
+        (("export", ".", "--to", "y", "--fromat", "onnx"), "--fromat: did you mean --format?"),
+    ],
+)
+def test_a_misspelled_option(call_command, words, hint):
+    assert hint in call_command(*words, status=2).stderr
+
+
+def test_options_that_are_right_are_not_corrected(call_command):
+    said = call_command("average", ".", "--last", "three", "--out", "x", status=2).stderr
+    assert "--last: invalid int value: 'three'" in said and "did you mean" not in said
 
 
 @pytest.fixture

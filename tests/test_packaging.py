@@ -211,6 +211,20 @@ def test_pins_meet_what_is_required(requirements, pins):
     assert unmet == []
 
 
+def test_every_bound_is_tested(requirements, pins):
+    """The lower bound of a package is what scripts/test_lowest.sh tests, or what constraints.txt pins."""
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    lowest = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    unbounded = [str(r) for r in requirements if not any(each.operator in (">=", "==") for each in r.specifier)]
+    assert unbounded == []
+    for requirement in requirements:
+        bounds = {each.version for each in requirement.specifier if each.operator == ">="}
+        name = canonicalize_name(requirement.name)
+        if name != "torch":  # its lowest version has no CPU build everywhere
+            assert bounds <= {lowest.get(name), pins[name]}, name
+    assert set(lowest) - {canonicalize_name(r.name) for r in requirements} == {"starlette"}
+
+
 def test_every_indirect_requirement_is_pinned(requirements, pins):
     missing, seen = set(), set()
     waiting = [(canonicalize_name(r.name), r.extras) for r in requirements]

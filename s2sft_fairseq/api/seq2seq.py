@@ -254,9 +254,18 @@ class Seq2Seq(LoadedByPath):
             UserError: if PyTorch does not run this model.
         """
         one_pass, end = self._one_pass(None), self._loaded.tokenizer.dictionary.eos()
-        (ids,) = self._ids([source], "source")
+        ids = self.source_ids(source)
         with self._lock, torch.inference_mode():
             return one_pass.logits(one_pass.form.source(ids), np.array([*target, end])).float().cpu()
+
+    def source_ids(self, source: Text) -> np.ndarray:
+        """Return the ids of a source (S,). Its only special symbols are the separators between its fields.
+
+        Args:
+            source: one text, or its fields.
+        """
+        (ids,) = self._ids([source], "source")
+        return ids
 
     def ids(self, symbols: Sequence[str]) -> list[int]:
         """Return the ids of symbols of the dictionary."""

@@ -16,6 +16,10 @@ from s2sft_fairseq.progress import bar
 
 # fairseq's names of checkpoints: at the end of an epoch, after a number of updates, and of --keep-best-checkpoints.
 _OF_TRAINING = re.compile(r"checkpoint(?P<epoch>\d+)\.pt|checkpoint_(?P<within>\d+)_(?P<updates>\d+)\.pt")
+_OF_KIND = {
+    "epoch": (re.compile(r"checkpoint(\d+)\.pt"), "checkpoint3.pt"),
+    "update": (re.compile(r"checkpoint_\d+_(\d+)\.pt"), "checkpoint_3_4000.pt"),
+}
 _BEST = re.compile(r"checkpoint\.best_.+_(-?\d+\.\d{3})\d*\.pt")
 
 
@@ -53,6 +57,27 @@ def last_checkpoints(folder: Path, number: int) -> list[Path]:
     """
     found = _matching(folder, _OF_TRAINING, _place_in_training)
     return _some(folder, found[-number:], number, "checkpoint3.pt or checkpoint_3_4000.pt")
+
+
+def last_of_kind(folder: Path, kind: str, number: int, bound: int | None = None) -> list[Path]:
+    """Return the last checkpoints of epochs or of updates, the oldest first, as fairseq's script chooses them.
+
+    Args:
+        folder: the folder of the checkpoints.
+        kind: ``epoch`` or ``update``.
+        number: how many.
+        bound: the last epoch or update that may be among them; None: any.
+
+    Raises:
+        UserError: if there are fewer than ``number``, or the number is below 1.
+    """
+    if number < 1:
+        raise UserError(f"--num-{kind}-checkpoints must be at least 1, but is {number}")
+    pattern, example = _OF_KIND[kind]
+    found = _matching(folder, pattern, lambda found: int(found[1]))
+    if bound is not None:
+        found = [path for path in found if int(pattern.fullmatch(path.name)[1]) <= bound]  # type: ignore[index]
+    return _some(folder, found[-number:], number, example)
 
 
 def _place_in_training(found: re.Match[str]) -> tuple[int, float]:

@@ -161,11 +161,14 @@ def _export_encoder_decoder(options: argparse.Namespace) -> None:
     if options.format == HUGGING_FACE:
         export_to_transformers(model, options.to)
         symbols = list(model.language_symbols.values())
-        check_transformers(original, options.to, texts, model.file, symbols[0] if len(symbols) > 1 else "")
+        prefix = symbols[0] if len(symbols) > 1 else ""
+        check_transformers(original, options.to, texts, model.file, loaded.tokenizer, prefix)
     elif options.format == CTRANSLATE2:
         precision = options.quantize or "float32"
         export_to_ctranslate2(model, options.to, precision)
         version = package(CTRANSLATE2, f"--format {CTRANSLATE2}").__version__
-        check_engine(original, options.to, texts, model.file, f"{CTRANSLATE2} {version}, {precision}")
+        some = [text for text in texts if len(loaded.ids(text))]  # an empty source gives an empty text there
+        program = f"{CTRANSLATE2} {version}, {precision}"
+        check_engine(original, options.to, some, model.file, program, is_exact=precision == "float32")
     else:
         export_deltalm_to_onnx(model, loaded, options.to, texts, quantize=options.quantize == "int8")

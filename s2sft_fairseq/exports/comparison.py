@@ -1,5 +1,6 @@
 """Compare an exported model with the original on texts, and write the result into the model card."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,18 @@ TEXTS = (
     "Prices rose by 3.5 % in March 2019, the bank said, but wages did not follow.",
     "Zwei Kinder spielen im Garten hinter dem Haus mit einem kleinen Hund.",
     "yes",
+    # other scripts, odd blanks, names of special symbols, characters that vocabularies lack, nothing
+    "\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8\u3002 \u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "  Two  blanks\tor\u00a0more  ",
+    "A <unk> and a <pad>, </s> [SEP] [MASK] <mask>.",
+    "caf\u00e9 cafe\u0301 \U0001f600 \ue000",
+    "",
 )
 """The texts for the comparison, unless others are given."""
 SHOWN = 5
 """Maximum number of texts with differing hypotheses to show."""
+CLOSE = 1e-3
+"""Logits in float32 may differ by as much; all exports that were measured differ by less than a tenth of it."""
 
 Search = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """A function from texts to the ids of the best hypothesis of each, without eos."""
@@ -45,6 +54,22 @@ class Comparison:
     """Largest difference of logits along the original's hypotheses; None if the program does not return logits."""
     differing: Sequence[str] = ()
     """The first texts whose hypotheses differ."""
+    misread: Sequence[str] = ()
+    """The texts that the exported tokenizer gives other ids."""
+
+    def problems(self, *, is_exact: bool) -> list[str]:
+        """Return how the exported model differs from the original.
+
+        Args:
+            is_exact: the weights are the original's; rounded ones give other logits, and now and then other hypotheses.
+        """
+        found = [f"the exported tokenizer reads {text!a} differently" for text in self.misread[:SHOWN]]
+        if is_exact and self.equal < self.texts:
+            found.append(f"{self.texts - self.equal:,} of {self.texts:,} hypotheses differ")
+        # NaN is no number that is small enough.
+        if is_exact and self.largest_difference is not None and not self.largest_difference <= CLOSE:
+            found.append(f"logits differ by {self.largest_difference:.1e}, but may differ by {CLOSE:.0e}")
+        return found
 
     def __str__(self) -> str:
         """Return a sentence for a terminal."""
@@ -76,6 +101,7 @@ def compare(
     theirs: Search,
     our_logits: Logits | None = None,
     their_logits: Logits | None = None,
+    misread: Sequence[str] = (),
 ) -> Comparison:
     """Generate with both models, and compare the hypotheses, and the logits along the original's hypotheses.
 
@@ -86,6 +112,7 @@ def compare(
         theirs: the search of the exported model.
         our_logits: the logits of the original; None: do not compare logits.
         their_logits: the logits of the exported model; None if its program does not return them.
+        misread: the texts that the exported tokenizer gives other ids.
     """
     our_hypotheses = [list(map(int, ids)) for ids in ours(texts)]
     their_hypotheses = [list(map(int, ids)) for ids in theirs(texts)]
@@ -93,11 +120,12 @@ def compare(
     differing = [text for text, our, their in pairs if our != their]
     largest = None
     if our_logits is not None and their_logits is not None:
-        largest = max(
+        differences = [
             _difference(our_logits(text, ids), their_logits(text, ids))
             for text, ids, _ in bar(pairs, "compare logits", " texts")
-        )
-    return Comparison(program, len(texts), len(texts) - len(differing), largest, differing[:SHOWN])
+        ]
+        largest = math.nan if any(map(math.isnan, differences)) else max(differences, default=0.0)
+    return Comparison(program, len(texts), len(texts) - len(differing), largest, differing[:SHOWN], list(misread))
 
 
 def write_comparison(folder: Path, comparison: Comparison, source_bytes: int) -> None:
@@ -117,6 +145,9 @@ def write_comparison(folder: Path, comparison: Comparison, source_bytes: int) ->
     if comparison.largest_difference is not None:
         lines.append(f"| largest difference of logits | {comparison.largest_difference:.1e} |")
     lines += [f"| size | {_megabytes(exported)}; of the original's weights {_megabytes(source_bytes)} |", ""]
+    if comparison.misread:
+        lines += ["The exported tokenizer gives other ids to", ""]
+        lines += [*(f"* `{text[:200]!a}`" for text in comparison.misread[:SHOWN]), ""]
     if comparison.differing:
         lines += ["Hypotheses differ for", "", *(f"* {' '.join(text.split())[:200]}" for text in comparison.differing)]
         lines.append("")

@@ -21,7 +21,14 @@ from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.pretrained_checkpoint import section, weights_file, without_adapters
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.tokenization.library_tokenizer import copy_tokenizer_json
-from s2sft_fairseq.tokenization.vocabulary import FAST, Vocabulary, read_ids, read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import (
+    FAST,
+    TOKENIZER_CONFIG,
+    Vocabulary,
+    read_config,
+    read_ids,
+    read_vocabulary,
+)
 
 
 def export_to_hugging_face(
@@ -130,7 +137,10 @@ def _token_settings(vocabulary: Vocabulary, rows: int, start: str) -> dict[str, 
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
-    """Copy the tokenizer's files. Write GPT-2's, whose tokens have other ids in fairseq, as RoBERTa's."""
+    """Copy the tokenizer's files. Write GPT-2's, whose tokens have other ids in fairseq, as RoBERTa's.
+
+    A ``vocab.txt`` with capitals gets a setting that keeps them: transformers lower-cases if nothing is said.
+    """
     for name in vocabulary.files:
         if name == "encoder.json":
             tokens = {str(number): token for token, number in read_ids(folder / name).items()}
@@ -140,3 +150,8 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> 
             copy_tokenizer_json(folder / name, destination / name)
         else:
             shutil.copyfile(folder / name, destination / {"vocab.bpe": "merges.txt"}.get(name, name))
+    settings = read_config(folder)
+    is_silent = settings.get("do_lower_case") is None and FAST not in vocabulary.files
+    if vocabulary.lower is False and is_silent:
+        text = json.dumps({**settings, "do_lower_case": False}, indent=2, ensure_ascii=False) + "\n"
+        (destination / TOKENIZER_CONFIG).write_text(text, encoding="utf-8")

@@ -93,7 +93,7 @@ class Exported:
     @torch.inference_mode()
     def logits(self, text: str, ids: Sequence[int]) -> Tensor:
         """Return the logits (T, V) that predict a target of T - 1 ids, and eos."""
-        source = torch.from_numpy(self.form.source(self.original.loaded.ids(text)))[None]
+        source = torch.from_numpy(self.form.source(self.original.model.source_ids(text)))[None]
         model: Any = self.engine.model
         decoder = IncrementalDecoder(model, self.form, source, max_tokens=len(ids) + 1, beams=1)
         logits = [decoder.next_logits()]
@@ -108,13 +108,13 @@ class ExportedDeltaLM:
     """An exported encoder-decoder that predicts given targets, token by token."""
 
     def __init__(self, engine: OnnxEngine, loaded: Loaded) -> None:
-        self.engine, self.loaded = engine, loaded
+        self.engine, self.loaded, self.original = engine, loaded, Seq2Seq(loaded)
 
     @torch.inference_mode()
     def logits(self, text: str, ids: Sequence[int]) -> Tensor:
         """Return the logits (T, V) that predict a target of T - 1 ids, and eos."""
         model: Any = self.engine.model
-        source = torch.from_numpy(self.loaded.task.form.source(self.loaded.ids(text)))[None]
+        source = torch.from_numpy(self.loaded.task.form.source(self.original.source_ids(text)))[None]
         states = model.encoder.forward_torchscript({"src_tokens": source})
         kept: dict[str, Any] = {}
         given = torch.tensor([[self.loaded.task.form.eos, *ids]])
@@ -150,7 +150,8 @@ def _compare(model: Seq2Seq, folder: Path, texts: Sequence[str], source: Path, e
     precision = "int8" if quantize else "float32"
     print(f"wrote {folder}: for onnxruntime, {precision}")
     version = package("onnxruntime", f"--format {NAME}").__version__
-    check_engine(model, folder, texts, source, f"onnxruntime {version}, {precision}", exported.logits)
+    program = f"onnxruntime {version}, {precision}"
+    check_engine(model, folder, texts, source, program, exported.logits, is_exact=not quantize)
 
 
 def _quantize(file: Path, destination: Path) -> None:

@@ -74,7 +74,8 @@ def export_self_contained(original: Original, destination: Path, texts: Sequence
     print(f"wrote {destination}: {_CLASS}, with {MODELLING.name}")
     for each in lacking:
         print(f"not supported by transformers: {each}")
-    check_transformers(original.model, destination, texts, original.weight_file, load=_load)
+    own = original.loaded.tokenizer
+    check_transformers(original.model, destination, texts, original.weight_file, own, load=_load)
 
 
 def write_self_contained(original: Original, destination: Path) -> list[str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.folder import open_tokenizer
-from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer, load_library_file
+from s2sft_fairseq.tokenization.library_tokenizer import LibraryTokenizer, load_library_file, made_by_library
+from s2sft_fairseq.tokenization.samples import ids_of, samples
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.unigram import unigram_library
 from s2sft_fairseq.tokenization.vocabulary import FAST, TOKENIZER_CONFIG, Vocabulary, read_config
@@ -48,6 +49,7 @@ def write_fast_tokenizer(
         special_tokens=[(symbol, dictionary.index(symbol)) for symbol in {*prefix, dictionary.eos_word}],
     )
     _check_ids(folder, library, dictionary)
+    _check_samples(folder, library)
     library.save(str(destination / FAST))
     config = {name: value for name, value in read_config(folder).items() if not name.startswith("auto_map")}
     config |= {
@@ -77,6 +79,21 @@ def _library(folder: Path, vocabulary: Vocabulary, dictionary: PretrainedDiction
 
         opened.library.decoder = decoders.WordPiece()
     return opened.library
+
+
+def _check_samples(folder: Path, library: "Library") -> None:
+    """Check that the library gives sample texts the ids that the tokenizer of the folder gives them."""
+    ours = open_tokenizer(folder)
+    library.encode_special_tokens = True  # as split_special_tokens has transformers do
+    for text in samples(ours.dictionary):
+        expected = ids_of(ours, text)
+        found = made_by_library(folder / FAST, library.encode, text, add_special_tokens=False).ids
+        if found != expected:
+            symbols = ours.dictionary.symbols
+            read, own = (" ".join(symbols[number] for number in ids) for ids in (found, expected))
+            raise UserError(
+                f"{folder} has a tokenizer that {FAST} cannot describe: {text!a} would be read as {read}, but is {own}"
+            )
 
 
 def _check_ids(folder: Path, library: "Library", dictionary: PretrainedDictionary) -> None:

@@ -1,7 +1,12 @@
 """Texts on which two tokenizers are compared: programs differ in blanks, scripts, unknown characters and symbols."""
 
+from typing import TYPE_CHECKING
+
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.tokenization.symbols import read_symbol
+
+if TYPE_CHECKING:
+    from s2sft_fairseq.tokenization.folder import Tokenizer
 
 SAMPLES = (
     # blanks: none, leading, trailing, several, tabs, no-break, ideographic, of no width, at the end of a line
@@ -56,3 +61,8 @@ def samples(dictionary: PretrainedDictionary) -> list[str]:
         *SAMPLES,
         *(text for token in tokens for text in (token, f"a {token} b", f"a{token}b", f"{token}{token} a")),
     ]
+
+
+def ids_of(tokenizer: "Tokenizer", text: str) -> list[int]:
+    """Return the ids that a tokenizer gives a text, without special symbols."""
+    return [tokenizer.dictionary.index(symbol) for symbol in tokenizer.encode(text).split()]

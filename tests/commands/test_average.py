@@ -38,3 +38,39 @@ def test_mistakes(tmp_path, call_command, words, problem):
     failed = call_command("average", ".", "--output", "average.pt", *words, status=2)
     assert problem in failed.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint1.pt"]
+
+
+def test_the_options_of_the_script_of_fairseq(tmp_path, call_command):
+    for epoch, value in ((1, 2), (2, 4), (3, 9)):
+        write(tmp_path / f"checkpoint{epoch}.pt", value)
+        write(tmp_path / f"checkpoint_{epoch}_{epoch}00.pt", 10 * value)
+
+    def averaged(*words):
+        call_command("average", "--output", "average.pt", *words)
+        return load_checkpoint(tmp_path / "average.pt")["model"]["table"][0, 0].item()
+
+    assert averaged("--inputs", ".", "--num-epoch-checkpoints", 2) == 6.5
+    assert averaged("--inputs", ".", "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2) == 3
+    assert averaged("--inputs", ".", "--num-update-checkpoints", 1) == 90
+    assert averaged("--inputs", ".", "--num-update-checkpoints", 2, "--checkpoint-upper-bound", 250) == 30
+    assert averaged("--inputs", "checkpoint1.pt", "checkpoint3.pt") == 5.5
+    assert averaged(".", "--num-epoch-checkpoints", 1) == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--inputs", "."), "the checkpoints must be chosen by --last, --best, --pattern, --num-epoch-checkpoints"),
+        ((".",), "the checkpoints must be chosen by --last, --best, --pattern, --num-epoch-checkpoints"),
+        (("--last", 1), "one folder must be given, the --save-dir of the training, but is none"),
+        (("a", "--inputs", "b", "--last", 1), "one folder must be given, the --save-dir of the training, but is a, b"),
+        ((".", "--last", 1, "--checkpoint-upper-bound", 3), "--checkpoint-upper-bound needs --num-epoch-checkpoints"),
+        ((".", "--num-epoch-checkpoints", 0), "--num-epoch-checkpoints must be at least 1, but is 0"),
+        ((".", "--num-update-checkpoints", 1), "at least 1 checkpoints such as checkpoint_3_4000.pt, but holds 0"),
+        ((".", "--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 0), "such as checkpoint3.pt, but holds 0"),
+    ],
+)
+def test_mistakes_with_these_options(tmp_path, call_command, words, problem):
+    write(tmp_path / "checkpoint1.pt", 2)
+    failed = call_command("average", "--output", "average.pt", *words, status=2)
+    assert problem in failed.stderr

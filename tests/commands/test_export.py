@@ -26,8 +26,10 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.exports.hugging_face import WEIGHTS
 from s2sft_fairseq.exports.hugging_face import export_to_hugging_face as export
+from s2sft_fairseq.exports.hugging_face import write_tokenizer as write_tokenizer_files
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.tokenization.vocabulary import read_vocabulary
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -163,3 +165,18 @@ def test_what_cannot_be_exported(tmp_path, encoder, monkeypatch):
     with pytest.raises(UserError, match=r"model\.safetensors needs the package safetensors, which is not installed"):
         export(encoder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_vocabulary_with_capitals_keeps_them(tmp_path):
+    """Transformers would lower-case the text of a vocab.txt that nothing is said about."""
+    source = tmp_path / "source"
+    source.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "cat"]
+    (source / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    for name, settings, expected in (("silent", None, [6, 7]), ("stated", {"do_lower_case": True}, [5, 7])):
+        if settings:
+            (source / "tokenizer_config.json").write_text(json.dumps(settings))
+        (tmp_path / name).mkdir()
+        write_tokenizer_files(source, read_vocabulary(source), tmp_path / name)
+        tokenizer = transformers.BertTokenizer.from_pretrained(tmp_path / name)
+        assert tokenizer("The cat", add_special_tokens=False)["input_ids"] == expected

@@ -58,7 +58,7 @@ def exported(model, folder, *words):
 def test_hypotheses_of_transformers(model_of, tmp_path, name, capsys):
     model = model_of(name)
     folder = exported(model, tmp_path / "out")
-    assert "6 of 6 hypotheses are equal, logits within " in capsys.readouterr().out
+    assert "11 of 11 hypotheses are equal, logits within " in capsys.readouterr().out
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
     symbol = "__de__ " if name == "languages" else ""
@@ -110,7 +110,7 @@ def test_the_readme_tells_how_to_use_it_and_what_was_compared(model_of, tmp_path
     folder = exported(model_of("languages"), tmp_path / "out")
     card = (folder / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM" in card and '["__de__ ..."]' in card
-    assert "| equal hypotheses | 6 of 6 |" in card and "| largest difference of logits |" in card
+    assert "| equal hypotheses | 11 of 11 |" in card and "| largest difference of logits |" in card
     assert sorted(path.name for path in folder.iterdir()) == [
         *("README.md", "SHA256SUMS", "added_tokens.json", "config.json", "dict.txt", "generation_config.json"),
         *("model.safetensors", "sentencepiece.bpe.model", "tokenizer.json", "tokenizer_config.json"),

@@ -1,10 +1,13 @@
 """Comparing an exported model with its original."""
 
+import math
+
 import pytest
 import torch
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.exports.comparison import TEXTS, compare, read_texts, write_comparison
+from s2sft_fairseq.exports.checks import _finish
+from s2sft_fairseq.exports.comparison import TEXTS, Comparison, compare, read_texts, write_comparison
 
 
 def search(texts):
@@ -53,3 +56,29 @@ def test_texts(tmp_path):
         read_texts(tmp_path / "empty")
     with pytest.raises(UserError, match=r"^--verify .*missing must be a text file"):
         read_texts(tmp_path / "missing")
+
+
+def test_a_difference_is_an_error(tmp_path):
+    (tmp_path / "README.md").write_text("")
+    equal = {"program": "engine", "texts": 3, "equal": 3, "largest_difference": 1e-5}
+    assert _finish(tmp_path, tmp_path / "README.md", Comparison(**equal)).problems(is_exact=True) == []
+    for change, named in (
+        ({"equal": 2}, "1 of 3 hypotheses differ"),
+        ({"largest_difference": 0.01}, "logits differ by 1.0e-02, but may differ by 1e-03"),
+        ({"largest_difference": math.nan}, "logits differ by nan"),
+    ):
+        found = Comparison(**{**equal, **change})
+        with pytest.raises(UserError, match=named):
+            _finish(tmp_path, tmp_path / "README.md", found)
+        assert found.problems(is_exact=False) == []  # rounded weights
+    misread = Comparison(**equal, misread=["a\u00a0b"])
+    for is_exact in (True, False):
+        assert misread.problems(is_exact=is_exact) == ["the exported tokenizer reads 'a\\xa0b' differently"]
+    with pytest.raises(UserError, match="is written, but differs from the model, as its README"):
+        _finish(tmp_path, tmp_path / "README.md", misread)
+    assert "* `'a\\xa0b'`" in (tmp_path / "README.md").read_text()
+
+
+def test_logits_that_are_not_a_number():
+    nan = lambda text, ids: logits(text, ids) * (math.nan if text == "a" else 1)  # noqa: E731
+    assert math.isnan(compare("engine", ["a", "bcd"], search, search, logits, nan).largest_difference)

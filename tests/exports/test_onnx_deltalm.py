@@ -71,7 +71,7 @@ def test_the_command_lines(pair_of, call_command, tmp_path):
     call_command("generate", "--path", model, *given, "--output", "ours")
     call_command("generate", "--path", exported, *given, "--output", "theirs", "--engine", "onnx")
     assert (tmp_path / "theirs").read_text() == (tmp_path / "ours").read_text()
-    assert "| equal hypotheses | 6 of 6 |" in (exported / "README.md").read_text()
+    assert "| equal hypotheses | 11 of 11 |" in (exported / "README.md").read_text()
     done = call_command("export", model, "--format", "onnx", "--quantize", "int8", "--to", "int8")
     assert "onnxruntime" in done.stdout
     quantized = ExportedDeltaLM(open_onnx(tmp_path / "int8"), loaded := load(model, None, "cpu", "float32", None))

@@ -181,7 +181,8 @@ def test_a_search_that_transformers_lacks_is_reported(tmp_path, capsys):
     search = {"length_penalty": "gnmt", "max_len_a": 0.5, "temperature": 0.7, "beam": 2}
     layout = {"source_truncation": "left,right", "source_field_positions": "8,4"}
     write_model_folder(tmp_path / "model", search=search, layout=layout)
-    export_self_contained(Original(tmp_path / "model", "--self-contained"), tmp_path / "out", TEXTS)
+    with pytest.raises(UserError, match=r"out is written, but differs from the model"):
+        export_self_contained(Original(tmp_path / "model", "--self-contained"), tmp_path / "out", TEXTS)
     told, card = capsys.readouterr().out, (tmp_path / "out" / "README.md").read_text()
     for option in (
         "--length-penalty gnmt",

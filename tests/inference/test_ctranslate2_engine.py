@@ -152,7 +152,7 @@ def test_damaged_and_missing(pair_of, tmp_path, monkeypatch):
     shutil.copytree(exported, tmp_path / "model")
     (tmp_path / "model" / "model.bin").write_bytes(b"nothing")
     (tmp_path / "model" / "SHA256SUMS").unlink()
-    with pytest.raises(UserError, match=r"model cannot be read by ctranslate2: "):
+    with pytest.raises(UserError, match=r"model\.bin cannot be read by ctranslate2: "):
         Seq2Seq.from_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "engine": "other"}))

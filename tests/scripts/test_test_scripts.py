@@ -1,4 +1,4 @@
-"""scripts/test_rounding.sh and scripts/test_newest.sh, with stand-ins for the set-up, the tests and Python."""
+"""scripts/test_rounding.sh, test_newest.sh and test_lowest.sh, with stand-ins for the set-up, the tests and Python."""
 
 import os
 import shutil
@@ -116,3 +116,37 @@ def test_a_named_python_that_does_not_run(run):
     status, output, calls = run("test_newest.sh", PYTHON_NEWEST="/no/such/python")
     assert status == 1 and calls == ["setup  .venv"]
     assert "PYTHON_NEWEST=/no/such/python" in output
+
+
+def lowest_environment(checkout, status):
+    """Write constraints, and a Python whose environments run tests with a status; installing fails if it is 3."""
+    for name in ("constraints.txt", "constraints-lowest.txt"):
+        (checkout / name).write_text(f"{name}==1\n")
+    stand_in = f"""#!/bin/sh
+case "$*" in
+*purelib*) mkdir -p site; echo site ;;
+*"-m venv"*) mkdir -p .venv-lowest/bin; cp "$0" .venv-lowest/bin/python ;;
+*install*) echo "install $*" >>calls.txt; [ {status} != 3 ] || exit 1 ;;
+*pytest*) echo "pytest $*" >>calls.txt; exit {status} ;;
+esac
+"""
+    (checkout / ".venv/bin/python").write_text(stand_in)
+    (checkout / "tests/tokenization").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "last"),
+    [
+        (0, 0, "lowest: passed with the lowest versions"),
+        (1, 1, None),
+        (3, 0, "lowest: NOT TESTED with the lowest versions: no environment could be made, for the reason above"),
+    ],
+)
+def test_the_lowest_versions(run, tmp_path, status, code, last):
+    lowest_environment(tmp_path / "checkout", status)
+    found, output, calls = run("test_lowest.sh")
+    assert found == code, output
+    assert "install " in calls[1] and "packages.txt" in calls[1]
+    assert (tmp_path / "checkout/.venv-lowest/packages.txt").read_text() == "constraints-lowest.txt==1\n"
+    assert [line.split()[-1] for line in calls[2:]] == ["tests/tokenization"] * (status != 3)
+    assert last is None or output.splitlines()[-1] == last

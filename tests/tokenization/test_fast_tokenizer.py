@@ -141,3 +141,12 @@ def test_boundaries_that_no_piece_crosses():
     assert list(unigram._boundaries(["ab"], ["a", "xaby"])) == []
     assert list(unigram._boundaries(["ab"], [])) == []  # unknown characters are one token together
     assert list(unigram._boundaries(["x"], ["y"])) == []
+
+
+def test_texts_that_the_format_cannot_give_their_ids(tmp_path, monkeypatch):
+    """All characters of a special symbol are unknown to the model, and so its name cannot be hidden."""
+    monkeypatch.setattr("tokenizer_folders.SENTENCES", ["12 34 5678 9"] * 20)
+    source = write_sentencepiece(tmp_path / "source", vocab_size=20, hard_vocab_limit=False)
+    with pytest.raises(UserError, match=r"cannot describe: '<s>' would be read as ▁ <s>, but is ▁ <unk>"):
+        write_fast_tokenizer(source, read_vocabulary(source), tmp_path, [], 1000)
+    assert not (tmp_path / "tokenizer.json").exists()
