@@ -24,7 +24,7 @@ def names_problem(names: Any) -> str | None:
 
 def recorded_names(state: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names in the state of a model; () if there are none."""
-    names = state.get(NAMES)
+    names: Any = state.get(NAMES)
     return () if names_problem(names) else tuple(names)
 
 

@@ -34,7 +34,7 @@ class SampleDraws:
             sentence: index of the sentence of each draw in the batch; any shape.
             counters: whole numbers that tell apart the draws of a sentence, such as its step; shapes that broadcast.
         """
-        keys = self._state[sentence]
+        keys: np.ndarray = self._state[sentence]
         for counter in counters:
             keys = member(keys, np.atleast_1d(counter))
         return keys

@@ -227,8 +227,13 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         return generator
 
     def _sampling_options(self, args: Any) -> SearchOptions:
-        limits = {name: getattr(args, name, -1) for name in ("sampling_topk", "sampling_topp")}
-        return SearchOptions(beam=getattr(args, "beam", 5), sampling=True, seed=seed_of(args, self.cfg), **limits)
+        return SearchOptions(
+            beam=getattr(args, "beam", 5),
+            sampling=True,
+            sampling_topk=getattr(args, "sampling_topk", -1),
+            sampling_topp=getattr(args, "sampling_topp", -1.0),
+            seed=seed_of(args, self.cfg),
+        )
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         """Log the statistics, with ``--eval-bleu`` also BLEU.
