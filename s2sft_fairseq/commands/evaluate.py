@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from argparse import BooleanOptionalAction
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -84,6 +85,8 @@ def _problems(options: argparse.Namespace, settings: Settings) -> Iterator[str]:
         yield "--null-odds belongs to one file of answers: score one --hyp, and no --baseline-hyp"
     if settings.null_threshold is not None and not options.null_odds:
         yield "--null-threshold needs --null-odds, the file of the odds that it is compared with"
+    if settings.null_threshold is not None and math.isnan(settings.null_threshold):
+        yield f"--null-threshold must be a number, but is {settings.null_threshold}"
     try:
         Lead.parse(options.lead or "1-words")
     except ValueError as error:

@@ -6,6 +6,7 @@ SQuAD's evaluators, ``{id: text}``, and with --null-odds a second file, ``{id: o
 
 import argparse
 import ast
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ def _problems(options: argparse.Namespace) -> list[str]:
         value = getattr(options, name)
         if value is not None and value < 1:
             found.append(f"{as_option(name)} must be at least 1, but is {value}")
-    if options.clip and options.clip[0] > options.clip[1]:
+    if options.null_threshold is not None and math.isnan(options.null_threshold):
+        found.append(f"--null-threshold must be a number, but is {options.null_threshold}")
+    if options.clip and not options.clip[0] <= options.clip[1]:  # neither holds for NaN
         found.append(f"--clip must be a least and a greatest number, but is {options.clip[0]:g} {options.clip[1]:g}")
     if not checkpoint_file(options.path).is_file():
         found.append(f"--path must be a checkpoint file or a model folder, but {options.path} is neither")

@@ -58,7 +58,8 @@ class CorpusSettings:
             problems.append("--packages needs at least one name, found none")
         if len(set(self.packages)) < len(self.packages):
             problems.append(f"--packages needs each name once, found {' '.join(self.packages)}")
-        if min(self.valid_share, self.test_share) < 0 or self.valid_share + self.test_share >= 1:
+        shares = (self.valid_share, self.test_share)
+        if not (all(share >= 0 for share in shares) and sum(shares) < 1):  # also for NaN
             problems.append(
                 "--valid-share and --test-share need to be at least 0 and together below 1, "
                 f"found {self.valid_share} and {self.test_share}"

@@ -122,6 +122,12 @@ def test_different_numbers_of_lines(call_command, files, tmp_path):
     assert "hyp has 1, ref has 3" in call_command("evaluate", "--task", "rouge", *files, status=2).stderr
 
 
+def test_a_threshold_that_is_no_number(call_command, files):
+    words = ("--task", "squad_v2", *files, "--null-odds", "hyp")
+    failed = call_command("evaluate", *words, "--null-threshold", "nan", status=2)
+    assert "--null-threshold must be a number, but is nan" in failed.stderr
+
+
 def test_an_unknown_task(call_command, files):
     assert "invalid choice: 'squad'" in call_command("evaluate", "--task", "squad", *files, status=2).stderr
 

@@ -61,3 +61,10 @@ def test_numbers_are_left_alone():
         [np.float32(-1e30)],
         *[[0.5]] * 3,
     ]
+
+
+def test_not_a_number(call_command, tmp_path):
+    words = ("predict", "data", "--path", tmp_path / "no.pt", "--output", "out.tsv")
+    failed = call_command(*words, "--clip", "nan", "5", "--null-threshold", "nan", status=2)
+    assert "--clip must be" in failed.stderr and "nan" in failed.stderr
+    assert "--null-threshold must be a number, but is nan" in failed.stderr

@@ -186,6 +186,8 @@ def test_settings_that_cannot_be():
     assert "--min-body-words needs to be at least 1, found 0" in text
     with pytest.raises(UserError, match="--packages needs at least one name"):
         CorpusSettings(packages=())
+    with pytest.raises(UserError, match=r"found 0\.1 and nan"):
+        CorpusSettings(packages=("a",), valid_share=0.1, test_share=float("nan"))
 
 
 def test_files_that_are_written(package, tmp_path):
