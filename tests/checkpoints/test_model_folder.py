@@ -107,7 +107,7 @@ def test_errors_of_other_folders(tmp_path, files, named):
 
 
 def test_a_folder_may_set_every_option_of_a_search():
-    """All but those for the machine that runs it and those that follow from the dictionary."""
+    """All but those for the machine that runs it, for what is written, and those that follow from the dictionary."""
     given = {option.name for option in fields(SearchOptions)} - {
         "never_generated",
         "never_blocked",

@@ -72,6 +72,11 @@ def assert_same(found, expected):
         ),
         (("--beam", 1, "--draft-source", 2), {"beam": 1, "draft_source": 2}),
         (
+            ("--beam", 4, "--count-ended", "--keep-unfinished"),
+            {"beam": 4, "count_ended": True, "keep_unfinished": True},
+        ),
+        (("--beam", 4, "--rank-each-step"), {"beam": 4, "rank_each_step": True}),
+        (
             ("--sampling", "--beam", 4, "--nbest", 2, "--sampling-topp", 0.9, "--temperature", 2, "--seed", 7),
             {"sampling": True, "beam": 4, "num_return": 2, "top_p": 0.9, "temperature": 2.0, "seed": 7},
         ),
