@@ -126,10 +126,11 @@ class Conversion:
 _SHOWN = 120  # maximum number of characters of a name in a message
 # Far above any real encoder. Without a limit, the names of a billion layers alone would take gigabytes.
 MOST_LAYERS = 1_000
+MOST_POSITIONS = 1_000_000
 _MOST = {
     "encoder_layers": MOST_LAYERS,
     **dict.fromkeys(("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"), 1_000_000),
-    "max_positions": 100_000_000,
+    "max_positions": MOST_POSITIONS,
 }
 
 

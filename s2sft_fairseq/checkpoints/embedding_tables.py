@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import MOST_POSITIONS, Conversion, Sizes, Weights
 from s2sft_fairseq.checkpoints.deltalm import POSITIONS
 from s2sft_fairseq.errors import UserError
 
@@ -43,10 +43,10 @@ def resize_positions(weights: Weights, sizes: Sizes, rows: int) -> str:
         A note on what was done.
 
     Raises:
-        UserError: if ``rows`` is not positive.
+        UserError: if ``rows`` is out of range.
     """
-    if rows < 1:
-        raise UserError(f"--max-positions must be at least 1, but is {rows}")
+    if not 1 <= rows <= MOST_POSITIONS:
+        raise UserError(f"--max-positions must be between 1 and {MOST_POSITIONS:,}, but is {rows:,}")
     old, sizes["max_positions"] = sizes["max_positions"], rows
     tables = [name for name in (TABLE, *POSITIONS) if name in weights]
     if not tables:

@@ -12,11 +12,14 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from s2sft_fairseq.checkpoints.conversion import MOST_POSITIONS
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.modules.matmul import MATMULS
 
 
-def size(default: Any, description: str, *, least: float | None = None, above: float | None = None) -> Any:
+def size(
+    default: Any, description: str, *, least: float | None = None, above: float | None = None, most: float | None = None
+) -> Any:
     """Declare a size of the model. Its value on the command line is None by default: ``--pretrained`` may set it.
 
     Args:
@@ -24,8 +27,10 @@ def size(default: Any, description: str, *, least: float | None = None, above: f
         description: the text for ``--help``.
         least: the minimum.
         above: a number that the value must exceed.
+        most: the maximum.
     """
-    return field(default=None, metadata={"help": description, "size": default, "least": least, "above": above})
+    bounds = {"least": least, "above": above, "most": most}
+    return field(default=None, metadata={"help": description, "size": default, **bounds})
 
 
 def number(default: float | None, description: str, *, least: float) -> Any:
@@ -69,6 +74,7 @@ class TransformerOptions(FairseqDataclass):
         512,
         "positions of source and target together, for DeltaLM of each: rows of the position embedding (default: 512)",
         least=1,
+        most=MOST_POSITIONS,
     )
     layer_norm_eps: Optional[float] = size(
         1e-12, "epsilon of the layer norms (default: 1e-12, BERT's; of DeltaLM 1e-5)", above=0
@@ -148,9 +154,11 @@ def _missed_type(declared: Field[Any], value: Any) -> str | None:
 
 def _missed_range(declared: Field[Any], value: Any) -> str | None:
     """Return the range of an option if the value lies outside of it; otherwise None."""
-    least, below, above = (declared.metadata.get(name) for name in ("least", "below", "above"))
+    least, below, above, most = (declared.metadata.get(name) for name in ("least", "below", "above", "most"))
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number"
+    if most is not None and value > most:
+        return f"at most {most:,}"
     if above is not None and value <= above:
         return f"above {above}"
     if least is not None and (value < least or (below is not None and value >= below)):

@@ -1,39 +1,54 @@
 """Patches of fairseq's options: their parsing, and messages for mistakes that fairseq does not explain."""
 
 import argparse
+import ast
+import contextlib
 import itertools
 import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fairseq import options
+from fairseq.distributed import utils as distributed_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.optim.lr_scheduler.polynomial_decay_schedule import PolynomialDecayLRSchedule
 from fairseq.trainer import Trainer
 from fairseq_cli import train
+from omegaconf import DictConfig, OmegaConf
 
 from s2sft_fairseq.errors import UserError, as_option, shown
-from s2sft_fairseq.inference.search_bounds import number_problems
+from s2sft_fairseq.inference.search_bounds import SEARCH, number_problems
 from s2sft_fairseq.runtime import Function, wrap
 
 logger = logging.getLogger(__name__)
 
 _HELP = ("-h", "--help")
-# The minimum and maximum of options for which fairseq accepts every number.
+_WITH_WARMUP = ("fixed", "polynomial_decay", "inverse_sqrt", "cosine", "tri_stage")
+_INF = math.inf
+# The minimum and maximum of options for which fairseq accepts every number. Those of searches are in `search_bounds`,
+# and others where this package declares them. No option may be NaN or infinite.
 _BOUNDS = {
-    **dict.fromkeys(("lr", "clip_norm", "weight_decay", "warmup_updates", "max_update", "max_epoch"), (0.0, math.inf)),
-    **dict.fromkeys(("batch_size", "max_tokens"), (1.0, math.inf)),
-    "seed": (0.0, 2.0**32 - 1),  # of NumPy
+    **dict.fromkeys(("lr", "clip_norm", "weight_decay", "warmup_updates", "max_update", "max_epoch"), (0.0, _INF)),
+    **dict.fromkeys(("total_num_update", "end_learning_rate", "power", "min_lr", "max_lr", "lr_shrink"), (0.0, _INF)),
+    **dict.fromkeys(("warmup_steps", "hold_steps", "decay_steps", "stop_time_hours", "num_workers"), (0.0, _INF)),
+    **dict.fromkeys(("update_freq", "max_tokens", "max_tokens_valid", "batch_size", "batch_size_valid"), (1.0, _INF)),
+    **dict.fromkeys(("log_interval", "save_interval", "validate_interval", "t_mult"), (1.0, _INF)),
+    **dict.fromkeys(("required_batch_size_multiple", "required_seq_len_multiple"), (1.0, _INF)),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0.0, 1.0)),
+    **dict.fromkeys(("ema_decay", "init_lr_scale"), (0.0, 1.0)),
+    "final_lr_scale": (1e-12, 1.0),  # its logarithm is needed
+    "adam_eps": (0.0, 1.0),
+    "adam_betas": (0.0, 1.0),
+    "seed": (0.0, 2.0**32 - 1),  # of NumPy
 }
 
 
 def install() -> None:
-    """Wrap the parser, the linear schedule, and two functions of the training."""
+    """Wrap the parser, the start of a command, an update, and two functions of the training."""
     wrap(options, "parse_args_and_arch", _parse)
-    wrap(PolynomialDecayLRSchedule, "__init__", _make_linear_schedule)
+    wrap(distributed_utils, "call_main", _run)
+    wrap(Trainer, "train_step", _train_step)
     wrap(train, "get_valid_stats", _get_valid_stats)
     wrap(train, "train", _train_epoch)
 
@@ -51,7 +66,7 @@ def _parse(
     3. ``--bf16`` does not request a TPU. fairseq sets ``tpu`` with it, and then fails without one.
     4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares this, but its parser
        (``gen_parser_from_dataclass``) drops a default that refers to another option.
-    5. Numbers that are out of range are refused, see `_check_numbers`.
+    5. Numbers that are out of range are refused. `_run` checks those that the parser leaves as text, and schedules.
     """
     given = sys.argv[1:] if input_args is None else list(input_args)
     if not set(_HELP).isdisjoint(given):
@@ -74,33 +89,121 @@ def _parse(
         namespace.tpu = False
     if getattr(namespace, "total_num_update", 0) is None:
         namespace.total_num_update = float(namespace.max_update or 0)
-    _check_numbers(namespace)
-    return parsed
-
-
-def _check_numbers(namespace: argparse.Namespace) -> None:
-    """Refuse numbers that are out of range, infinite or NaN.
-
-    Raises:
-        UserError: lists all such options.
-    """
-    problems = []
-    for name, (least, greatest) in _BOUNDS.items():
-        given = getattr(namespace, name, None)
-        values = given if isinstance(given, list) else [given]
-        numbers = [value for value in values if isinstance(value, int | float)]
-        wrong = [value for value in numbers if not (least <= value <= greatest and value < math.inf)]
-        if wrong:
-            between = f"between {least:g} and {greatest:.10g}" if greatest < math.inf else f"a number from {least:g} on"
-            problems.append(f"{as_option(name)} must be {between}, but is {', '.join(map(shown, wrong))}")
-    if getattr(namespace, "lr_scheduler", None) == "inverse_sqrt" and namespace.warmup_updates == 0:
-        problems.append("--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, but is 0")
+    problems = list(_number_problems(vars(namespace)))
     if hasattr(namespace, "max_update") and getattr(namespace, "num_shards", 1) != 1:  # a training
         problems.append(f"--num-shards is for s2sft generate and must be left out here, but is {namespace.num_shards}")
     if hasattr(namespace, "nbest"):  # a command that searches
         problems += number_problems(namespace)
     if problems:
         raise UserError.of(problems)
+    return parsed
+
+
+def _run(call: Function, cfg: Any, main: Function, **others: Any) -> None:
+    """Patch ``call_main`` of fairseq/distributed/utils.py, which runs a command: check numbers, also Hydra's.
+
+    A training without the size of a batch is refused by name; fairseq has an assertion.
+    """
+    values = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if isinstance(cfg, DictConfig) else {}
+    sections = {name: section for name, section in values.items() if isinstance(section, dict)}
+    numbers = {name: value for section in sections.values() for name, value in section.items()}
+    kinds = {name: section.get("_name") for name, section in sections.items()}
+    if problems := list(_number_problems(numbers)) or list(_schedule_problems({**numbers, **kinds})):
+        raise UserError.of(problems)
+    if main.__module__ == train.__name__ and cfg.dataset.max_tokens is None and cfg.dataset.batch_size is None:
+        raise UserError(
+            "--max-tokens or --batch-size is needed: the most positions or examples of a batch (s2sft train has 4096 "
+            "positions by default)"
+        )
+    call(cfg, main, **others)
+
+
+def _number_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each option, by name, whose number is out of range, infinite or NaN."""
+    for name, value in values.items():
+        if name in SEARCH:
+            continue
+        least, greatest = _BOUNDS.get(name, (-_INF, _INF))
+        if name in _BOUNDS and isinstance(value, str):  # the parser leaves some as text
+            with contextlib.suppress(ValueError):
+                value = float(value)
+        wrong = [number for number in _numbers(value) if not (least <= number <= greatest and abs(number) < _INF)]
+        if wrong:
+            yield f"{as_option(name)} must be {_range(least, greatest)}, but is {', '.join(map(shown, wrong))}"
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Yield the numbers of an option: one, or those of a list, which may be a text such as ``(0.9, 0.98)``."""
+    if isinstance(value, str) and value.startswith(("(", "[")):
+        with contextlib.suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value)
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            yield number
+
+
+def _range(least: float, greatest: float) -> str:
+    """Return the text of a range for messages."""
+    if greatest < _INF:
+        return f"between {least:g} and {greatest:.10g}"
+    return f"a number from {least:g} on" if least > -_INF else "a finite number"
+
+
+def _schedule_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems of a schedule of learning rates: one that never reaches the rate, or is 0 before the end.
+
+    With fairseq such a training runs to its end, and learns little or nothing.
+    """
+    name, last = values.get("lr_scheduler"), values.get("max_update") or 0
+    warmup = values.get("warmup_steps" if name == "tri_stage" else "warmup_updates") or 0
+    option = "--warmup-steps" if name == "tri_stage" else "--warmup-updates"
+    rate = max(_numbers(values.get("lr")), default=0.0)
+    if name == "inverse_sqrt" and warmup == 0:
+        yield f"{option} must be at least 1 with --lr-scheduler inverse_sqrt, but is 0"
+    if name in _WITH_WARMUP and 0 < last < warmup:
+        yield f"{option} ({warmup:g}) must be at most --max-update ({last:g}): the training would end in the warm-up"
+    if name == "polynomial_decay":
+        yield from _linear_problems(values, last, warmup, rate)
+    if name == "cosine" and (values.get("lr_period_updates") or -1) <= 0 and last <= warmup:
+        yield (
+            f"--lr-scheduler cosine needs --max-update above --warmup-updates ({warmup:g}), or --lr-period-updates: "
+            f"the updates of a period; --max-update is {last:g}"
+        )
+    if name == "cosine" and (values.get("min_lr") or 0) > rate:
+        yield f"--min-lr ({values['min_lr']:g}) must be at most --lr ({rate:g})"
+    if name == "tri_stage" and not values.get("phase_ratio"):
+        stages = [values.get(stage) or 0 for stage in ("warmup_steps", "hold_steps", "decay_steps")]
+        if stages[-1] == 0:
+            yield "--decay-steps must be at least 1 with --lr-scheduler tri_stage without --phase-ratio, but is 0"
+        if last and sum(stages) > last:
+            yield (
+                f"--warmup-steps, --hold-steps and --decay-steps must add up to --max-update ({last:g}) at most, but "
+                f"add up to {sum(stages):g}"
+            )
+    if name == "tri_stage" and values.get("phase_ratio") and not last:
+        yield "--phase-ratio needs --max-update: the number of updates that it divides"
+
+
+def _linear_problems(values: Mapping[str, Any], last: float, warmup: float, rate: float) -> Iterator[str]:
+    """Yield the problems of ``--lr-scheduler polynomial_decay``."""
+    total, end = values.get("total_num_update") or 0, values.get("end_learning_rate") or 0
+    if total <= 0:
+        yield (
+            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update for another end: the number of "
+            "updates over which the learning rate falls"
+        )
+    elif warmup > total and not last < warmup:
+        yield (
+            f"--warmup-updates ({warmup:g}) must be at most --total-num-update ({total:g}): the learning rate would "
+            "fall to its end in one step"
+        )
+    elif total < last and end == 0 < rate:
+        yield (
+            f"--total-num-update ({total:g}) must be at least --max-update ({last:g}), or --end-learning-rate above 0: "
+            f"the learning rate would be 0 for the last {last - total:g} updates"
+        )
+    if end > rate:
+        yield f"--end-learning-rate ({end:g}) must be at most --lr ({rate:g})"
 
 
 def _help_printer() -> Callable[[argparse.ArgumentParser], None]:
@@ -127,23 +230,20 @@ def _forget_default_arch(parser: argparse.ArgumentParser) -> None:
             action.default = argparse.SUPPRESS
 
 
-def _make_linear_schedule(make: Function, schedule: PolynomialDecayLRSchedule, cfg: Any, optimizer: Any) -> None:
-    """Patch the schedule of fairseq/optim/lr_scheduler/polynomial_decay_schedule.py: explain wrong options.
+def _train_step(step: Function, trainer: Trainer, *args: Any, **others: Any) -> Any:
+    """Patch ``Trainer.train_step`` of fairseq/trainer.py: warn once of updates with a learning rate of 0.
 
-    fairseq asserts ``total_num_update > 0`` without a text. If the warm-up is longer than the training, its learning
-    rate falls to the end value in one step.
+    They change nothing, as after ``--total-num-update`` in a training whose end is a number of epochs.
     """
-    if cfg.total_num_update <= 0:
-        raise UserError(
-            "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update for another end: the "
-            "number of updates over which the learning rate falls"
+    rate, done = trainer.get_lr(), trainer.get_num_updates()
+    is_meant = not any(trainer.cfg.optimization.lr)
+    if rate == 0 and done and not is_meant and not getattr(trainer, "has_warned_of_rate", False):
+        trainer.has_warned_of_rate = True
+        logger.warning(
+            f"the learning rate is 0 after {done:,} updates, and further ones change nothing: give another "
+            "--total-num-update, --end-learning-rate or --max-update"
         )
-    if cfg.warmup_updates > cfg.total_num_update:
-        raise UserError(
-            f"--warmup-updates ({cfg.warmup_updates}) must be at most --total-num-update "
-            f"({cfg.total_num_update:g}): the learning rate would fall to its end in one step"
-        )
-    make(schedule, cfg, optimizer)
+    return step(trainer, *args, **others)
 
 
 def _get_valid_stats(

@@ -107,7 +107,7 @@ def test_a_table_of_all_distances(tmp_path):
     """DeBERTa's has as many rows as its configuration says, and no weights."""
     save("deberta", their_model("deberta"), tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "max_position_embeddings": 10**8}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "max_relative_positions": 10**8}))
     with pytest.raises(UserError, match=r"--max-relative-position must be at most 1,000,000 .*, but is 100,000,000"):
         convert_encoder(open_source(tmp_path))
 

@@ -135,7 +135,7 @@ def test_a_missing_position_table():
 
 
 def test_a_position_table_without_rows():
-    with pytest.raises(UserError, match=r"^--max-positions must be at least 1, but is 0$"):
+    with pytest.raises(UserError, match=r"^--max-positions must be between 1 and 1,000,000, but is 0$"):
         resize_positions({}, {"max_positions": 5}, 0)
 
 

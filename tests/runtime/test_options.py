@@ -8,6 +8,7 @@ from fairseq import options
 from fairseq_cli import train
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.runtime import options as runtime_options
 
 # --help shows the options of the given task, model and criterion.
 
@@ -147,7 +148,113 @@ def test_an_end_that_is_not_known(rates):
 
 
 def test_a_warm_up_that_is_longer(rates):
-    assert "error: --warmup-updates (2) must be at most --total-num-update (1)" in rates("--max-update", 1, status=2)
+    words = ("--max-update", 4, "--total-num-update", 1)
+    assert "error: --warmup-updates (2) must be at most --total-num-update (1)" in rates(*words, status=2)
+    assert "error: --warmup-updates (2) must be at most --max-update (1)" in rates("--max-update", 1, status=2)
+
+
+# A schedule fits the training: its rate is reached, and is not 0 before the end.
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("polynomial_decay", "--total-num-update", 3), "--total-num-update (3) must be at least --max-update (4)"),
+        (("polynomial_decay", "--end-learning-rate", 1), "--end-learning-rate (1) must be at most --lr (0.01)"),
+        (
+            ("polynomial_decay", "--end-learning-rate", "nan"),
+            "--end-learning-rate must be a number from 0 on, but is n",
+        ),
+        (
+            ("polynomial_decay", "--total-num-update", "inf"),
+            "--total-num-update must be a number from 0 on, but is inf",
+        ),
+        (("polynomial_decay", "--power", "-1"), "--power must be a number from 0 on, but is -1.0"),
+        (("inverse_sqrt",), "--warmup-updates (4000) must be at most --max-update (4)"),
+        (
+            ("inverse_sqrt", "--warmup-updates", 2, "--warmup-init-lr", "nan"),
+            "--warmup-init-lr must be a finite number",
+        ),
+        (("fixed", "--warmup-updates", 5), "--warmup-updates (5) must be at most --max-update (4)"),
+        (("cosine", "--warmup-updates", 4), "--lr-scheduler cosine needs --max-update above --warmup-updates (4)"),
+        (("cosine", "--min-lr", 1), "--min-lr (1) must be at most --lr (0.01)"),
+        (("tri_stage",), "--decay-steps must be at least 1"),
+        (
+            ("tri_stage", "--hold-steps", 3, "--decay-steps", 2),
+            "must add up to --max-update (4) at most, but add up to 5",
+        ),
+        (("tri_stage", "--phase-ratio", "(0.5, 0.5, 0)", "--max-update", 0, "--max-epoch", 1), "--phase-ratio needs"),
+    ],
+)
+def test_schedules_that_do_not_fit(call_command, tiny_data, tiny_options, words, stated):
+    scheduler, *others = words
+    words = (*tiny_options.training, "--max-update", 4, "--save-dir", "run", "--lr-scheduler", scheduler, *others)
+    error = call_command("train", tiny_data, *words, status=2).stderr
+    assert stated in error and "Traceback" not in error
+
+
+def test_hydra_too(call_command, tiny_data, tmp_path):
+    words = ("task=unilm_seq2seq", f"task.data={tiny_data}", "model=unilm", "criterion=mask_attention")
+    rates = ("optimizer=adam", "lr_scheduler=polynomial_decay", "lr_scheduler.total_num_update=2")
+    others = ("optimization.max_update=4", "dataset.batch_size=8", "common.cpu=true", f"hydra.run.dir={tmp_path}/run")
+    error = call_command("hydra-train", *words, *rates, *others, status=2).stderr
+    assert "--total-num-update (2) must be at least --max-update (4)" in error
+    error = call_command("hydra-train", *words, *rates, *others, "ema.ema_decay=nan", status=2).stderr
+    assert "--ema-decay must be between 0 and 1, but is nan" in error
+
+
+def test_a_schedule_with_an_end_above_0(rates):
+    words = ("--max-update", 4, "--total-num-update", 3, "--end-learning-rate", 0.001)
+    assert rates(*words) == pytest.approx([0.004, 0.008, 0.001, 0.001])
+
+
+def test_updates_that_change_nothing(call_command, tiny_data, tiny_options):
+    """The end of the training is a number of epochs, so that its updates are not known before."""
+    words = (*tiny_options.training, "--max-epoch", 1, "--lr-scheduler", "polynomial_decay", "--save-dir", "run")
+    log = call_command("train", tiny_data, *words, "--total-num-update", 3).stdout
+    assert log.count("the learning rate is 0 after 3 updates, and further ones change nothing") == 1
+    log = call_command("train", tiny_data, *words[:-1], "whole", "--total-num-update", 7).stdout
+    assert "the learning rate is 0" not in log
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--adam-eps", "nan"),
+        ("--adam-betas", "(0.9, 1e999)"),
+        ("--target-mask-prob", "nan"),
+        ("--source-mask-prob", "inf"),
+        ("--random-prob", "nan"),
+        ("--label-smoothing", "nan"),
+        ("--attention-dropout", "nan"),
+        ("--activation-dropout", "inf"),
+        ("--lora-alpha", "inf"),
+        ("--initial-std", "nan"),
+        ("--layer-norm-eps", "nan"),
+        ("--word-flow-weight", "nan"),
+        ("--stop-min-lr", "nan"),
+        ("--stop-time-hours", "inf"),
+        ("--clip-norm", "nan"),
+        ("--update-freq", "0"),
+        ("--batch-size", "-1"),
+        ("--max-tokens", "0"),
+        ("--log-interval", "0"),
+        ("--save-interval", "0"),
+        ("--num-workers", "-1"),
+        ("--max-positions", "1000000000"),
+    ],
+)
+def test_no_number_is_taken_that_is_none(call_command, tiny_data, tiny_options, words):
+    words = (*tiny_options.training, "--max-update", 1, "--save-dir", "run", *words)
+    error = call_command("train", tiny_data, *words, status=2).stderr
+    assert f"{words[-2]} must be " in error and "Traceback" not in error
+
+
+def test_a_batch_without_a_size():
+    """The command itself has a default; fairseq-train and hydra-train have none."""
+    cfg = SimpleNamespace(dataset=SimpleNamespace(max_tokens=None, batch_size=None))
+    with pytest.raises(UserError, match="--max-tokens or --batch-size is needed"):
+        runtime_options._run(None, cfg, train.main)
 
 
 # The end of an epoch, and of a training within one.
