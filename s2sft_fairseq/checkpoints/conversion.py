@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError, as_option, shown
+from s2sft_fairseq.inference.search_bounds import MOST_POSITIONS
 
 Weights = dict[str, Tensor]
 Sizes = dict[str, Any]
@@ -126,7 +127,6 @@ class Conversion:
 _SHOWN = 120  # maximum number of characters of a name in a message
 # Far above any real encoder. Without a limit, the names of a billion layers alone would take gigabytes.
 MOST_LAYERS = 1_000
-MOST_POSITIONS = 1_000_000
 _MOST = {
     "encoder_layers": MOST_LAYERS,
     **dict.fromkeys(("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"), 1_000_000),

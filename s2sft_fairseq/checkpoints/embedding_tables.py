@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.conversion import MOST_POSITIONS, Conversion, Sizes, Weights
+from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
 from s2sft_fairseq.checkpoints.deltalm import POSITIONS
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.inference.search_bounds import MOST_POSITIONS
 
 logger = logging.getLogger(__name__)
 

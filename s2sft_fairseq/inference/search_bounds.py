@@ -11,6 +11,8 @@ from s2sft_fairseq.errors import as_option, shown
 
 MOST = 2**31 - 1
 """The largest whole number of an option without another bound."""
+MOST_POSITIONS = 1_000_000
+"""Far above any real encoder: a table of that many positions takes 3 GB at a width of 768."""
 MOST_HYPOTHESES = 10_000
 MOST_DRAFTS = 1024
 EARLY_STOPS = ("exact", "fairseq", "never")
