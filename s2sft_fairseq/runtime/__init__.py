@@ -35,6 +35,7 @@ def install() -> None:
             gpu,
             lost_ranks,
             options,
+            parts,
             preemption,
             search,
             sharding,
@@ -50,6 +51,7 @@ def install() -> None:
     for module in (
         warnings,
         options,
+        parts,
         data,
         search,
         shards,

@@ -34,6 +34,7 @@ from s2sft_fairseq.errors import UserError, about, user_error_text
 from s2sft_fairseq.files import locked, remove_temporary
 from s2sft_fairseq.runtime import Function, wrap
 from s2sft_fairseq.runtime.data import PlaceError
+from s2sft_fairseq.runtime.parts import check_parts
 from s2sft_fairseq.runtime.resuming import Resets, compare
 
 logger = logging.getLogger(__name__)
@@ -308,9 +309,13 @@ def _broadcast(broadcast: Function, *args: Any, **options: Any) -> object:
 def _build_model(build: Function, cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
     """Patch ``build_model`` of fairseq/models/__init__.py: store the options that a model sets when it is built.
 
+    A model that does not read the batches of the task is refused.
+
     fairseq passes a copy of the options to the model, and saves the original. So a checkpoint would have neither the
     sizes of the pretrained encoder, nor the information that its folder is no longer needed.
     """
+    if task is not None:
+        check_parts(task, arch=getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
     model = build(cfg, task, from_checkpoint)
     if not from_checkpoint:
         for name, value in getattr(model, "settled_options", {}).items():

@@ -13,6 +13,7 @@ from typing import Any
 from fairseq import options
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from s2sft_fairseq.errors import UserError, as_option, shown
 from s2sft_fairseq.inference.search_bounds import SEARCH, number_problems
 from s2sft_fairseq.runtime import Function, wrap
+from s2sft_fairseq.runtime.parts import check_parts
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ def _parse(
     3. ``--bf16`` does not request a TPU. fairseq sets ``tpu`` with it, and then fails without one.
     4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares this, but its parser
        (``gen_parser_from_dataclass``) drops a default that refers to another option.
-    5. Numbers that are out of range are refused. `_run` checks those that the parser leaves as text, and schedules.
+    5. A model and a criterion that do not read the batches of the task are refused.
+    6. Numbers that are out of range are refused. `_run` checks those that the parser leaves as text, and schedules.
     """
     given = sys.argv[1:] if input_args is None else list(input_args)
     if not set(_HELP).isdisjoint(given):
@@ -89,6 +92,8 @@ def _parse(
         namespace.tpu = False
     if getattr(namespace, "total_num_update", 0) is None:
         namespace.total_num_update = float(namespace.max_update or 0)
+    if getattr(namespace, "arch", None) is not None and namespace.task in TASK_REGISTRY:
+        check_parts(TASK_REGISTRY[namespace.task], arch=namespace.arch, criterion=namespace.criterion)
     problems = list(_number_problems(vars(namespace)))
     if hasattr(namespace, "max_update") and getattr(namespace, "num_shards", 1) != 1:  # a training
         problems.append(f"--num-shards is for s2sft generate and must be left out here, but is {namespace.num_shards}")

@@ -81,6 +81,7 @@ def mixture_problems(cfg: MixtureConfig) -> list[str]:
 class MixtureTask(OneDictionaryTask):
     """A task of an encoder-decoder that mixes several languages."""
 
+    model_name = "deltalm"
     same_in_a_run = ("lang_pairs", "text_languages", "language_token")
 
     def __init__(self, cfg: MixtureConfig, dictionary: FairseqDictionary, *others: Any) -> None:
@@ -103,8 +104,6 @@ class MixtureTask(OneDictionaryTask):
         Raises:
             UserError: options, checkpoint, dictionary and model do not fit each other.
         """
-        if not (name := str(getattr(cfg, "_name", "deltalm"))).startswith("deltalm"):
-            raise UserError(f"--arch must be deltalm or one of its sizes for {self.cfg._name}, but is {name}")
         model = super().build_model(cfg, from_checkpoint)
         self.max_source, self.max_target = model.max_positions()
         self.max_target_of_model = self.max_target  # the limit of the search

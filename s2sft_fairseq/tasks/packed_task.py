@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq.criterions import FairseqCriterion
 from fairseq.tasks import FairseqTask
 
 from s2sft_fairseq.data.dictionary import symbols_fingerprint
@@ -37,8 +36,10 @@ class OneDictionaryTask(FairseqTask):
 class PackedTask(OneDictionaryTask):
     """A task whose batches are packed."""
 
+    model_name = "unilm"
+    """The model that reads the batches of this task, see `s2sft_fairseq.runtime.parts`."""
     criterion = "mask_attention"
-    """The only criterion that reads the batches of this task."""
+    """The criterion that reads them, itself or as the base of a user's own."""
 
     def __init__(self, cfg: Any, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg)
@@ -52,16 +53,6 @@ class PackedTask(OneDictionaryTask):
             UserError: always.
         """
         raise UserError("--srcdict and --joined-dictionary are needed: the dict.txt of the pretrained encoder")
-
-    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
-        """Build the criterion.
-
-        Raises:
-            UserError: it cannot read these batches, such as cross_entropy, fairseq's default.
-        """
-        if cfg._name != self.criterion:
-            raise UserError(f"--criterion must be {self.criterion} for {self.cfg._name}, but is {cfg._name}")
-        return super().build_criterion(cfg, from_checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the task for a checkpoint: a fingerprint of the symbols of its embedding."""
