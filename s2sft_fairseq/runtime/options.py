@@ -68,7 +68,7 @@ def _parse(
     3. ``--bf16`` does not request a TPU. fairseq sets ``tpu`` with it, and then fails without one.
     4. ``--total-num-update`` is ``--max-update`` by default. fairseq declares this, but its parser
        (``gen_parser_from_dataclass``) drops a default that refers to another option.
-    5. A model and a criterion that do not read the batches of the task are refused.
+    5. A model that does not read the batches of the task is refused, see `parts`, before its options fail.
     6. Numbers that are out of range are refused. `_run` checks those that the parser leaves as text, and schedules.
     """
     given = sys.argv[1:] if input_args is None else list(input_args)
@@ -92,8 +92,10 @@ def _parse(
         namespace.tpu = False
     if getattr(namespace, "total_num_update", 0) is None:
         namespace.total_num_update = float(namespace.max_update or 0)
-    if getattr(namespace, "arch", None) is not None and namespace.task in TASK_REGISTRY:
-        check_parts(TASK_REGISTRY[namespace.task], arch=namespace.arch, criterion=namespace.criterion)
+    # Commands that read a model have a default, which they do not use.
+    chooses_model = any(word.partition("=")[0] in ("--arch", "-a") for word in given)
+    if chooses_model and namespace.task in TASK_REGISTRY:
+        check_parts(TASK_REGISTRY[namespace.task], arch=namespace.arch)
     problems = list(_number_problems(vars(namespace)))
     if hasattr(namespace, "max_update") and getattr(namespace, "num_shards", 1) != 1:  # a training
         problems.append(f"--num-shards is for s2sft generate and must be left out here, but is {namespace.num_shards}")

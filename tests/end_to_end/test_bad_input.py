@@ -177,7 +177,7 @@ def test_all_problems_at_once(fails, toy, generation):
 @pytest.mark.parametrize("words", TRAINING_OPTIONS)
 def test_training_options(fails, toy, saved, words):
     before = contents(saved)
-    options = (*toy.training, "--max-update", "260", "--save-dir", saved)
+    options = (*toy.training, "--max-update", "260", "--total-num-update", "260", "--save-dir", saved)
     assert TRAINING_OPTIONS[words] in fails("train", toy.data, *options, *words.split())
     assert contents(saved) == before
 
@@ -201,7 +201,17 @@ def test_a_missing_checkpoint(fails, toy):
 
 def test_a_checkpoint_of_another_size(fails, toy, saved):
     before = contents(saved)
-    options = (*toy.training, "--encoder-ffn-embed-dim", "48", "--max-update", "260", "--save-dir", saved)
+    options = (
+        *toy.training,
+        "--encoder-ffn-embed-dim",
+        "48",
+        "--max-update",
+        "260",
+        "--total-num-update",
+        "260",
+        "--save-dir",
+        saved,
+    )
     error = fails("train", toy.data, *options)
     assert "--encoder-ffn-embed-dim is 48, but was 64" in error
     error = fails("train", toy.data, *options, "--reset-optimizer")
@@ -216,7 +226,7 @@ def test_training_with_a_dictionary_of_another_size(fails, toy, saved, tmp_path)
         shorten(data / f"dict.{language}.txt", lines=50)
     write_checksums(data)
     before = contents(saved)
-    error = fails("train", data, *toy.training, "--max-update", "260", "--save-dir", saved)
+    error = fails("train", data, *toy.training, "--max-update", "260", "--total-num-update", "260", "--save-dir", saved)
     assert "the dictionary has 50 symbols, but the checkpoint was made with 59" in error
     assert contents(saved) == before
 
