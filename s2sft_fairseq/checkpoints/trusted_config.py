@@ -173,7 +173,8 @@ def _may_be_built(part: str, name: str) -> bool:
     else:
         cls = (TASK_REGISTRY if part == "task" else REGISTRIES[part]["registry"]).get(name)
     if cls is None:
-        return False
+        # Nothing can be built by an unknown name. Generation needs no criterion, so that it need not be known.
+        return part == "criterion"
     # A class outside fairseq was imported by the user or belongs to this plugin.
     return cls.__module__.partition(".")[0] != "fairseq" or name in FROM_FAIRSEQ[part]
 

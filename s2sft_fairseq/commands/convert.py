@@ -20,6 +20,15 @@ class _List(argparse.Action):
         parser.exit()
 
 
+class _UserDir(argparse.Action):
+    """Import a plugin at once, so that ``--list`` shows its families."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any) -> None:
+        from s2sft_fairseq.commands.fairseq_command import import_plugin
+
+        import_plugin(value)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="s2sft convert", description=__doc__)
@@ -30,6 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dest=argparse.SUPPRESS,
         default=argparse.SUPPRESS,
         help="show the families that can be converted, and end",
+    )
+    parser.add_argument(
+        "--user-dir",
+        action=_UserDir,
+        dest=argparse.SUPPRESS,
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="a plugin of your own that registers a family of encoders, as for s2sft train",
     )
     parser.add_argument(
         "source",

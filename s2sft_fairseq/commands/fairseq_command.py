@@ -102,7 +102,7 @@ def training_problems(arguments: list[str]) -> list[str]:
 def hydra_train(arguments: list[str]) -> None:
     """Run `fairseq-hydra-train` with the plugin as `common.user_dir`; `arguments` may set that to a second plugin."""
     overrides = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
-    set_arguments([*arguments, f"common.user_dir={_user_dir(overrides.get('common.user_dir'))}"])
+    set_arguments([*arguments, f"common.user_dir={user_dir(overrides.get('common.user_dir'))}"])
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # without it Hydra prints its own traceback and exits
     with _forked_workers(), _help_made_later():
         importlib.import_module("fairseq_cli.hydra_train").cli_main()
@@ -145,8 +145,8 @@ def complete(arguments: list[str]) -> list[str]:
         UserError: if a given `--user-dir` does not exist, or is another copy of this package.
     """
     task = ["--task", default_task(arguments)] if value_of(arguments, "--task") is None else []
-    user_dir = _user_dir(value_of(arguments, "--user-dir"))
-    return [*task, *arguments, "--user-dir", user_dir]  # the last --user-dir counts
+    plugin = user_dir(value_of(arguments, "--user-dir"))
+    return [*task, *arguments, "--user-dir", plugin]  # the last --user-dir counts
 
 
 def with_local_paths(arguments: Sequence[str]) -> list[str]:
@@ -243,7 +243,18 @@ def set_arguments(arguments: list[str]) -> None:
     sys.argv[1:] = arguments
 
 
-def _user_dir(given: str | None) -> str:
+def import_plugin(folder: str) -> None:
+    """Import a second plugin, for commands that are not fairseq's.
+
+    Raises:
+        UserError: the folder does not exist, or is another copy of this package.
+    """
+    importlib.import_module("s2sft_fairseq.plugin")  # fairseq must be patched first
+    options = argparse.Namespace(user_dir=user_dir(folder))
+    importlib.import_module("fairseq.utils").import_user_module(options)
+
+
+def user_dir(given: str | None) -> str:
     """Return the folder to pass as `--user-dir`: this package, or a second plugin of the user, imported beside it."""
     own = s2sft_fairseq.__path__[0]
     if given is None:

@@ -105,6 +105,27 @@ def next_log_probs(logits: Sequence[Tensor], temperature: float) -> Tensor:
     return mean_of_models([torch.log_softmax(scores, dim=-1) for scores in cooled])
 
 
+TokenRule = Callable[[Tensor, Tensor, Tensor, Tensor | None], None]
+"""A rule of a plugin: sets the log-probabilities of tokens to -inf, in place. Its arguments are those of
+`TokenRules.apply`."""
+OWN_RULES: dict[str, TokenRule] = {}
+"""The rules of plugins by name. All searches of this package's models apply them."""
+
+
+def register_rule(name: str, rule: TokenRule) -> None:
+    """Apply a rule in every search of an encoder with `unilm`'s decoder, before tokens are forced.
+
+    Args:
+        name: its name, for the log.
+        rule: the rule.
+
+    Raises:
+        UserError: another rule has the name.
+    """
+    if OWN_RULES.setdefault(name, rule) is not rule:
+        raise UserError(f"there is a rule {name} already: register yours under another name")
+
+
 class TokenRules:
     """The rules for the next tokens of a batch: forbidden tokens, forced tokens, and limits of the length.
 
@@ -170,6 +191,8 @@ class TokenRules:
                 forbid_repeats(log_probs, tokens, size, self.never_blocked)
             else:
                 forbid_repeats_at(log_probs.squeeze(1), tokens.squeeze(1), gap, size, self.never_blocked)
+        for rule in OWN_RULES.values():
+            rule(log_probs, tokens, lengths, gap)
         if required is not None:
             where = where[:, None, None]
             log_probs.masked_fill_(where, MINUS_INFINITY)

@@ -1,6 +1,7 @@
 """The fine-tuning objectives. Each has a record of everything in which it differs from the others.
 
-``--finetune-method`` takes their names. To add one, write its function and its record.
+``--finetune-method`` takes their names. To add one, write its function and its record; a plugin of your own registers
+it with `register_objective`.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.objectives.blocks import Blocks, blocks
 from s2sft_fairseq.objectives.ernie_gen import infilling
 from s2sft_fairseq.objectives.finetuning import (
@@ -185,3 +187,17 @@ OBJECTIVES: dict[str, Objective] = {
 }
 CORRUPTIONS = ("original", "paper")
 """The presets of ``--corruption``: the s2s-ft program and its paper differ."""
+
+
+def register_objective(name: str, objective: Objective) -> None:
+    """Make an objective known as ``--finetune-method NAME``.
+
+    Args:
+        name: its name; checkpoints hold it, so that generation finds the objective.
+        objective: its record.
+
+    Raises:
+        UserError: another objective has the name.
+    """
+    if OBJECTIVES.setdefault(name, objective) is not objective:
+        raise UserError(f"there is an objective {name} already: register yours under another name")

@@ -28,6 +28,8 @@ def install() -> None:
 
 def _build_criterion(build: Function, cfg: Any, task: Any, *args: Any, **options: Any) -> Any:
     """Patch ``build_criterion`` of fairseq/criterions/__init__.py."""
+    if cfg._name not in CRITERION_REGISTRY:
+        raise UserError(f"--criterion {cfg._name} is not known: give the --user-dir of the plugin that registers it")
     check_parts(task, criterion=cfg._name)
     return build(cfg, task, *args, **options)
 

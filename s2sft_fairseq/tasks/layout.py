@@ -51,13 +51,14 @@ def resolve_layout(
             method is unknown.
     """
     given = {name: getattr(options, name) for name in DEFAULTS if getattr(options, name) is not None}
-    if "finetune_method" in given:
-        given["finetune_method"] = str(given["finetune_method"])
+    known = ", ".join(sorted(OBJECTIVES))
+    if (method := given.get("finetune_method")) is not None and method not in OBJECTIVES:
+        raise UserError(f"--finetune-method must be one of {known}, or of your own with --user-dir, but is {method}")
     saved = saved or {}
     if from_checkpoint and "finetune_method" not in {**saved, **given}:
         raise UserError(
             "the checkpoint does not say how it was fine-tuned (it has no task state): "
-            f"give --finetune-method ({', '.join(sorted(OBJECTIVES))}) and what else its training was given"
+            f"give --finetune-method ({known}) and what else its training was given"
         )
     for name in given.keys() & saved.keys():
         if given[name] != saved[name]:
@@ -67,8 +68,8 @@ def resolve_layout(
     layout = {**DEFAULTS, **suggested, **saved, **given}
     if layout["finetune_method"] not in OBJECTIVES:
         raise UserError(
-            f"the checkpoint was fine-tuned with the method {layout['finetune_method']!r:.40}, but this version of the "
-            f"package knows {', '.join(sorted(OBJECTIVES))}: update it"
+            f"the checkpoint was fine-tuned with the method {layout['finetune_method']!r:.40}, but known are {known}: "
+            "give the --user-dir that registers it, or update the package"
         )
     has_source_limit = "max_source_positions" in {**suggested, **saved, **given}
     if OBJECTIVES[layout["finetune_method"]].own_start and not has_source_limit:

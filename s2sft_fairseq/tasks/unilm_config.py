@@ -55,8 +55,12 @@ class UnilmSeq2SeqConfig(
             "help": "symbol that sources begin with; sep: the one that they end with, as in mmBERT (default: cls)"
         },
     )
-    finetune_method: Optional[ChoiceEnum(sorted(OBJECTIVES))] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": "how target tokens are predicted (default: pseudo_masked)"}
+    finetune_method: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": f"how target tokens are predicted: {', '.join(sorted(OBJECTIVES))}, or one that "
+            "your --user-dir registers (default: pseudo_masked)"
+        },
     )
     corruption: ChoiceEnum(list(CORRUPTIONS)) = field(  # type: ignore[valid-type]
         default="paper",

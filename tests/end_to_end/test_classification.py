@@ -102,7 +102,7 @@ def test_classes(train, call_command, data, encoder, letters, until_learned, tmp
     )
     assert measured(log, "accuracy", "f1", "mcc") == [100] * 3
     (data / "labels.txt").write_text("yes\nno\n")
-    failed = train(*frozen, "--arch", "unilm", updates=700, status=2)
+    failed = train(*frozen, "--arch", "unilm", *best, updates=700, status=2)
     assert "the model was trained with the classes no, yes, but --classes or " in failed.stderr
     (data / "labels.txt").write_text("no\nyes\n")
     shutil.rmtree(encoder)

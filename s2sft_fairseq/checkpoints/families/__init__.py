@@ -21,10 +21,10 @@ from s2sft_fairseq.checkpoints.families.unilm import UNILM
 from s2sft_fairseq.errors import UserError, as_option, shown
 
 # More specific families come first: s2s-ft's files also match UniLM and BERT, nomic's BERT, and jina's RoBERTa.
-FAMILIES = (
+FAMILIES = [
     *(S2SFT, UNILM, NOMIC_BERT, JINA, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
     *(EUROBERT, ULTRABERT, NEOBERT, GTE, DEBERTA_DISCRIMINATOR, DEBERTA),
-)
+]
 _WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
 """The families in whose formats models are exported, whatever format they were read from."""
 _DEEPEST = 4  # parts of the name of an encoder in a larger module
@@ -34,6 +34,19 @@ _SWITCHES = (
     *("output_matrix", "output_bias"),
 )
 """The settings that must be those of the family, or that its configuration can express, for a model to be exported."""
+
+
+def register_family(family: Family) -> None:
+    """Make a family known to ``s2sft convert``. It takes precedence over those of this package.
+
+    Raises:
+        UserError: another family has its name.
+    """
+    if family in FAMILIES:
+        return
+    if any(other.name == family.name for other in FAMILIES):
+        raise UserError(f"there is a family {family.name} already: register yours under another name")
+    FAMILIES.insert(0, family)
 
 
 def recognize(names: Iterable[str], config: Mapping[str, Any]) -> Family:
@@ -179,4 +192,4 @@ def _most_similar(sizes: Sizes) -> Family:
     return BERT if sizes["num_segments"] else ROBERTA
 
 
-__all__ = ["FAMILIES", "family_of", "recognize"]
+__all__ = ["FAMILIES", "family_of", "recognize", "register_family"]
