@@ -117,7 +117,10 @@ def _run(call: Function, cfg: Any, main: Function, **others: Any) -> None:
     kinds = {name: section.get("_name") for name, section in sections.items()}
     if problems := list(_number_problems(numbers)) or list(_schedule_problems({**numbers, **kinds})):
         raise UserError.of(problems)
-    if main.__module__ == train.__name__ and cfg.dataset.max_tokens is None and cfg.dataset.batch_size is None:
+    trains = getattr(cfg, "optimizer", None) is not None  # other commands have none
+    for warning in _schedule_warnings({**numbers, **kinds}) if trains else ():
+        logger.warning(warning)
+    if trains and cfg.dataset.max_tokens is None and cfg.dataset.batch_size is None:
         raise UserError(
             "--max-tokens or --batch-size is needed: the most positions or examples of a batch (s2sft train has 4096 "
             "positions by default)"
@@ -157,18 +160,15 @@ def _range(least: float, greatest: float) -> str:
 
 
 def _schedule_problems(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of a schedule of learning rates: one that never reaches the rate, or is 0 before the end.
+    """Yield the problems of a schedule of learning rates, such as one that is 0 before the training ends.
 
-    With fairseq such a training runs to its end, and learns little or nothing.
+    With fairseq such a training runs to its end, and learns nothing more.
     """
     name, last = values.get("lr_scheduler"), values.get("max_update") or 0
-    warmup = values.get("warmup_steps" if name == "tri_stage" else "warmup_updates") or 0
-    option = "--warmup-steps" if name == "tri_stage" else "--warmup-updates"
+    warmup = values.get("warmup_updates") or 0
     rate = max(_numbers(values.get("lr")), default=0.0)
     if name == "inverse_sqrt" and warmup == 0:
-        yield f"{option} must be at least 1 with --lr-scheduler inverse_sqrt, but is 0"
-    if name in _WITH_WARMUP and 0 < last < warmup:
-        yield f"{option} ({warmup:g}) must be at most --max-update ({last:g}): the training would end in the warm-up"
+        yield "--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, but is 0"
     if name == "polynomial_decay":
         yield from _linear_problems(values, last, warmup, rate)
     if name == "cosine" and (values.get("lr_period_updates") or -1) <= 0 and last <= warmup:
@@ -182,13 +182,23 @@ def _schedule_problems(values: Mapping[str, Any]) -> Iterator[str]:
         stages = [values.get(stage) or 0 for stage in ("warmup_steps", "hold_steps", "decay_steps")]
         if stages[-1] == 0:
             yield "--decay-steps must be at least 1 with --lr-scheduler tri_stage without --phase-ratio, but is 0"
-        if last and sum(stages) > last:
-            yield (
-                f"--warmup-steps, --hold-steps and --decay-steps must add up to --max-update ({last:g}) at most, but "
-                f"add up to {sum(stages):g}"
-            )
     if name == "tri_stage" and values.get("phase_ratio") and not last:
         yield "--phase-ratio needs --max-update: the number of updates that it divides"
+
+
+def _schedule_warnings(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a schedule does not reach before the training ends, as in a trial of a few updates."""
+    name, last = values.get("lr_scheduler"), values.get("max_update") or 0
+    option = "warmup_steps" if name == "tri_stage" else "warmup_updates"
+    warmup = values.get(option) or 0
+    if name in _WITH_WARMUP and 0 < last < warmup:
+        yield (
+            f"{as_option(option)} ({warmup:g}) is above --max-update ({last:g}): the training ends in the warm-up, and "
+            "does not reach --lr"
+        )
+    stages = sum(values.get(stage) or 0 for stage in ("warmup_steps", "hold_steps", "decay_steps"))
+    if name == "tri_stage" and not values.get("phase_ratio") and 0 < last < stages:
+        yield f"the stages of --lr-scheduler tri_stage have {stages:g} updates, but --max-update is {last:g}"
 
 
 def _linear_problems(values: Mapping[str, Any], last: float, warmup: float, rate: float) -> Iterator[str]:
@@ -199,7 +209,7 @@ def _linear_problems(values: Mapping[str, Any], last: float, warmup: float, rate
             "--lr-scheduler polynomial_decay needs --max-update, or --total-num-update for another end: the number of "
             "updates over which the learning rate falls"
         )
-    elif warmup > total and not last < warmup:
+    elif warmup > total:
         yield (
             f"--warmup-updates ({warmup:g}) must be at most --total-num-update ({total:g}): the learning rate would "
             "fall to its end in one step"

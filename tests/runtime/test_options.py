@@ -150,7 +150,7 @@ def test_an_end_that_is_not_known(rates):
 def test_a_warm_up_that_is_longer(rates):
     words = ("--max-update", 4, "--total-num-update", 1)
     assert "error: --warmup-updates (2) must be at most --total-num-update (1)" in rates(*words, status=2)
-    assert "error: --warmup-updates (2) must be at most --max-update (1)" in rates("--max-update", 1, status=2)
+    assert "error: --warmup-updates (2) must be at most --total-num-update (1)" in rates("--max-update", 1, status=2)
 
 
 # A schedule fits the training: its rate is reached, and is not 0 before the end.
@@ -170,19 +170,13 @@ def test_a_warm_up_that_is_longer(rates):
             "--total-num-update must be a number from 0 on, but is inf",
         ),
         (("polynomial_decay", "--power", "-1"), "--power must be a number from 0 on, but is -1.0"),
-        (("inverse_sqrt",), "--warmup-updates (4000) must be at most --max-update (4)"),
         (
             ("inverse_sqrt", "--warmup-updates", 2, "--warmup-init-lr", "nan"),
             "--warmup-init-lr must be a finite number",
         ),
-        (("fixed", "--warmup-updates", 5), "--warmup-updates (5) must be at most --max-update (4)"),
         (("cosine", "--warmup-updates", 4), "--lr-scheduler cosine needs --max-update above --warmup-updates (4)"),
         (("cosine", "--min-lr", 1), "--min-lr (1) must be at most --lr (0.01)"),
         (("tri_stage",), "--decay-steps must be at least 1"),
-        (
-            ("tri_stage", "--hold-steps", 3, "--decay-steps", 2),
-            "must add up to --max-update (4) at most, but add up to 5",
-        ),
         (("tri_stage", "--phase-ratio", "(0.5, 0.5, 0)", "--max-update", 0, "--max-epoch", 1), "--phase-ratio needs"),
     ],
 )
@@ -191,6 +185,26 @@ def test_schedules_that_do_not_fit(call_command, tiny_data, tiny_options, words,
     words = (*tiny_options.training, "--max-update", 4, "--save-dir", "run", "--lr-scheduler", scheduler, *others)
     error = call_command("train", tiny_data, *words, status=2).stderr
     assert stated in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("inverse_sqrt",), "--warmup-updates (4000) is above --max-update (1): the training ends in the warm-up"),
+        (("fixed", "--warmup-updates", 5), "--warmup-updates (5) is above --max-update (1)"),
+        (
+            ("polynomial_decay", "--warmup-updates", 5, "--total-num-update", 9),
+            "--warmup-updates (5) is above --max-up",
+        ),
+        (("tri_stage", "--warmup-steps", 2, "--decay-steps", 2), "--warmup-steps (2) is above --max-update (1)"),
+        (("tri_stage", "--warmup-steps", 1, "--decay-steps", 2), "tri_stage have 3 updates, but --max-update is 1"),
+    ],
+)
+def test_the_end_within_a_schedule(call_command, tiny_data, tiny_options, words, stated):
+    """A training of a few updates is a usual trial."""
+    scheduler, *others = words
+    words = (*tiny_options.training, "--max-update", 1, "--save-dir", "run", "--lr-scheduler", scheduler, *others)
+    assert stated in call_command("train", tiny_data, *words).stdout
 
 
 def test_hydra_too(call_command, tiny_data, tmp_path):
@@ -252,7 +266,7 @@ def test_no_number_is_taken_that_is_none(call_command, tiny_data, tiny_options, 
 
 def test_a_batch_without_a_size():
     """The command itself has a default; fairseq-train and hydra-train have none."""
-    cfg = SimpleNamespace(dataset=SimpleNamespace(max_tokens=None, batch_size=None))
+    cfg = SimpleNamespace(dataset=SimpleNamespace(max_tokens=None, batch_size=None), optimizer="adam")
     with pytest.raises(UserError, match="--max-tokens or --batch-size is needed"):
         runtime_options._run(None, cfg, train.main)
 
