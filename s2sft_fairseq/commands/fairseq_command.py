@@ -64,7 +64,9 @@ def run(name: str, arguments: list[str]) -> None:
         UserError: if a required option is missing; see also `complete`.
     """
     if name == "train" and value_of(arguments, "--user-dir") is None:  # another plugin may have options of these names
-        other_names.refuse(arguments, other_names.TRAIN)
+        known = {"warmup_steps"} if value_of(arguments, "--lr-scheduler") == "tri_stage" else set()  # its own option
+        names = {name: ours for name, ours in other_names.TRAIN.items() if name not in known}
+        other_names.refuse(arguments, names)
     arguments = with_local_paths(arguments)
     set_arguments([*_defaults(name, arguments), *complete(arguments)])
     if name in _READ_A_MODEL and not {"-h", "--help"}.intersection(arguments):

@@ -81,7 +81,7 @@ OPTIONS = {
     "--source-segments 0,2": "--source-segments must be at least 0 and below --num-segments of the model (2), but is 0",
     "--source-truncation up": "--source-truncation must be left or right, or several of them separated by commas, but",
     "--source-field-positions 1": "--source-field-positions must be numbers separated by commas, each 0 (no limit) or",
-    "--finetune-method oops": "argument --finetune-method: invalid choice: 'oops' (choose from",
+    "--finetune-method oops": "--finetune-method must be one of blocks, causal, infilling, masked, pseudo_masked",
     "--length-penalty oops": "argument --length-penalty: invalid choice: 'oops' (choose from",
     "--target-mask-prob 2": "--target-mask-prob must be between 0 and 1, but is 2",
 }
@@ -90,7 +90,7 @@ TRAINING_OPTIONS = {
     "--arch oops": "argument --arch/-a: invalid choice: 'oops'",
     "--criterion oops": "argument --criterion: invalid choice: 'oops'",
     "--criterion label_smoothed_cross_entropy": "--criterion must be mask_attention for unilm_seq2seq, but is label_",
-    "--finetune-method oops": "argument --finetune-method: invalid choice: 'oops'",
+    "--finetune-method oops": "--finetune-method must be one of blocks, causal, infilling, masked, pseudo_masked",
     "--label-smoothing 1": "--label-smoothing must be at least 0 and below 1, but is 1",
     "--encoder-attention-heads 3": "--encoder-embed-dim must be a multiple of --encoder-attention-heads (3), but is 32",
     "--max-target-positions 41": "must add up to --max-positions of the model (64) at most, but add up to 65",
