@@ -142,7 +142,7 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
         # As in fairseq, groups are whole.
         groups = [group for group in groups if len(group) == size]
         with data_utils.numpy_seed(self.seed + epoch):
-            np.random.shuffle(groups)  # type: ignore[arg-type]  # as fairseq does, a list in place
+            np.random.shuffle(groups)  # as fairseq does, a list in place
         return [batch for group in groups for batch in group]
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,7 +205,8 @@ class EpochBatchIterator(iterators.EpochBatchIterator):
             PlaceError: they are not.
         """
         # With several ranks, the last turn may be incomplete.
-        last = len(order) + state.get("ranks", self.num_shards) - 1
+        ranks: int = state.get("ranks") or self.num_shards
+        last = len(order) + ranks - 1
         if read > last:
             raise PlaceError(
                 f"train_iterator.iterations_in_epoch must be within epoch {state['epoch']}, which has {len(order):,} "

@@ -111,7 +111,7 @@ def _run(call: Function, cfg: Any, main: Function, **others: Any) -> None:
 
     A training without the size of a batch is refused by name; fairseq has an assertion.
     """
-    values = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if isinstance(cfg, DictConfig) else {}
+    values: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if isinstance(cfg, DictConfig) else {}
     sections = {name: section for name, section in values.items() if isinstance(section, dict)}
     numbers = {name: value for section in sections.values() for name, value in section.items()}
     kinds = {name: section.get("_name") for name, section in sections.items()}
