@@ -118,12 +118,12 @@ def _nearest_options(words: Sequence[str]) -> Iterator[None]:
     """Context manager in which errors of argparse also name the options that are nearest to misspelled ones."""
     usual = argparse.ArgumentParser.error
 
-    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-        known = [option for action in parser._actions for option in action.option_strings]
+    def error(self: argparse.ArgumentParser, message: str) -> NoReturn:
+        known = [option for action in self._actions for option in action.option_strings]
         given = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
         unknown = [word for word in given if not any(option.startswith(word) for option in known)]
         nearest = [f"{word}: did you mean {name}?" for word in unknown if (name := nearest_name(word, known))]
-        usual(parser, "; ".join([message, *nearest]))
+        usual(self, "; ".join([message, *nearest]))
 
     argparse.ArgumentParser.error = error  # type: ignore[method-assign]
     try:

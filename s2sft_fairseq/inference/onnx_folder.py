@@ -133,7 +133,9 @@ class Graphs:
             **dict.fromkeys(needed[2:], nothing),
         }
         # (N, P, V), (N, h, A, d)
-        expected = {"logits": (1, 1, self.symbols), **dict.fromkeys(slot_names(layers, "new_"), nothing.shape)}
+        expected: dict[str, Sequence[int]] = {"logits": (1, 1, self.symbols)}
+        for name in slot_names(layers, "new_"):
+            expected[name] = nothing.shape
         check_trial(file, session, trial, expected)
 
     def check_encoder_decoder(self, encoder: Any, step: Any) -> None:
@@ -163,7 +165,10 @@ class Graphs:
         token = np.full((1, 1), self.symbols - 1, dtype=np.int64)
         state = np.zeros((1, self.heads, 1, self.head_dim), dtype=np.float32)
         # (N, S), (N, h, S, d)
-        check_trial(reads, encoder, {"tokens": token}, {"padding": (1, 1), **dict.fromkeys(of_source, state.shape)})
+        read: dict[str, Sequence[int]] = {"padding": (1, 1)}
+        for name in of_source:
+            read[name] = state.shape
+        check_trial(reads, encoder, {"tokens": token}, read)
         trial = {
             "tokens": token,
             "position": token[0] * 0 + self.sizes["max_positions"] - 1,
@@ -172,7 +177,9 @@ class Graphs:
             **dict.fromkeys(names, state[None, :, :, :0]),
         }
         # (N, K, V), (N, K, h, P + 1, d)
-        expected = {"logits": (1, 1, self.symbols), **dict.fromkeys(new, (1, *state.shape))}
+        expected: dict[str, Sequence[int]] = {"logits": (1, 1, self.symbols)}
+        for name in new:
+            expected[name] = (1, *state.shape)
         check_trial(steps, step, trial, expected)
 
     def _layer_names(self, file: Path, session: Any, layers: int) -> list[str]:
