@@ -16,7 +16,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 
 # The corpus has 50 pairs. Corruption and dropout of the original draw random numbers in each update.
 DRAWS = ("--corruption", "original", "--source-mask-prob", "0.1", "--dropout", "0.1", "--attention-dropout", "0.1")
-SCHEDULE = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", "5", "--total-num-update", "30")
+SCHEDULE = ("--lr-scheduler", "polynomial_decay", "--warmup-updates", "5", "--total-num-update", "60")
 
 
 def flat(state, name=""):
