@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.search_bounds import PYTHON
+from s2sft_fairseq.search_bounds import PYTHON
 
 SEARCH: Mapping[str, str] = {
     "num_beams": "beam",

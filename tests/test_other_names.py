@@ -10,8 +10,8 @@ from s2sft_fairseq.api.search_arguments import apply
 from s2sft_fairseq.commands import fairseq_command, generate
 from s2sft_fairseq.commands import finetune as finetune_command
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.search_bounds import PYTHON, SEARCH
 from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
+from s2sft_fairseq.search_bounds import PYTHON, SEARCH
 
 
 def test_all_answers_are_names_of_this_package():

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from s2sft_fairseq import other_names
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.search_bounds import PYTHON, SEARCH
+from s2sft_fairseq.search_bounds import PYTHON, SEARCH
 
 
 def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], problems: Sequence[str] = ()) -> None:

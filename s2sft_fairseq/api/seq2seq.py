@@ -25,8 +25,8 @@ from s2sft_fairseq.inference.engines import build_generator, runs_pytorch
 from s2sft_fairseq.inference.files import HypothesisLines, Window
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner
 from s2sft_fairseq.inference.search import BeamSearch
-from s2sft_fairseq.inference.search_bounds import MOST
 from s2sft_fairseq.progress import sentence_progress
+from s2sft_fairseq.search_bounds import MOST
 from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer, unknown_warning
 
 logger = logging.getLogger(__name__)

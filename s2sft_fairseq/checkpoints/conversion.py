@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from s2sft_fairseq.errors import UserError, as_option, shown
-from s2sft_fairseq.inference.search_bounds import MOST_POSITIONS
+from s2sft_fairseq.search_bounds import MOST_POSITIONS
 
 Weights = dict[str, Tensor]
 Sizes = dict[str, Any]

@@ -9,7 +9,7 @@ from torch import Tensor
 from s2sft_fairseq.checkpoints.conversion import Conversion, Sizes, Weights
 from s2sft_fairseq.checkpoints.deltalm import POSITIONS
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.inference.search_bounds import MOST_POSITIONS
+from s2sft_fairseq.search_bounds import MOST_POSITIONS
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from s2sft_fairseq.checksums import check_files
 from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.data.source_names import NAMES, names_problem, recorded_names
 from s2sft_fairseq.errors import UserError, shown
-from s2sft_fairseq.inference.search_bounds import SEARCH
 from s2sft_fairseq.received import check_parts, has_part
+from s2sft_fairseq.search_bounds import SEARCH
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT, VERSION = "s2sft_fairseq model", 1

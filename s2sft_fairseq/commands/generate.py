@@ -19,8 +19,8 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import added_files
 from s2sft_fairseq.inference.file_generator import generate_file
 from s2sft_fairseq.inference.ray_engine import generate_shards
-from s2sft_fairseq.inference.search_bounds import MOST
 from s2sft_fairseq.inference.shards import FORMATS, find_shards
+from s2sft_fairseq.search_bounds import MOST
 from s2sft_fairseq.signals import end, handled
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask

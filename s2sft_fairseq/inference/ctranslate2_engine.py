@@ -13,8 +13,8 @@ from s2sft_fairseq.errors import UserError, as_option, package
 from s2sft_fairseq.inference.ctranslate2_folder import check_folder
 from s2sft_fairseq.inference.hypotheses import hypotheses
 from s2sft_fairseq.inference.options import UNSUPPORTED, early_stop, search_problems
-from s2sft_fairseq.inference.search_bounds import too_short
 from s2sft_fairseq.received import part
+from s2sft_fairseq.search_bounds import too_short
 
 NAME = "ctranslate2"
 # Search options that CTranslate2 does not support, with the value that disables them.

@@ -11,14 +11,14 @@ from torch import Tensor
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.draws import seed_of
-from s2sft_fairseq.inference.search_bounds import (
+from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.search_bounds import (
     EARLY_STOPS,
     LENGTH_PENALTIES,
     hypothesis_problems,
     length_problems,
     number_problems,
 )
-from s2sft_fairseq.objectives.sequence_form import SequenceForm
 
 CUDA_GRAPHS = ("auto", "on", "off")
 CHANGES_SHAPES = ("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks")

@@ -13,7 +13,7 @@ from typing import Any
 from s2sft_fairseq.data.bounded_files import parse_json
 from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.errors import UserError, shown
-from s2sft_fairseq.inference.search_bounds import LENGTH_PENALTIES, MOST, SEARCH
+from s2sft_fairseq.search_bounds import LENGTH_PENALTIES, MOST, SEARCH
 
 PENALTIES = (*LENGTH_PENALTIES, "sum", "distance")
 

@@ -14,8 +14,8 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.draws import exponentials
 from s2sft_fairseq.inference.ngram_blocking import MINUS_INFINITY, forbid_repeats, forbid_repeats_at
 from s2sft_fairseq.inference.options import SearchOptions
-from s2sft_fairseq.inference.search_bounds import too_short
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
+from s2sft_fairseq.search_bounds import too_short
 
 MOST_IN_NUCLEUS = 1024
 """On a CPU, the nucleus is first searched among this many most probable tokens."""

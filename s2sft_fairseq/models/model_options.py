@@ -13,8 +13,8 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.inference.search_bounds import MOST_POSITIONS
 from s2sft_fairseq.modules.matmul import MATMULS
+from s2sft_fairseq.search_bounds import MOST_POSITIONS
 
 
 def size(

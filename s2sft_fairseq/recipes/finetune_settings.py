@@ -2,10 +2,10 @@
 
 import math
 
-from s2sft_fairseq.inference.search_bounds import MOST_HYPOTHESES
 from s2sft_fairseq.recipes.finetune_choice import METRICS
 from s2sft_fairseq.recipes.generation import METHODS, Generation
 from s2sft_fairseq.recipes.settings import MOST_POSITIONS, RUN, TRAINING, Setting
+from s2sft_fairseq.search_bounds import MOST_HYPOTHESES
 
 RUN_OPTIONS: dict[str, Setting] = {
     "encoder": Setting(

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.evaluation.settings import Settings
-from s2sft_fairseq.inference.search_bounds import SEARCH
+from s2sft_fairseq.search_bounds import SEARCH
 
 LAYOUT = (
     *("source_segments", "source_truncation", "source_field_positions", "source_start"),

@@ -19,9 +19,10 @@ from fairseq_cli import train
 from omegaconf import DictConfig, OmegaConf
 
 from s2sft_fairseq.errors import UserError, as_option, shown
-from s2sft_fairseq.inference.search_bounds import SEARCH, number_problems
 from s2sft_fairseq.runtime import Function, wrap
 from s2sft_fairseq.runtime.parts import check_parts
+from s2sft_fairseq.runtime.shards import shard_problems
+from s2sft_fairseq.search_bounds import SEARCH, number_problems
 
 logger = logging.getLogger(__name__)
 
@@ -96,14 +97,20 @@ def _parse(
     chooses_model = any(word.partition("=")[0] in ("--arch", "-a") for word in given)
     if chooses_model and namespace.task in TASK_REGISTRY:
         check_parts(TASK_REGISTRY[namespace.task], arch=namespace.arch)
-    problems = list(_number_problems(vars(namespace)))
-    if hasattr(namespace, "max_update") and getattr(namespace, "num_shards", 1) != 1:  # a training
-        problems.append(f"--num-shards is for s2sft generate and must be left out here, but is {namespace.num_shards}")
-    if hasattr(namespace, "nbest"):  # a command that searches
-        problems += number_problems(namespace)
-    if problems:
+    if problems := _option_problems(namespace):
         raise UserError.of(problems)
     return parsed
+
+
+def _option_problems(options: argparse.Namespace) -> list[str]:
+    """Return what is wrong with the options of a command, before anything is read."""
+    problems = list(_number_problems(vars(options)))
+    is_training = hasattr(options, "max_update")
+    if is_training:
+        problems += shard_problems(options)
+    if hasattr(options, "nbest"):  # a command that searches
+        problems += number_problems(options)
+    return problems
 
 
 def _run(call: Function, cfg: Any, main: Function, **others: Any) -> None:

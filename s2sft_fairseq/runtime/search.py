@@ -11,8 +11,8 @@ from torch import Tensor
 
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.rules import SentenceError, check_log_probs
-from s2sft_fairseq.inference.search_bounds import too_short
 from s2sft_fairseq.runtime import Function, wrap
+from s2sft_fairseq.search_bounds import too_short
 
 
 def install() -> None:

@@ -1,6 +1,7 @@
 """Patches of fairseq's commands: ``--num-shards`` and ``--shard-id``, which they declare and ignore."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -43,7 +44,13 @@ def _generate(main: Function, cfg: Any, output_file: Any) -> Any:
 
 def _whole(main: Function, cfg: Any, *args: Any, **options: Any) -> Any:
     """Patch ``main`` of fairseq_cli/validate.py and interactive.py: refuse shards."""
-    data = getattr(cfg, "dataset", cfg)
-    if data.num_shards != 1:
-        raise UserError(f"--num-shards is for s2sft generate and must be left out here, but is {data.num_shards}")
+    if problems := list(shard_problems(getattr(cfg, "dataset", cfg))):
+        raise UserError.of(problems)
     return main(cfg, *args, **options)
+
+
+def shard_problems(options: Any) -> Iterator[str]:
+    """Yield an error if a command that reads all of its data has ``--num-shards``; it may lack the option."""
+    shards = getattr(options, "num_shards", 1)
+    if shards != 1:
+        yield f"--num-shards is for s2sft generate and must be left out here, but is {shards}"

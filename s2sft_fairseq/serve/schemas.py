@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from s2sft_fairseq.inference.search_bounds import PYTHON, SEARCH
+from s2sft_fairseq.search_bounds import PYTHON, SEARCH
 from s2sft_fairseq.serve.settings import Limits, Refused
 
 
